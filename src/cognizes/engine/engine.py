@@ -1,0 +1,122 @@
+"""Engine: opens, wires and closes the parts. The one place that knows everyone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from cognizes.engine.database import Database, EmbeddedPostgres
+from cognizes.engine.database.maintenance import Maintenance
+from cognizes.engine.database.migrations import Migrator
+from cognizes.engine.errors import SetupError
+from cognizes.engine.pulse.messages import Messages
+from cognizes.engine.pulse.runs import Runs
+from cognizes.engine.pulse.sessions import Sessions
+from cognizes.engine.pulse.state_debug import StateDebugService
+from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.pulse.time_travel import TimeTravel
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.5
+
+
+class Engine:
+    """A running engine, on an embedded PostgreSQL or on a server of yours.
+
+    async with Engine.open() as engine:
+        session = await engine.sessions.create("shop", "ada", state={"cart": []})
+    """
+
+    database: Database
+    manager: StateManager
+    sessions: Sessions
+    messages: Messages
+    runs: Runs
+    time_travel: TimeTravel
+    debug: StateDebugService
+    maintenance: Maintenance
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.embedded: EmbeddedPostgres | None = None
+        self.url = ""
+        self._open_parts = AsyncExitStack()
+
+    @classmethod
+    def open(cls, url: str | None = None, **settings: Any) -> Self:
+        """An engine to be entered with `async with`. Without a URL, and none in the settings, the embedded server."""
+        if url is not None:
+            settings["database_url"] = url
+        return cls(Settings(**settings))
+
+    async def start(self) -> Self:
+        """Opens everything; on a failure nothing stays open."""
+        async with AsyncExitStack() as parts:
+            self.url = await self._find_server(parts)
+            self.database = await Database.connect(self.url, self.settings)
+            parts.push_async_callback(self.database.close)
+            await self.migrate()
+            self._wire()
+            parts.push_async_callback(self.manager.close)
+            await self.maintenance.start()
+            parts.push_async_callback(self.maintenance.close)
+            self._open_parts = parts.pop_all()
+        return self
+
+    async def close(self) -> None:
+        """Answers what is under way, then closes everything, last opened first."""
+        await self._open_parts.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def migrate(self) -> list[str]:
+        """Brings the schema up to date; returns what ran."""
+        async with self.database.connection() as connection:
+            return await Migrator(
+                connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
+            ).migrate()
+
+    async def _find_server(self, parts: AsyncExitStack) -> str:
+        if self.settings.url is not None:
+            return self.settings.url
+        self.embedded = EmbeddedPostgres(self.settings.data_dir)
+        await self.embedded.start()
+        parts.push_async_callback(self.embedded.close)
+        watcher = asyncio.create_task(self._watch_embedded(self.embedded), name="watch-embedded")
+        parts.push_async_callback(_stop, watcher)
+        return self.embedded.url
+
+    def _wire(self) -> None:
+        self.manager = StateManager(self.database, self.settings)
+        self.messages = Messages(self.database)
+        self.time_travel = TimeTravel(self.database)
+        self.sessions = Sessions(self.manager, self.messages, self.time_travel)
+        self.runs = Runs(self.database, self.manager.sessions)
+        self.debug = StateDebugService(self.database)
+        self.maintenance = Maintenance(self.database, self.settings)
+
+    async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
+        """Brings the embedded server back when it dies; writers meanwhile retry."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            try:
+                if await embedded.ensure_running():
+                    await self.database.pool.expire_connections()
+            except SetupError as error:
+                logger.error("the embedded PostgreSQL does not come back: %s", error)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

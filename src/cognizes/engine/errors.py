@@ -1,0 +1,87 @@
+"""Every error the engine raises on purpose. The message tells the caller what to do next.
+
+EngineError
+├── InvalidInputError              a value that cannot be stored or understood
+│   └── LimitExceededError         larger than a configured limit
+├── NotFoundError                  a session, run, message or version that does not exist
+├── ConflictError                  the world is not as the caller believed
+│   ├── ConcurrencyConflictError   somebody changed the state first (carries expected and actual)
+│   ├── AlreadyExistsError         the session or run id is taken
+│   ├── DuplicateEventError        one event id, two different events
+│   └── IllegalTransitionError     a run cannot move from this status to that one
+├── DatabaseError                  PostgreSQL said no
+│   ├── DatabaseUnavailableError   not reachable now; trying again is safe
+│   └── PoolTimeoutError           every connection stayed busy for too long
+└── SetupError                     the server or data directory is not fit for use
+    └── MigrationError             the schema is newer than, or differs from, what this engine knows
+"""
+
+
+class EngineError(Exception):
+    """The root of all errors raised by the engine."""
+
+
+class InvalidInputError(EngineError):
+    """A value that cannot be stored or understood; nothing was stored."""
+
+
+class LimitExceededError(InvalidInputError):
+    """Larger than a configured limit; nothing was stored."""
+
+    def __init__(self, what: str, *, size: int, limit: int, setting: str) -> None:
+        super().__init__(f"{what} is {size} bytes; the limit is {limit} ({setting})")
+        self.size = size
+        self.limit = limit
+        self.setting = setting
+
+
+class NotFoundError(EngineError):
+    """A session, run, message or version that does not exist."""
+
+
+class ConflictError(EngineError):
+    """The world is not as the caller believed."""
+
+
+class ConcurrencyConflictError(ConflictError):
+    """Somebody changed the session's state first: read it again and decide anew."""
+
+    def __init__(self, message: str = "", *, expected: int | None = None, actual: int | None = None) -> None:
+        super().__init__(
+            message
+            or f"version conflict: expected {expected}, but the session is at {actual}; read it again, then retry"
+        )
+        self.expected = expected
+        self.actual = actual
+
+
+class AlreadyExistsError(ConflictError):
+    """The session or run id is taken."""
+
+
+class DuplicateEventError(ConflictError):
+    """One event id came with two different contents; the first one is kept, the second was refused."""
+
+
+class IllegalTransitionError(ConflictError):
+    """A run cannot move from its present status to the one asked for."""
+
+
+class DatabaseError(EngineError):
+    """PostgreSQL refused a statement; the cause is in `__cause__`."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """PostgreSQL cannot be reached now; nothing is half done and trying again is safe."""
+
+
+class PoolTimeoutError(DatabaseError):
+    """Every connection of the pool stayed busy for longer than the configured wait."""
+
+
+class SetupError(EngineError):
+    """The server, the port or the data directory is not fit for use."""
+
+
+class MigrationError(SetupError):
+    """The schema in the database is newer than, or differs from, what this engine knows."""

@@ -1,0 +1,150 @@
+"""The nouns of the engine: plain data, no behaviour that touches a database."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+JsonObject = dict[str, Any]
+Item = TypeVar("Item")
+
+MAX_NAME_BYTES: Final = 1000
+"""App names, user ids and run ids stand in index keys, so they are bounded; every other id has any length."""
+
+
+def new_id() -> UUID:
+    """A UUID of version 7: random, and ordered by time, so that index pages fill one after the other."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
+    value = (value & ~(0xF000 << 64)) | (0x7000 << 64)
+    value = (value & ~(0xC000 << 48)) | (0x8000 << 48)
+    return UUID(int=value)
+
+
+class _Delete:
+    """The type of `DELETE`; there is one instance."""
+
+    _instance: _Delete | None = None
+
+    def __new__(cls) -> _Delete:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "DELETE"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Delete:
+        return self
+
+
+DELETE: Final = _Delete()
+"""As a value in a state delta: the key goes away. (`None` is a value like any other.) JSON spells it `DELETE_JSON`."""
+
+DELETE_JSON: Final[JsonObject] = {"$delete": True}
+
+
+def is_delete(value: object) -> bool:
+    """Whether a value in a delta, as Python or as decoded JSON, asks for the key to go away."""
+    return value is DELETE or value == DELETE_JSON
+
+
+@dataclass
+class Session:
+    """A thread as its caller sees it. Changed in place by a successful append, and only then.
+
+    `state` holds the effective state: plain keys of the session, `user:` and `app:` keys with their prefix.
+    `thread_id` is the engine's own key; it equals `id` unless the caller chose a `session_id`.
+    """
+
+    id: str
+    app_name: str
+    user_id: str
+    state: JsonObject = field(default_factory=dict)
+    version: int = 1
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    thread_id: str = ""
+    last_sequence: int = 0
+    title: str | None = None
+    metadata: JsonObject = field(default_factory=dict)
+
+
+@dataclass
+class Event:
+    """One immutable thing that happened in a thread. `id=""` asks for a new id; any other id is kept as given."""
+
+    id: str
+    thread_id: str
+    invocation_id: str
+    author: str
+    event_type: str
+    content: JsonObject = field(default_factory=dict)
+    actions: JsonObject = field(default_factory=dict)
+    created_at: datetime | None = None
+    run_id: str | None = None
+    sequence_num: int | None = None
+    version: int | None = None
+
+
+class RunStatus(StrEnum):
+    """Where a run stands; which moves are legal is written once, in the SQL function `run_transition_allowed`."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of an agent on a thread."""
+
+    id: str
+    thread_id: str
+    app_name: str
+    status: RunStatus
+    thinking_steps: list[Any]
+    tool_calls: list[Any]
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Message:
+    """The text of an event that speaks, written in the same transaction as the event."""
+
+    id: str
+    thread_id: str
+    event_id: str
+    sequence_num: int
+    role: str
+    content: str
+    metadata: JsonObject
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class PastState:
+    """The state of a thread as it was right after an event."""
+
+    state: JsonObject
+    version: int
+    sequence_num: int
+
+
+@dataclass(frozen=True)
+class Page(Generic[Item]):
+    """Some items and, when there are more, where to go on."""
+
+    items: list[Item]
+    next_cursor: str | None

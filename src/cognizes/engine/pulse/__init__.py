@@ -1,0 +1,1 @@
+"""The Pulse: sessions, scoped state and events, exact under concurrency."""

@@ -1,0 +1,157 @@
+"""Events: from the caller's object to the database's row and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, escape_text, load_json
+from cognizes.engine.errors import InvalidInputError, LimitExceededError
+from cognizes.engine.models import MAX_NAME_BYTES, Event, JsonObject, new_id
+from cognizes.engine.pulse.append_batcher import AppendItem
+from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def check_name(what: str, value: object) -> str:
+    """Refuses what cannot stand in an index key: not text, empty, too long, or with NUL or lone surrogates."""
+    text = check_text(what, value)
+    if not text.strip():
+        raise InvalidInputError(f"{what} is blank; give it a name")
+    if len(text.encode()) > MAX_NAME_BYTES:
+        raise InvalidInputError(f"{what} is longer than {MAX_NAME_BYTES} bytes; shorten it")
+    return text
+
+
+def check_text(what: str, value: object) -> str:
+    """Refuses what a text column cannot hold."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    if _UNSTORABLE.search(value):
+        raise InvalidInputError(f"{what} holds a NUL character or a lone surrogate; remove it")
+    return value
+
+
+def state_delta(event: Event) -> ScopedDelta:
+    """The event's state delta, taken apart by scope."""
+    delta = event.actions.get("state_delta") or {}
+    if not isinstance(delta, dict) or not all(isinstance(key, str) for key in delta):
+        raise InvalidInputError("state_delta must be an object with text keys")
+    return split_delta(delta)
+
+
+def append_item(
+    event: Event,
+    delta: ScopedDelta,
+    *,
+    thread_id: UUID,
+    expected_version: int | None,
+    max_bytes: int,
+    max_depth: int,
+) -> AppendItem:
+    """The item for the batcher. Checks everything that can be checked without the database."""
+    actions = event.actions
+    if delta.temp:
+        actions = {**actions, "state_delta": without_temp(actions["state_delta"])}
+    role = message_role(event)
+    text = message_text(event.content) if role else None
+    event_id = check_text("event id", event.id) or str(new_id())
+    item = AppendItem(
+        thread_id=thread_id,
+        event_id=event_id,
+        run_id=check_name("run_id", event.run_id) if event.run_id else None,
+        invocation_id=check_text("invocation_id", event.invocation_id),
+        author=check_text("author", event.author),
+        event_type=check_name("event_type", event.event_type),
+        content=dump_json(_object("content", event.content)),
+        actions=dump_json(_object("actions", actions)),
+        delta=dump_jsonb(delta.session) if delta.session else None,
+        user_delta=dump_jsonb(delta.user) if delta.user else None,
+        app_delta=dump_jsonb(delta.app) if delta.app else None,
+        expected_version=expected_version,
+        role=role if text is not None else None,
+        text=escape_text(text) if text is not None else None,
+        message_id=_message_id(event) or event_id,
+        may_be_resent=bool(event.id),
+    )
+    check_depth(item.content, event.content, max_depth)
+    check_depth(item.actions, event.actions, max_depth)
+    if item.size > max_bytes:
+        raise LimitExceededError("the event", size=item.size, limit=max_bytes, setting="COGNIZES_MAX_EVENT_BYTES")
+    return item
+
+
+def _object(what: str, value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{what} must be an object, not {type(value).__name__}")
+    return value
+
+
+def _message_id(event: Event) -> str | None:
+    message_id = event.content.get("message_id")
+    return check_text("message_id", message_id) if isinstance(message_id, str) and message_id else None
+
+
+def event_from_row(row: asyncpg.Record) -> Event:
+    """An event as it was appended."""
+    return Event(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        invocation_id=row["invocation_id"],
+        author=row["author"],
+        event_type=row["event_type"],
+        content=load_json(row["content"]),
+        actions=load_json(row["actions"]),
+        created_at=row["created_at"],
+        run_id=row["run_id"],
+        sequence_num=row["sequence_num"],
+        version=row["version"],
+    )
+
+
+class EventLog:
+    """Reads the events of a thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Oldest first, after a sequence number."""
+        return [event_from_row(row) for row in await self._database.fetch("read_events", thread_id, after, limit)]
+
+    async def recent(self, thread_id: UUID, *, limit: int) -> list[Event]:
+        """The newest `limit` events, oldest first."""
+        rows = await self._database.fetch("read_recent_events", thread_id, limit)
+        return [event_from_row(row) for row in reversed(rows)]
+
+    async def find(self, thread_id: UUID, event_id: str) -> Event | None:
+        """One event by its id."""
+        row = await self._database.fetch_row("read_event", thread_id, event_id)
+        return event_from_row(row) if row else None
+
+
+def same_event(item: AppendItem, stored: Event) -> bool:
+    """Whether a resent event is the one that was stored, compared by value: key order does not matter."""
+
+    def parsed(text: str) -> Any:
+        return load_json(text)
+
+    return (
+        stored.author == item.author
+        and stored.event_type == item.event_type
+        and stored.invocation_id == item.invocation_id
+        and stored.run_id == item.run_id
+        and _equal(stored.content, parsed(item.content))
+        and _equal(stored.actions, parsed(item.actions))
+    )
+
+
+def _equal(left: Any, right: Any) -> bool:
+    # Through text, so that NaN equals itself.
+    return left == right or dump_jsonb(left) == dump_jsonb(right)

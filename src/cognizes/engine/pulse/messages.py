@@ -1,0 +1,78 @@
+"""Which events speak, in which role, and what they say; and reading messages back."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import load_jsonb, unescape_text
+from cognizes.engine.models import Event, JsonObject, Message
+
+ROLES = ("user", "assistant", "tool", "system")
+
+_ROLE_OF_KIND = {
+    "user_message": "user",
+    "assistant_message": "assistant",
+    "system_message": "system",
+    "observe": "tool",
+    "tool_result": "tool",
+}
+_ROLE_OF_AUTHOR = {"user": "user", "tool": "tool", "system": "system"}
+_END_OF_THREAD = 2**63 - 1
+
+
+def message_role(event: Event) -> str | None:
+    """The role in which an event speaks, or None when it is not a message."""
+    if event.event_type == "message":
+        role = event.content.get("role")
+        return role if role in ROLES else _ROLE_OF_AUTHOR.get(event.author, "assistant")
+    return _ROLE_OF_KIND.get(event.event_type)
+
+
+def message_text(content: JsonObject) -> str | None:
+    """The text of an event's content: `text`, `content` or `observation` as a string, or the text of its `parts`."""
+    for key in ("text", "content", "observation"):
+        if isinstance(value := content.get(key), str):
+            return value
+    parts = content.get("parts", content.get("content"))
+    if not isinstance(parts, list):
+        return None
+    texts = [text for part in parts if isinstance(text := _part_text(part), str)]
+    return "".join(texts) if texts else None
+
+
+def _part_text(part: Any) -> Any:
+    # A thought is not said: it is kept on the event and left out of the message.
+    return part.get("text") if isinstance(part, dict) and not part.get("thought") else None
+
+
+class Messages:
+    """Reads the messages of a thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(
+        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
+    ) -> list[Message]:
+        """Oldest first; `up_to` an event's sequence number shows the conversation as it was then."""
+        rows = await self._database.fetch(
+            "read_messages", thread_id, after, _END_OF_THREAD if up_to is None else up_to, limit
+        )
+        return [_message(row) for row in rows]
+
+
+def _message(row: asyncpg.Record) -> Message:
+    return Message(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        event_id=row["event_id"],
+        sequence_num=row["sequence_num"],
+        role=row["role"],
+        content=unescape_text(row["content"]),
+        metadata=load_jsonb(row["metadata"]),
+        created_at=row["created_at"],
+    )

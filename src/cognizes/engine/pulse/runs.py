@@ -1,0 +1,186 @@
+"""Runs: one execution of an agent on a thread, from its start to its end.
+
+A run's row changes in the same transaction as the event that says so. Which moves are legal is written once, in the
+SQL function `run_transition_allowed`; an illegal one is an `IllegalTransitionError` and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb, unescape_text
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
+from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.session_store import SessionStore
+
+_EVENT_OF_STATUS = {
+    RunStatus.PENDING: "run_created",
+    RunStatus.RUNNING: "run_started",
+    RunStatus.WAITING: "run_waiting",
+    RunStatus.COMPLETED: "run_finished",
+    RunStatus.FAILED: "run_failed",
+    RunStatus.CANCELLED: "run_cancelled",
+}
+
+
+class Runs:
+    """Creates, moves and reads runs."""
+
+    def __init__(self, database: Database, sessions: SessionStore) -> None:
+        self._database = database
+        self._sessions = sessions
+
+    async def create(self, session: Session, *, run_id: str | None = None) -> Run:
+        """A pending run."""
+        return await self._create(session, run_id, RunStatus.PENDING)
+
+    @asynccontextmanager
+    async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[RunHandle]:
+        """A running run for the length of a block: it ends completed, failed with the exception, or cancelled."""
+        run = await self._create(session, run_id, RunStatus.RUNNING)
+        handle = RunHandle(self, UUID(run.thread_id), run.id)
+        try:
+            yield handle
+        except asyncio.CancelledError:
+            await asyncio.shield(self.cancel(run.thread_id, run.id))
+            raise
+        except Exception as error:
+            await self.fail(run.thread_id, run.id, error=f"{type(error).__name__}: {error}")
+            raise
+        else:
+            await self.finish(run.thread_id, run.id)
+
+    async def begin(self, thread_id: str | UUID, run_id: str) -> Run:
+        """From pending to running."""
+        return await self._change(thread_id, run_id, RunStatus.RUNNING)
+
+    async def finish(self, thread_id: str | UUID, run_id: str) -> Run:
+        """From running to completed."""
+        return await self._change(thread_id, run_id, RunStatus.COMPLETED)
+
+    async def fail(self, thread_id: str | UUID, run_id: str, *, error: str) -> Run:
+        """To failed, with the reason."""
+        return await self._change(thread_id, run_id, RunStatus.FAILED, error=error)
+
+    async def cancel(self, thread_id: str | UUID, run_id: str) -> Run:
+        """To cancelled."""
+        return await self._change(thread_id, run_id, RunStatus.CANCELLED)
+
+    async def get(self, thread_id: str | UUID, run_id: str) -> Run:
+        """One run of a thread."""
+        row = await self._database.fetch_row("read_run", UUID(str(thread_id)), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
+        return _run(row)
+
+    async def list(self, thread_id: str | UUID, *, limit: int = 100) -> list[Run]:
+        """The runs of a thread, newest first."""
+        return [_run(row) for row in await self._database.fetch("list_runs", UUID(str(thread_id)), limit)]
+
+    async def think(self, thread_id: str | UUID, run_id: str, thought: str) -> None:
+        """Adds a thinking step."""
+        entry = {"thought": thought, "at": _now()}
+        await self._progress(thread_id, run_id, "thought", entry, {"thought": thought})
+
+    async def call_tool(self, thread_id: str | UUID, run_id: str, name: str, arguments: Any) -> str:
+        """Adds a tool call; its id is for `finish_tool`."""
+        call_id = str(new_id())
+        entry = {"id": call_id, "tool_name": name, "input": arguments, "at": _now()}
+        content = {"tool_call_id": call_id, "tool_name": name, "tool_input": arguments}
+        await self._progress(thread_id, run_id, "act", entry, content)
+        return call_id
+
+    async def finish_tool(
+        self, thread_id: str | UUID, run_id: str, call_id: str, output: Any, *, is_error: bool = False
+    ) -> None:
+        """Adds a tool's result to its call."""
+        entry = {"id": call_id, "output": output, "is_error": is_error, "finished_at": _now()}
+        content = {"tool_call_id": call_id, "observation": output, "is_error": is_error}
+        await self._progress(thread_id, run_id, "observe", entry, content)
+
+    async def _create(self, session: Session, run_id: str | None, status: RunStatus) -> Run:
+        thread_id = await self._sessions.find_thread(session)
+        run_id = check_name("run_id", run_id) if run_id else str(new_id())
+        content = dump_json({"run_id": run_id, "status": status})
+        await self._database.fetch_value(
+            "create_run", thread_id, run_id, status, str(new_id()), _EVENT_OF_STATUS[status], content
+        )
+        return await self.get(thread_id, run_id)
+
+    async def _change(self, thread_id: str | UUID, run_id: str, status: RunStatus, *, error: str | None = None) -> Run:
+        content: JsonObject = {"run_id": run_id, "status": status}
+        if error is not None:
+            content["error"] = error
+        await self._database.fetch_value(
+            "change_run",
+            UUID(str(thread_id)),
+            run_id,
+            status,
+            escape_text(error) if error is not None else None,
+            str(new_id()),
+            _EVENT_OF_STATUS[status],
+            dump_json(content),
+        )
+        return await self.get(thread_id, run_id)
+
+    async def _progress(
+        self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject
+    ) -> None:
+        await self._database.fetch_value(
+            "record_run_progress",
+            UUID(str(thread_id)),
+            run_id,
+            kind,
+            dump_jsonb(entry),
+            str(new_id()),
+            dump_json(content),
+        )
+
+
+class RunHandle:
+    """A running run, inside `Runs.start`."""
+
+    def __init__(self, runs: Runs, thread_id: UUID, run_id: str) -> None:
+        self._runs = runs
+        self.thread_id = thread_id
+        self.id = run_id
+
+    async def think(self, thought: str) -> None:
+        """Adds a thinking step."""
+        await self._runs.think(self.thread_id, self.id, thought)
+
+    async def call_tool(self, name: str, arguments: Any) -> str:
+        """Adds a tool call; its id is for `finish_tool`."""
+        return await self._runs.call_tool(self.thread_id, self.id, name, arguments)
+
+    async def finish_tool(self, call_id: str, output: Any, *, is_error: bool = False) -> None:
+        """Adds a tool's result to its call."""
+        await self._runs.finish_tool(self.thread_id, self.id, call_id, output, is_error=is_error)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _run(row: asyncpg.Record) -> Run:
+    return Run(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        app_name=row["app_name"],
+        status=RunStatus(row["status"]),
+        thinking_steps=load_jsonb(row["thinking_steps"]),
+        tool_calls=load_jsonb(row["tool_calls"]),
+        error=unescape_text(row["error"]) if row["error"] is not None else None,
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+    )

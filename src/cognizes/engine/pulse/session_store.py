@@ -1,0 +1,246 @@
+"""Sessions as rows: create, read, list, change, fork, delete."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import check_depth, dump_jsonb, load_jsonb
+from cognizes.engine.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.group_commit import GroupCommit
+from cognizes.engine.pulse.scopes import join_state, split_delta
+from cognizes.engine.settings import Settings
+
+
+@dataclass(slots=True)
+class _NewSession:
+    thread_id: UUID
+    app_name: str
+    user_id: str
+    session_id: str
+    title: str | None
+    metadata: str
+    state: str | None
+    user_delta: str | None
+    app_delta: str | None
+
+    @property
+    def size(self) -> int:
+        return 200 + sum(len(text) for text in (self.state, self.user_delta, self.app_delta) if text)
+
+
+_Batch = list[_NewSession]
+_Rows = list[asyncpg.Record]
+
+
+def session_from_row(row: asyncpg.Record) -> Session:
+    """A session with its effective state."""
+    return Session(
+        id=row["session_id"],
+        app_name=row["app_name"],
+        user_id=row["user_id"],
+        state=join_state(*(load_jsonb(row[name] or "{}") for name in ("state", "user_state", "app_state"))),
+        version=row["version"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        thread_id=str(row["id"]),
+        last_sequence=row["last_sequence"],
+        title=row["title"],
+        metadata=load_jsonb(row["metadata"]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def thread_uuid(thread_id: str | UUID) -> UUID:
+    """The engine's key of a thread; text that is none names no thread."""
+    if isinstance(thread_id, UUID):
+        return thread_id
+    try:
+        return UUID(thread_id)
+    except ValueError:
+        raise NotFoundError(f"there is no thread {thread_id!r}; a thread id is a UUID") from None
+
+
+class SessionStore:
+    """Sessions in the database. Creating goes through group commit, like appending."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(self._send)
+
+    async def close(self) -> None:
+        """Waits until everything that was submitted has been answered."""
+        await self._creations.close()
+
+    async def create(
+        self,
+        app_name: str,
+        user_id: str,
+        *,
+        state: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+        title: str | None = None,
+        metadata: JsonObject | None = None,
+    ) -> Session:
+        """A new session at version 1. Prefixed keys of the state go to their scopes; `temp:` keys stay local."""
+        thread_id = new_id()
+        delta = split_delta(state or {})
+        has_name = session_id is not None and check_text("session_id", session_id).strip()
+        new = _NewSession(
+            thread_id=thread_id,
+            app_name=check_name("app_name", app_name),
+            user_id=check_name("user_id", user_id),
+            session_id=session_id if has_name and session_id else str(thread_id),
+            title=check_text("title", title) if title else None,
+            metadata=dump_jsonb(metadata or {}),
+            state=dump_jsonb(delta.session) if delta.session else None,
+            user_delta=dump_jsonb(delta.user) if delta.user else None,
+            app_delta=dump_jsonb(delta.app) if delta.app else None,
+        )
+        for text, value in (
+            (new.metadata, metadata),
+            (new.state, delta.session),
+            (new.user_delta, delta.user),
+            (new.app_delta, delta.app),
+        ):
+            check_depth(text or "", value, self._settings.max_json_depth)
+        row = await self._creations.submit(new)
+        if row["thread_id"] != thread_id:
+            raise AlreadyExistsError(f"session {new.session_id!r} exists already; choose another id or get it")
+        wider = (load_jsonb(row[name] or "{}") for name in ("user_state", "app_state"))
+        return Session(
+            id=new.session_id,
+            app_name=app_name,
+            user_id=user_id,
+            state=join_state(delta.session, *wider) | {f"temp:{key}": value for key, value in delta.temp.items()},
+            created_at=row["created_at"],
+            updated_at=row["created_at"],
+            thread_id=str(thread_id),
+            title=new.title,
+            metadata=dict(metadata or {}),
+        )
+
+    async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """A session by the caller's ids."""
+        names = [
+            check_text(name, value)
+            for name, value in (("app_name", app_name), ("user_id", user_id), ("session_id", session_id))
+        ]
+        row = await self._database.fetch_row("read_session", *names)
+        return session_from_row(row) if row else None
+
+    async def get_thread(self, thread_id: str | UUID) -> Session:
+        """A session by the engine's key."""
+        row = await self._database.fetch_row("read_thread", thread_uuid(thread_id))
+        if row is None:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        return session_from_row(row)
+
+    async def find_thread(self, session: Session) -> UUID:
+        """The engine's key of a session; remembered on the object."""
+        if not session.thread_id:
+            found = await self._database.fetch_value("find_thread", session.app_name, session.user_id, session.id)
+            if found is None:
+                raise NotFoundError(f"there is no session {session.id!r} of {session.app_name!r}, {session.user_id!r}")
+            session.thread_id = str(found)
+        return thread_uuid(session.thread_id)
+
+    async def list(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        with_state: bool = True,
+    ) -> Page[Session]:
+        """Newest activity first, a page at a time."""
+        updated_at, thread_id = _decode_cursor(cursor) if cursor else (None, None)
+        rows = await self._database.fetch(
+            "list_sessions",
+            check_text("app_name", app_name),
+            None if user_id is None else check_text("user_id", user_id),
+            updated_at,
+            thread_id,
+            limit + 1,
+            with_state,
+        )
+        sessions = [session_from_row(row) for row in rows[:limit]]
+        return Page(items=sessions, next_cursor=_encode_cursor(sessions[-1]) if len(rows) > limit else None)
+
+    async def change(
+        self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None
+    ) -> Session:
+        """Sets the title (empty removes it) and merges metadata."""
+        found = await self._database.fetch_value(
+            "update_session",
+            thread_uuid(thread_id),
+            None if title is None else check_text("title", title),
+            None if metadata is None else dump_jsonb(metadata),
+        )
+        if found is None:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        return await self.get_thread(thread_id)
+
+    async def fork(
+        self, thread_id: str | UUID, *, session_id: str | None = None, past: PastState | None = None
+    ) -> Session:
+        """A new session that shares its past with another one, up to `past` or all of it."""
+        fork_id = new_id()
+        session_state = split_delta(past.state).session if past else None
+        row = await self._database.fetch_row(
+            "fork_session",
+            thread_uuid(thread_id),
+            fork_id,
+            check_text("session_id", session_id) if session_id else str(fork_id),
+            past.sequence_num if past else None,
+            dump_jsonb(session_state) if session_state is not None else None,
+            past.version if past else None,
+        )
+        if row is None or row["status"] == "missing":
+            raise NotFoundError(f"there is no thread {thread_id}")
+        if row["status"] == "exists":
+            raise AlreadyExistsError(f"session {session_id!r} exists already; choose another id")
+        return await self.get_thread(fork_id)
+
+    async def delete(self, app_name: str, user_id: str, session_id: str) -> bool:
+        """Removes a session and everything that hangs on it; whether there was one."""
+        return await self._database.fetch_value("delete_session", app_name, user_id, session_id) is not None
+
+    async def delete_thread(self, thread_id: str | UUID) -> bool:
+        """The same, by the engine's key."""
+        return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
+
+    async def _send(self, batch: _Batch) -> _Rows:
+        columns = [[getattr(new, name) for new in batch] for name in _NewSession.__slots__]
+
+        async def call() -> _Rows:
+            return await self._database.fetch("create_sessions", *columns, self._settings.max_state_bytes)
+
+        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
+
+
+def _encode_cursor(session: Session) -> str:
+    assert session.updated_at is not None  # noqa: S101 - rows always carry it
+    return base64.urlsafe_b64encode(f"{session.updated_at.isoformat()}|{session.thread_id}".encode()).decode()
+
+
+def _decode_cursor(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
+        return datetime.fromisoformat(moment), UUID(thread_id)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidInputError("this cursor was not made by us; start again without one") from error

@@ -1,0 +1,135 @@
+"""`engine.sessions`: what an agent does with a session, in as few words as it deserves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session
+from cognizes.engine.pulse.messages import Messages
+from cognizes.engine.pulse.overlay import Overlay, invocation
+from cognizes.engine.pulse.state_manager import StateFunction, StateManager
+from cognizes.engine.pulse.time_travel import TimeTravel
+
+Events = list[Event]
+Conversation = list[Message]
+
+
+class Sessions:
+    """Sessions with their events, state, messages and past."""
+
+    def __init__(self, manager: StateManager, messages: Messages, time_travel: TimeTravel) -> None:
+        self._manager = manager
+        self._store = manager.sessions
+        self._messages = messages
+        self._time_travel = time_travel
+
+    async def create(
+        self,
+        app_name: str,
+        user_id: str,
+        *,
+        state: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+        title: str | None = None,
+        metadata: JsonObject | None = None,
+    ) -> Session:
+        """A new session at version 1; `AlreadyExistsError` when the session id is taken."""
+        return await self._store.create(
+            app_name, user_id, state=state, session_id=session_id, title=title, metadata=metadata
+        )
+
+    async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """A session with its effective state, or None."""
+        return await self._store.get(app_name, user_id, session_id)
+
+    async def list(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        with_state: bool = True,
+    ) -> Page[Session]:
+        """Newest activity first, a page at a time; without a user, those of the whole app."""
+        return await self._store.list(app_name, user_id, limit=limit, cursor=cursor, with_state=with_state)
+
+    async def change(
+        self, session: Session, *, title: str | None = None, metadata: JsonObject | None = None
+    ) -> Session:
+        """Sets the title (empty removes it) and merges metadata; the object follows."""
+        thread_id = await self._store.find_thread(session)
+        changed = await self._store.change(thread_id, title=title, metadata=metadata)
+        session.title, session.metadata, session.updated_at = changed.title, changed.metadata, changed.updated_at
+        return session
+
+    async def delete(self, session: Session) -> bool:
+        """Removes a session and everything that hangs on it; whether there was one."""
+        return await self._store.delete(session.app_name, session.user_id, session.id)
+
+    async def fork(self, session: Session, *, at_sequence: int | None = None, session_id: str | None = None) -> Session:
+        """A new session with the same past, up to an event or up to now."""
+        thread_id = await self._store.find_thread(session)
+        past = None if at_sequence is None else await self._time_travel.at(thread_id, sequence=at_sequence)
+        return await self._store.fork(thread_id, session_id=session_id, past=past)
+
+    async def append(
+        self,
+        session: Session,
+        *,
+        author: str,
+        kind: str,
+        text: str | None = None,
+        content: JsonObject | None = None,
+        state: Mapping[str, Any] | None = None,
+        event_id: str = "",
+        invocation_id: str = "",
+        run_id: str | None = None,
+    ) -> Event:
+        """Stores an event, with `text` as its content's text and `state` as its delta."""
+        event = Event(
+            id=event_id,
+            thread_id=session.thread_id,
+            invocation_id=invocation_id,
+            author=author,
+            event_type=kind,
+            content={**(content or {}), **({"text": text} if text is not None else {})},
+            actions={"state_delta": dict(state)} if state else {},
+            run_id=run_id,
+        )
+        return await self._manager.append_event(session, event)
+
+    async def update(self, session: Session, change: Mapping[str, Any] | StateFunction) -> Session:
+        """Changes state by a delta, or exactly, by a function of the fresh state that returns one."""
+        return await self._manager.update_session_state(session, change)
+
+    def invocation(
+        self, session: Session, *, author: str = "system", invocation_id: str | None = None
+    ) -> AbstractAsyncContextManager[Overlay]:
+        """A scratchpad over the state: reads see pending writes, the end makes them one event."""
+        return invocation(self._manager, session, author=author, invocation_id=invocation_id)
+
+    async def events(self, session: Session, *, after: int = 0, limit: int = 1000) -> Events:
+        """Oldest first, after a sequence number."""
+        return await self._manager.events.read(await self._store.find_thread(session), after=after, limit=limit)
+
+    async def recent_events(self, session: Session, *, limit: int) -> Events:
+        """The newest `limit` events, oldest first."""
+        return await self._manager.events.recent(await self._store.find_thread(session), limit=limit)
+
+    async def messages(
+        self, session: Session, *, after: int = 0, at_sequence: int | None = None, limit: int = 1000
+    ) -> Conversation:
+        """The conversation, oldest first; `at_sequence` shows it as it was then."""
+        thread_id = await self._store.find_thread(session)
+        return await self._messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
+
+    async def at(self, session: Session, *, sequence: int | None = None, version: int | None = None) -> PastState:
+        """Time travel: the state right after an event, or at a version."""
+        return await self._time_travel.at(await self._store.find_thread(session), sequence=sequence, version=version)
+
+    async def snapshot(self, session: Session) -> int:
+        """Keeps the present state as a starting point for replays; returns its version."""
+        return await self._time_travel.snapshot(await self._store.find_thread(session))

@@ -1,0 +1,250 @@
+"""StateManager: sessions, events and scoped state over one pool, exact under concurrency.
+
+The engine's whole write path goes through here: library, REST and adapters share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.errors import ConcurrencyConflictError, DuplicateEventError, NotFoundError
+from cognizes.engine.models import Event, JsonObject, Session, new_id
+from cognizes.engine.pulse import scopes
+from cognizes.engine.pulse.append_batcher import AppendAnswer, AppendBatcher, AppendItem
+from cognizes.engine.pulse.event_log import EventLog, append_item, same_event, state_delta
+from cognizes.engine.pulse.scopes import ScopedDelta, apply_delta
+from cognizes.engine.pulse.session_store import SessionStore
+from cognizes.engine.pulse.turns import Turns
+from cognizes.engine.settings import Settings
+
+__all__ = ["ConcurrencyConflictError", "Event", "Session", "StateManager"]
+
+StateFunction = Callable[[JsonObject], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
+
+
+class StateManager:
+    """Creates sessions, appends events and changes state.
+
+    - An append is one round trip and one commit, shared with the appends of other tasks of this process.
+    - An append with a state delta succeeds only on the version that the `Session` carries.
+    - Local objects change after the commit and only then; a failed append leaves them as they were.
+    - Tasks that share one `Session` object append in the order in which they called.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[Any] | Database, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
+        self._database = pool if isinstance(pool, Database) else Database(pool, schema=self._settings.db_schema)
+        self.pool = self._database.pool
+        self.sessions = SessionStore(self._database, self._settings)
+        self.events = EventLog(self._database)
+        self._batcher = AppendBatcher(
+            self._database,
+            snapshot_every=self._settings.snapshot_every,
+            max_state_bytes=self._settings.max_state_bytes,
+            retry_seconds=self._settings.retry_seconds,
+        )
+        self._object_turns = Turns()
+        self._thread_turns = Turns()
+        self._newest: dict[UUID, Session] = {}
+        self.conflicts = 0
+
+    async def close(self) -> None:
+        """Waits until every append under way is answered. The pool is its owner's to close."""
+        await self._batcher.close()
+        await self.sessions.close()
+
+    # Sessions
+
+    async def create_session(
+        self,
+        app_name: str,
+        user_id: str,
+        initial_state: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session at version 1; `AlreadyExistsError` when the session id is taken."""
+        return await self.sessions.create(app_name, user_id, state=initial_state, session_id=session_id)
+
+    async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """A session with its effective state, or None."""
+        return await self.sessions.get(app_name, user_id, session_id)
+
+    async def list_sessions(self, app_name: str, user_id: str) -> list[Session]:
+        """All sessions of a user, newest activity first."""
+        found: list[Session] = []
+        cursor: str | None = None
+        while True:
+            page = await self.sessions.list(app_name, user_id, limit=1000, cursor=cursor)
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def delete_session(self, app_name: str, user_id: str, session_id: str) -> bool:
+        """Removes a session with its events; whether there was one."""
+        return await self.sessions.delete(app_name, user_id, session_id)
+
+    # Events
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Stores an event and applies its `actions["state_delta"]`, in one transaction.
+
+        With a delta, `ConcurrencyConflictError` when the session is not at the version this object carries.
+        The same event (id and content) again is stored once and answered the same.
+        """
+        delta = state_delta(event)
+        if delta.is_stored or self._object_turns.is_taken(id(session)):
+            async with self._object_turns.take(id(session)):
+                return await self._append(session, event, delta)
+        return await self._append(session, event, delta)
+
+    async def append_to_thread(self, thread_id: UUID, event: Event, *, expected_version: int | None = None) -> bool:
+        """Appends without a `Session`: for callers that hold only ids. False when the event was there already."""
+        delta = state_delta(event)
+        item = self._item(event, delta, thread_id=thread_id, expected_version=expected_version)
+        answer = await self._batcher.submit(item)
+        await self._check(answer, item)
+        _fill(event, item, answer)
+        return answer.status == "stored"
+
+    async def _append(self, session: Session, event: Event, delta: ScopedDelta) -> Event:
+        thread_id = await self.sessions.find_thread(session)
+        expected = session.version if delta.is_stored else None
+        item = self._item(event, delta, thread_id=thread_id, expected_version=expected)
+        answer = await self._batcher.submit(item)
+        await self._check(answer, item)
+        _fill(event, item, answer)
+        _advance(session, event, delta, answer)
+        return event
+
+    def _item(self, event: Event, delta: ScopedDelta, *, thread_id: UUID, expected_version: int | None) -> AppendItem:
+        return append_item(
+            event,
+            delta,
+            thread_id=thread_id,
+            expected_version=expected_version,
+            max_bytes=self._settings.max_event_bytes,
+            max_depth=self._settings.max_json_depth,
+        )
+
+    async def _check(self, answer: AppendAnswer, item: AppendItem) -> None:
+        match answer.status:
+            case "missing":
+                raise NotFoundError(f"there is no thread {item.thread_id}; it was deleted or never created")
+            case "conflict":
+                self.conflicts += 1
+                raise ConcurrencyConflictError(expected=item.expected_version, actual=answer.version)
+            case "duplicate":
+                stored = await self.events.find(item.thread_id, item.event_id)
+                if stored is None or not same_event(item, stored):
+                    raise DuplicateEventError(
+                        f"event {item.event_id!r} is in the thread already, with another content; "
+                        "the stored one is kept: send the new one under an id of its own"
+                    )
+
+    # State
+
+    async def update_session_state(
+        self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int = 50
+    ) -> Session:
+        """Changes state by a delta, or by a function of the fresh state that returns one; retries conflicts.
+
+        With a function the change is exact: N concurrent increments end at N. Tasks of this process take turns per
+        thread, so that only other processes can be in the way.
+        """
+        thread_id = await self.sessions.find_thread(session)
+        async with self._thread_turns.take(thread_id):
+            self._catch_up(session, thread_id)
+            for attempt in range(max_retries):
+                try:
+                    await self.append_event(session, await self._state_update(session, change))
+                    break
+                except ConcurrencyConflictError:
+                    if attempt == max_retries - 1:
+                        raise
+                await asyncio.sleep(random.uniform(0, 0.002 * min(2**attempt, 64)))  # noqa: S311 - jitter
+                await self.refresh(session)
+            if self._thread_turns.is_awaited(thread_id):
+                self._newest[thread_id] = copy.copy(session)
+            else:
+                self._newest.pop(thread_id, None)
+        return session
+
+    async def refresh(self, session: Session) -> None:
+        """Brings a session object up to what is stored."""
+        fresh = await self.sessions.get_thread(await self.sessions.find_thread(session))
+        vars(session).update(vars(fresh) | {"state": fresh.state | _temp_of(session)})
+
+    def _catch_up(self, session: Session, thread_id: UUID) -> None:
+        """Takes over what the task before in the queue knows, instead of running into a conflict to learn it."""
+        newest = self._newest.get(thread_id)
+        if newest is not None and newest.version > session.version:
+            vars(session).update(vars(newest) | {"state": newest.state | _temp_of(session)})
+
+    async def _state_update(self, session: Session, change: Mapping[str, Any] | StateFunction) -> Event:
+        if callable(change):
+            # A copy: whatever the function does to it, the session changes only with the commit.
+            result = change(copy.deepcopy(session.state))
+            delta = await result if inspect.isawaitable(result) else result
+        else:
+            delta = change
+        return Event(
+            id="",
+            thread_id=session.thread_id,
+            invocation_id=str(new_id()),
+            author="system",
+            event_type="state_update",
+            actions={"state_delta": dict(delta)},
+        )
+
+    def parse_state_prefix(self, key: str) -> tuple[str, str]:
+        """`"user:language"` is `("user", "language")`."""
+        return scopes.parse_state_prefix(key)
+
+    async def set_state(self, session: Session, key: str, value: Any) -> None:
+        """Sets one key in the scope its prefix names; a `temp:` key lives on this object only and is never stored."""
+        if scopes.parse_state_prefix(key)[0] == scopes.TEMP:
+            session.state = apply_delta(session.state, {key: value})
+        else:
+            await self.update_session_state(session, {key: value})
+
+    async def get_state(self, session: Session, key: str, default: Any = None) -> Any:
+        """The stored value of one key, or `default`."""
+        return (await self.get_all_state(session)).get(key, default)
+
+    async def get_all_state(self, session: Session) -> JsonObject:
+        """The stored effective state with prefixed keys, and the `temp:` keys of this object."""
+        fresh = await self.sessions.get_thread(await self.sessions.find_thread(session))
+        return fresh.state | _temp_of(session)
+
+
+def _temp_of(session: Session) -> JsonObject:
+    return {key: value for key, value in session.state.items() if key.startswith("temp:")}
+
+
+def _fill(event: Event, item: AppendItem, answer: AppendAnswer) -> None:
+    event.id = item.event_id
+    event.thread_id = str(item.thread_id)
+    event.created_at = answer.created_at
+    event.sequence_num = answer.sequence_num
+    event.version = answer.version
+
+
+def _advance(session: Session, event: Event, delta: ScopedDelta, answer: AppendAnswer) -> None:
+    """Moves the local session to where the append left the stored one, if it is known to have been there before."""
+    if delta.is_stored and answer.version == session.version + 1:
+        session.state = apply_delta(session.state, event.actions["state_delta"])
+        session.version = answer.version
+    elif delta.temp:
+        session.state = apply_delta(session.state, {f"temp:{key}": value for key, value in delta.temp.items()})
+    session.last_sequence = max(session.last_sequence, answer.sequence_num)
+    session.updated_at = answer.created_at

@@ -1,0 +1,1019 @@
+-- Cognizes Engine: the unified schema, for PostgreSQL 16+ with pgvector.
+--     psql -d cognizes-engine -f agent_schema.sql
+-- Written by `cognizes migrate --sql` from migrations/ and functions/; change those, then write it again.
+-- Running it twice is safe, and the engine knows afterwards what has been applied.
+
+-- What the migrator itself needs before anything else.
+CREATE SCHEMA IF NOT EXISTS "public";
+CREATE TABLE IF NOT EXISTS "public".schema_migrations (
+    name            text PRIMARY KEY,
+    number          integer NOT NULL,
+    checksum        text NOT NULL,
+    engine_version  text NOT NULL,
+    applied_at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- 0001_pulse.sql
+-- The seven tables of the Pulse, and the history of the two wider scopes.
+-- `app_name` is the tenant and stands on every row, so that row level security is a comparison and never a join.
+
+CREATE EXTENSION IF NOT EXISTS vector;
+
+-- threads: one conversation. `version` counts changes of state, `last_sequence` counts events.
+-- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update.
+CREATE TABLE IF NOT EXISTS "public".threads (
+    id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    app_name       text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    user_id        text NOT NULL CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
+    session_id     text NOT NULL,
+    title          text,
+    state          jsonb NOT NULL DEFAULT '{}',
+    version        bigint NOT NULL DEFAULT 1,
+    last_sequence  bigint NOT NULL DEFAULT 0,
+    metadata       jsonb NOT NULL DEFAULT '{}',
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 80);
+
+-- Ids are text of any length, an index key is not: the digest stands for the text.
+CREATE UNIQUE INDEX IF NOT EXISTS threads_app_user_session ON "public".threads (app_name, user_id, md5(session_id));
+CREATE INDEX IF NOT EXISTS idx_threads_app_user ON "public".threads (app_name, user_id, id);
+
+-- events: the immutable log. `json`, not `jsonb`: key order, NUL and lone surrogates come back as they went in.
+CREATE TABLE IF NOT EXISTS "public".events (
+    thread_id      uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    sequence_num   bigint NOT NULL,
+    id             text NOT NULL DEFAULT gen_random_uuid()::text,
+    app_name       text NOT NULL,
+    run_id         text CHECK (octet_length(run_id) <= 1000),
+    invocation_id  text NOT NULL DEFAULT '',
+    author         text NOT NULL,
+    event_type     text NOT NULL,
+    content        json NOT NULL DEFAULT '{}',
+    actions        json NOT NULL DEFAULT '{}',
+    version        bigint NOT NULL,
+    changes_state  boolean NOT NULL DEFAULT false,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (thread_id, sequence_num)
+);
+
+COMMENT ON COLUMN "public".events.version IS 'The thread''s version right after this event.';
+
+CREATE UNIQUE INDEX IF NOT EXISTS events_thread_id_id ON "public".events (thread_id, md5(id));
+CREATE INDEX IF NOT EXISTS idx_events_state_changes ON "public".events (thread_id, version) WHERE changes_state;
+CREATE INDEX IF NOT EXISTS idx_events_run ON "public".events (run_id, thread_id, sequence_num) WHERE run_id IS NOT NULL;
+
+-- runs: one execution of an agent; its row changes in the transaction of the event that says so.
+CREATE TABLE IF NOT EXISTS "public".runs (
+    thread_id         uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    id                text NOT NULL DEFAULT gen_random_uuid()::text CHECK (octet_length(id) BETWEEN 1 AND 1000),
+    app_name          text NOT NULL,
+    status            text NOT NULL DEFAULT 'pending'
+                      CHECK (status IN ('pending', 'running', 'waiting', 'completed', 'failed', 'cancelled')),
+    thinking_steps    jsonb NOT NULL DEFAULT '[]',
+    tool_calls        jsonb NOT NULL DEFAULT '[]',
+    error             text,
+    attempt           integer NOT NULL DEFAULT 0,
+    lease_expires_at  timestamptz,
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_at        timestamptz,
+    completed_at      timestamptz,
+    PRIMARY KEY (thread_id, id)
+);
+
+CREATE INDEX IF NOT EXISTS idx_runs_id ON "public".runs (id);
+CREATE INDEX IF NOT EXISTS idx_runs_status ON "public".runs (status, created_at);
+
+-- messages: the text of the events that speak. The key is the event's, so a message costs no second sequence.
+CREATE TABLE IF NOT EXISTS "public".messages (
+    thread_id     uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    sequence_num  bigint NOT NULL,
+    id            text NOT NULL,
+    event_id      text NOT NULL,
+    app_name      text NOT NULL,
+    role          text NOT NULL CHECK (role IN ('user', 'assistant', 'tool', 'system')),
+    content       text NOT NULL,
+    embedding     vector(256),
+    metadata      jsonb NOT NULL DEFAULT '{}',
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (thread_id, sequence_num)
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS messages_thread_id_id ON "public".messages (thread_id, md5(id));
+
+-- snapshots: the session's own state at a version. The one at sequence 0 is the state it was created with.
+CREATE TABLE IF NOT EXISTS "public".snapshots (
+    id              uuid NOT NULL DEFAULT gen_random_uuid(),
+    thread_id       uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    version         bigint NOT NULL,
+    sequence_num    bigint NOT NULL,
+    app_name        text NOT NULL,
+    state           jsonb NOT NULL,
+    events_summary  jsonb NOT NULL DEFAULT '{}',
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (thread_id, version)
+);
+
+CREATE INDEX IF NOT EXISTS idx_snapshots_sequence ON "public".snapshots (thread_id, sequence_num);
+
+-- user_states, app_states: what outlives a session. `version` orders the writes of `state_writes`.
+CREATE TABLE IF NOT EXISTS "public".user_states (
+    user_id     text NOT NULL,
+    app_name    text NOT NULL,
+    state       jsonb NOT NULL DEFAULT '{}',
+    version     bigint NOT NULL DEFAULT 0,
+    updated_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (user_id, app_name)
+);
+
+CREATE INDEX IF NOT EXISTS idx_user_states_state ON "public".user_states USING gin (state jsonb_path_ops);
+
+CREATE TABLE IF NOT EXISTS "public".app_states (
+    app_name    text PRIMARY KEY,
+    state       jsonb NOT NULL DEFAULT '{}',
+    version     bigint NOT NULL DEFAULT 0,
+    updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX IF NOT EXISTS idx_app_states_state ON "public".app_states USING gin (state jsonb_path_ops);
+
+-- state_writes: who changed `user:` and `app:` keys, across all threads of a user or an app. Without it time travel
+-- could only show what one thread wrote. `user_id` is '' in the app's scope.
+CREATE TABLE IF NOT EXISTS "public".state_writes (
+    app_name      text NOT NULL,
+    scope         text NOT NULL CHECK (scope IN ('user', 'app')),
+    user_id       text NOT NULL,
+    version       bigint NOT NULL,
+    delta         jsonb NOT NULL,
+    thread_id     uuid,
+    sequence_num  bigint,
+    created_at    timestamptz NOT NULL,
+    PRIMARY KEY (app_name, scope, user_id, version)
+);
+
+-- message_chunks: token deltas on their way to other processes. Lost in a crash of PostgreSQL, and meant to be.
+CREATE UNLOGGED TABLE IF NOT EXISTS "public".message_chunks (
+    thread_id   uuid NOT NULL,
+    message_id  text NOT NULL,
+    sequence    bigint NOT NULL,
+    app_name    text NOT NULL,
+    delta       text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS message_chunks_key ON "public".message_chunks (thread_id, md5(message_id), sequence);
+CREATE INDEX IF NOT EXISTS idx_message_chunks_created_at ON "public".message_chunks USING brin (created_at);
+
+-- maintenance_jobs: which of the engine's housekeeping jobs ran when, so that one process runs each of them.
+CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
+    name         text PRIMARY KEY,
+    last_run_at  timestamptz NOT NULL DEFAULT '-infinity'
+);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0001_pulse.sql', 1, '4338dab467982420c640bbec4e62bd66c0d938be84de3b44e0b7d860363455dd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 10_notify_event_insert.sql
+-- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
+-- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
+CREATE OR REPLACE FUNCTION "public".notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('event_stream', json_build_object(
+        'event_id', left(id, 200),
+        'thread_id', thread_id,
+        'sequence_num', sequence_num,
+        'run_id', left(run_id, 200),
+        'author', left(author, 200),
+        'event_type', left(event_type, 200),
+        'created_at', created_at
+    )::text) FROM inserted;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER notify_event_insert
+    AFTER INSERT ON "public".events
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION "public".notify_event_insert();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('10_notify_event_insert.sql', 0, '6f948d056397430ae265bf7e626c88af308cf070484d814fee5587f1970b1d1e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 11_update_updated_at.sql
+-- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
+CREATE OR REPLACE FUNCTION "public".update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.updated_at := clock_timestamp();
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".threads
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".user_states
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".app_states
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('11_update_updated_at.sql', 0, '95f3e3f25459b85fe9e32c4bfcd50dd1a4a6bc35bb032094138045e5c90528eb', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 12_fill_event_defaults.sql
+-- An event typed by hand needs only a thread, an author and a type: it takes its place in the thread's order here,
+-- under the same row lock that the engine's own appends take.
+CREATE OR REPLACE FUNCTION "public".fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE "public".threads
+       SET last_sequence = last_sequence + 1
+     WHERE id = NEW.thread_id
+    RETURNING last_sequence, app_name, version INTO NEW.sequence_num, NEW.app_name, NEW.version;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_event_defaults
+    BEFORE INSERT ON "public".events
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_event_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('12_fill_event_defaults.sql', 0, '678b9da26aacb36c28801fc9a4bc30b1b51cecff97370a44f78373ecf9763ab6', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 13_fill_thread_defaults.sql
+-- A thread without a session id of its caller's is known by its own id.
+CREATE OR REPLACE FUNCTION "public".fill_thread_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.session_id := NEW.id::text;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_thread_defaults
+    BEFORE INSERT ON "public".threads
+    FOR EACH ROW WHEN (NEW.session_id IS NULL)
+    EXECUTE FUNCTION "public".fill_thread_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('13_fill_thread_defaults.sql', 0, 'b650897bfe78d1b65fb601ee3fe784cefbf19e0e5f267a41d1ad9577a76f5023', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 14_refuse_large_state.sql
+-- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
+CREATE OR REPLACE FUNCTION "public".refuse_large_state(p_scope text, p_size integer, p_max_bytes integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_size > p_max_bytes THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ413', MESSAGE = format('%s state', p_scope),
+            DETAIL = p_size::text, HINT = p_max_bytes::text;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('14_refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d7e8f2b18bef166598dc260fd7', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 20_merge_state.sql
+-- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
+CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+    IF position('"$delete"' IN p_delta::text) = 0 THEN
+        RETURN p_state || p_delta;
+    END IF;
+    RETURN (p_state || p_delta) - ARRAY(
+        SELECT key FROM jsonb_each(p_delta) WHERE value = '{"$delete": true}'::jsonb
+    );
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('20_merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b84b5f339950f504c50a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 21_merge_user_state.sql
+-- Applies a delta to a user's state and records it. The caller holds the thread's lock; this takes the user's.
+CREATE OR REPLACE FUNCTION "public".merge_user_state(
+    p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_max_bytes integer
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_version bigint;
+    v_size integer;
+BEGIN
+    INSERT INTO "public".user_states AS s (user_id, app_name, state, version)
+    VALUES (p_user_id, p_app_name, "public".merge_state('{}', p_delta), 1)
+    ON CONFLICT (user_id, app_name) DO UPDATE
+        SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = clock_timestamp()
+    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
+    PERFORM "public".refuse_large_state('user', v_size, p_max_bytes);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
+    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, clock_timestamp());
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('21_merge_user_state.sql', 0, '4630e9b0c371d1f2ab2127be4941b24d12d3700c2aa0c7a890c9a6948bf3b04d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 22_merge_app_state.sql
+-- Applies a delta to an app's state and records it. The caller holds the thread's lock; this takes the app's.
+CREATE OR REPLACE FUNCTION "public".merge_app_state(
+    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_max_bytes integer
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_version bigint;
+    v_size integer;
+BEGIN
+    INSERT INTO "public".app_states AS s (app_name, state, version)
+    VALUES (p_app_name, "public".merge_state('{}', p_delta), 1)
+    ON CONFLICT (app_name) DO UPDATE
+        SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = clock_timestamp()
+    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
+    PERFORM "public".refuse_large_state('app', v_size, p_max_bytes);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
+    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, clock_timestamp());
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('22_merge_app_state.sql', 0, '8b3c6b6842c19b1bc8d9e9562330fdfaf37351f53f5d4e38bbc23b7366ee9c63', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 23_lock_scopes.sql
+-- Locks the user and app states that a batch will change, users before apps, each in the order of their keys.
+-- Item i belongs to the thread p_app_names[p_index[i]], p_user_ids[p_index[i]].
+CREATE OR REPLACE FUNCTION "public".lock_scopes(
+    p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF cardinality(array_remove(p_user_deltas, NULL)) > 0 THEN
+        PERFORM FROM "public".user_states s
+          WHERE (s.user_id, s.app_name) IN (
+                SELECT p_user_ids[item.thread], p_app_names[item.thread]
+                  FROM unnest(p_index, p_user_deltas) AS item (thread, delta) WHERE item.delta IS NOT NULL)
+          ORDER BY s.user_id, s.app_name FOR UPDATE;
+    END IF;
+    IF cardinality(array_remove(p_app_deltas, NULL)) > 0 THEN
+        PERFORM FROM "public".app_states s
+          WHERE s.app_name IN (
+                SELECT p_app_names[item.thread]
+                  FROM unnest(p_index, p_app_deltas) AS item (thread, delta) WHERE item.delta IS NOT NULL)
+          ORDER BY s.app_name FOR UPDATE;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('23_lock_scopes.sql', 0, '257ce00b6f4a8f425259a88faa8e87dc396a43f19ebe0bc8fa6087fe65e1d404', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 30_take_snapshot.sql
+-- Keeps the session's own state as it is now; once per version. Returns the version.
+CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, version, last_sequence, app_name, state, jsonb_build_object('events', last_sequence)
+      FROM "public".threads
+     WHERE id = p_thread_id
+    ON CONFLICT (thread_id, version) DO NOTHING;
+    SELECT version FROM "public".threads WHERE id = p_thread_id;
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('30_take_snapshot.sql', 0, 'a15685473d55dd357daaa37e5275abdabc9c601b72ff8aa379afa40dd3cbb380', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 40_append_event.sql
+-- Appends one event to one thread: checks the expected version, takes the next sequence number, merges the three
+-- deltas, writes the event and its message. Answers with a status instead of raising, so that in a batch one
+-- conflict fails nobody else:
+--   stored     the event is in the log
+--   duplicate  an event of this id is there already; the caller compares the contents
+--   conflict   the thread's version is not the expected one; `version` says what it is
+--   missing    there is no such thread
+--   busy       without p_wait only: somebody else holds the thread now
+CREATE OR REPLACE FUNCTION "public".append_event(
+    p_thread_id uuid,
+    p_event_id text,
+    p_run_id text,
+    p_invocation_id text,
+    p_author text,
+    p_event_type text,
+    p_content json,
+    p_actions json,
+    p_delta jsonb,
+    p_user_delta jsonb,
+    p_app_delta jsonb,
+    p_expected_version bigint,
+    p_role text,
+    p_text text,
+    p_message_id text,
+    p_may_be_resent boolean,
+    p_wait boolean,
+    p_snapshot_every integer,
+    p_max_state_bytes integer,
+    OUT status text,
+    OUT sequence_num bigint,
+    OUT version bigint,
+    OUT created_at timestamptz
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_app_name text;
+    v_user_id text;
+    v_size integer;
+    v_stored record;
+    v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
+BEGIN
+    -- The lock that makes the order a promise: numbers are handed out while it is held and it is held until commit,
+    -- so a reader never sees number N + 1 before number N. NO KEY: foreign keys to the thread need not wait for us.
+    IF p_wait THEN
+        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    END IF;
+    SELECT t.version, t.last_sequence, t.app_name, t.user_id
+      INTO version, sequence_num, v_app_name, v_user_id
+      FROM "public".threads t WHERE t.id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
+                       THEN 'busy' ELSE 'missing' END;
+        RETURN;
+    END IF;
+
+    IF p_may_be_resent THEN
+        SELECT e.sequence_num, e.version, e.created_at INTO v_stored
+          FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
+        IF FOUND THEN
+            status := 'duplicate';
+            sequence_num := v_stored.sequence_num;
+            version := v_stored.version;
+            created_at := v_stored.created_at;
+            RETURN;
+        END IF;
+    END IF;
+
+    IF p_expected_version <> version THEN
+        status := 'conflict';
+        RETURN;
+    END IF;
+
+    sequence_num := sequence_num + 1;
+    created_at := clock_timestamp();
+    IF v_changes_state THEN
+        version := version + 1;
+    END IF;
+    IF p_delta IS NOT NULL THEN
+        UPDATE "public".threads t
+           SET last_sequence = append_event.sequence_num, version = append_event.version,
+               updated_at = append_event.created_at, state = "public".merge_state(t.state, p_delta)
+         WHERE t.id = p_thread_id
+        RETURNING pg_column_size(t.state) INTO v_size;
+        PERFORM "public".refuse_large_state('session', v_size, p_max_state_bytes);
+    ELSE
+        -- The state is not named, so a large one is neither read nor rewritten.
+        UPDATE "public".threads t
+           SET last_sequence = append_event.sequence_num, version = append_event.version,
+               updated_at = append_event.created_at
+         WHERE t.id = p_thread_id;
+    END IF;
+    IF p_user_delta IS NOT NULL THEN
+        PERFORM "public".merge_user_state(
+            v_app_name, v_user_id, p_user_delta, p_thread_id, sequence_num, p_max_state_bytes);
+    END IF;
+    IF p_app_delta IS NOT NULL THEN
+        PERFORM "public".merge_app_state(v_app_name, p_app_delta, p_thread_id, sequence_num, p_max_state_bytes);
+    END IF;
+
+    INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
+                                 content, actions, version, changes_state, created_at)
+    VALUES (p_thread_id, append_event.sequence_num, p_event_id, v_app_name, p_run_id, p_invocation_id, p_author,
+            p_event_type, p_content, p_actions, append_event.version, v_changes_state, append_event.created_at);
+    IF p_role IS NOT NULL THEN
+        INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
+        VALUES (p_thread_id, append_event.sequence_num, p_message_id, p_event_id, v_app_name, p_role, p_text,
+                append_event.created_at);
+    END IF;
+    IF p_snapshot_every > 0 AND sequence_num % p_snapshot_every = 0 THEN
+        PERFORM "public".take_snapshot(p_thread_id);
+    END IF;
+    status := 'stored';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('40_append_event.sql', 0, '058fdeeb3f0f40773be4a2b086a29bef039ec3d3f9cc2b9b01221723d385c03a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 41_append_events.sql
+-- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
+-- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
+-- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id.
+-- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
+-- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
+CREATE OR REPLACE FUNCTION "public".append_events(
+    p_threads uuid[],
+    p_thread_index integer[],
+    p_event_ids text[],
+    p_run_ids text[],
+    p_invocation_ids text[],
+    p_authors text[],
+    p_event_types text[],
+    p_contents text[],
+    p_actions text[],
+    p_deltas text[],
+    p_user_deltas text[],
+    p_app_deltas text[],
+    p_expected_versions bigint[],
+    p_roles text[],
+    p_texts text[],
+    p_message_ids text[],
+    p_may_be_resent boolean[],
+    p_wait boolean,
+    p_snapshot_every integer,
+    p_max_state_bytes integer
+) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    -- by thread
+    v_versions bigint[];
+    v_sequences bigint[];
+    v_app_names text[];
+    v_user_ids text[];
+    v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
+    v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    -- by item
+    v_items integer := cardinality(p_thread_index);
+    v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
+    v_item_sequences bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
+    v_item_versions bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
+    v_times timestamptz[];
+    v_now timestamptz;
+    v_has_messages boolean := false;
+    v_snapshots uuid[] := '{}';
+    v_stored record;
+    v_size integer;
+    t integer;
+BEGIN
+    IF p_wait THEN
+        PERFORM FROM "public".threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE;
+    END IF;
+    WITH locked AS MATERIALIZED (
+        SELECT id, version, last_sequence, app_name, user_id
+          FROM "public".threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(l.version ORDER BY asked.place), array_agg(l.last_sequence ORDER BY asked.place),
+           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place)
+      INTO v_versions, v_sequences, v_app_names, v_user_ids
+      FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
+    PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+
+    v_now := clock_timestamp();
+    v_times := array_fill(v_now, ARRAY[v_items]);
+    FOR i IN 1 .. v_items LOOP
+        t := p_thread_index[i];
+        IF v_sequences[t] IS NULL THEN
+            v_statuses[i] := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_threads[t])
+                                  THEN 'busy' ELSE 'missing' END;
+            CONTINUE;
+        END IF;
+        IF p_may_be_resent[i] THEN
+            SELECT e.sequence_num, e.version, e.created_at INTO v_stored
+              FROM "public".events e
+             WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
+            IF FOUND THEN
+                v_statuses[i] := 'duplicate';
+                v_item_sequences[i] := v_stored.sequence_num;
+                v_item_versions[i] := v_stored.version;
+                v_times[i] := v_stored.created_at;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF p_expected_versions[i] <> v_versions[t] THEN
+            v_statuses[i] := 'conflict';
+            v_item_versions[i] := v_versions[t];
+            CONTINUE;
+        END IF;
+
+        v_statuses[i] := 'stored';
+        v_touched[t] := true;
+        v_sequences[t] := v_sequences[t] + 1;
+        v_item_sequences[i] := v_sequences[t];
+        IF p_deltas[i] IS NOT NULL THEN
+            -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
+            v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
+        END IF;
+        IF p_user_deltas[i] IS NOT NULL THEN
+            PERFORM "public".merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
+                                              v_sequences[t], p_max_state_bytes);
+        END IF;
+        IF p_app_deltas[i] IS NOT NULL THEN
+            PERFORM "public".merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
+                                             p_max_state_bytes);
+        END IF;
+        IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
+            v_versions[t] := v_versions[t] + 1;
+        END IF;
+        v_item_versions[i] := v_versions[t];
+        v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
+        IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
+            v_snapshots := v_snapshots || p_threads[t];
+        END IF;
+    END LOOP;
+
+    -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
+    WITH changed AS (
+        UPDATE "public".threads
+           SET last_sequence = head.sequence_num, version = head.version, updated_at = v_now,
+               state = CASE WHEN head.delta IS NULL THEN state ELSE "public".merge_state(state, head.delta) END
+          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_touched)
+               AS head (thread_id, sequence_num, version, delta, touched)
+         WHERE id = head.thread_id AND head.touched
+        RETURNING CASE WHEN head.delta IS NOT NULL THEN pg_column_size(state) END AS size
+    )
+    SELECT max(size) INTO v_size FROM changed;
+    PERFORM "public".refuse_large_state('session', v_size, p_max_state_bytes);
+
+    INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
+                                 content, actions, version, changes_state, created_at)
+    SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
+           item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, v_now
+      FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
+                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses)
+           AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
+                    app_delta, sequence_num, version, status)
+     WHERE item.status = 'stored';
+    IF v_has_messages THEN
+        INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
+        SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],
+               item.role, item.body, v_now
+          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses)
+               AS item (thread, event_id, role, body, message_id, sequence_num, status)
+         WHERE item.status = 'stored' AND item.role IS NOT NULL;
+    END IF;
+    PERFORM "public".take_snapshot(id) FROM unnest(v_snapshots) AS due (id);
+
+    RETURN QUERY SELECT * FROM unnest(v_statuses, v_item_sequences, v_item_versions, v_times);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('41_append_events.sql', 0, '3cc55287df9268ef30672800b3739eaabf828ed4c3c2ca089d5ae7c1079b0cad', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 42_create_sessions.sql
+-- Creates a batch of sessions in one transaction; answers per item: `created`, or `exists` where the caller's
+-- session id is taken. Deltas of wider scopes are merged into what is there: concurrent creates lose nothing.
+CREATE OR REPLACE FUNCTION "public".create_sessions(
+    p_thread_ids uuid[],
+    p_app_names text[],
+    p_user_ids text[],
+    p_session_ids text[],
+    p_titles text[],
+    p_metadata text[],
+    p_states text[],
+    p_user_deltas text[],
+    p_app_deltas text[],
+    p_max_state_bytes integer
+) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_item record;
+BEGIN
+    -- One order for all locks on wider scopes, so that two batches never wait for each other in a circle.
+    PERFORM FROM "public".user_states s
+      WHERE (s.user_id, s.app_name) IN (
+            SELECT item.user_id, item.app_name FROM unnest(p_user_ids, p_app_names, p_user_deltas)
+                AS item (user_id, app_name, delta) WHERE item.delta IS NOT NULL)
+      ORDER BY s.user_id, s.app_name FOR UPDATE;
+    PERFORM FROM "public".app_states s
+      WHERE s.app_name IN (
+            SELECT item.app_name FROM unnest(p_app_names, p_app_deltas) AS item (app_name, delta)
+             WHERE item.delta IS NOT NULL)
+      ORDER BY s.app_name FOR UPDATE;
+
+    FOR v_item IN
+        SELECT * FROM unnest(
+            p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states, p_user_deltas,
+            p_app_deltas
+        ) AS item (thread_id, app_name, user_id, session_id, title, metadata, state, user_delta, app_delta)
+    LOOP
+        status := 'created';
+        thread_id := v_item.thread_id;
+        user_state := NULL;
+        app_state := NULL;
+        INSERT INTO "public".threads AS t (id, app_name, user_id, session_id, title, metadata, state)
+        VALUES (v_item.thread_id, v_item.app_name, v_item.user_id, v_item.session_id, v_item.title,
+                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb)
+        ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
+        RETURNING t.created_at INTO created_at;
+        IF NOT FOUND THEN
+            status := 'exists';
+            SELECT t.id, t.created_at INTO thread_id, created_at FROM "public".threads t
+             WHERE t.app_name = v_item.app_name AND t.user_id = v_item.user_id
+               AND md5(t.session_id) = md5(v_item.session_id);
+        ELSE
+            IF v_item.state IS NOT NULL THEN
+                PERFORM "public".refuse_large_state(
+                    'session', pg_column_size(v_item.state::jsonb), p_max_state_bytes);
+                PERFORM "public".take_snapshot(thread_id);
+            END IF;
+            IF v_item.user_delta IS NOT NULL THEN
+                PERFORM "public".merge_user_state(
+                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, p_max_state_bytes);
+            END IF;
+            IF v_item.app_delta IS NOT NULL THEN
+                PERFORM "public".merge_app_state(
+                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, p_max_state_bytes);
+            END IF;
+        END IF;
+        SELECT s.state::text INTO user_state FROM "public".user_states s
+         WHERE s.user_id = v_item.user_id AND s.app_name = v_item.app_name;
+        SELECT s.state::text INTO app_state FROM "public".app_states s WHERE s.app_name = v_item.app_name;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('42_create_sessions.sql', 0, '7a47479fddc8037716934a6f064bffd6254c49382424674953b631f77616d7d0', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 43_fork_session.sql
+-- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
+-- own from then on. Without p_state the source is taken as it is now. Null when there is no such thread.
+CREATE OR REPLACE FUNCTION "public".fork_session(
+    p_source uuid, p_thread_id uuid, p_session_id text, p_at_sequence bigint, p_state jsonb, p_version bigint,
+    OUT status text, OUT thread_id uuid
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_source record;
+BEGIN
+    SELECT * INTO v_source FROM "public".threads WHERE id = p_source FOR SHARE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence)
+    VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
+            v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
+                                                    coalesce(p_at_sequence, v_source.last_sequence)),
+            coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
+            coalesce(p_at_sequence, v_source.last_sequence))
+    ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
+    RETURNING id INTO fork_session.thread_id;
+    IF NOT FOUND THEN
+        status := 'exists';
+        RETURN;
+    END IF;
+    INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
+                                 content, actions, version, changes_state, created_at)
+    SELECT p_thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type, content, actions,
+           version, changes_state, created_at
+      FROM "public".events
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
+                                   metadata, created_at)
+    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, embedding, metadata, created_at
+      FROM "public".messages
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary, created_at)
+    SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
+      FROM "public".snapshots
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    status := 'created';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('43_fork_session.sql', 0, '1b47b43cd7fd5564293ae0f8b6e6d8a53d8f88642f276440a6e3f0e03297832a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 45_append_run_event.sql
+-- Appends an event that the engine itself writes about a run.
+CREATE OR REPLACE FUNCTION "public".append_run_event(
+    p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE sql AS $$
+    SELECT "public".append_event(
+        p_thread_id, p_event_id, p_run_id, '', 'system', p_event_type, p_content, '{}', NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, false, true, 0, 0)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('45_append_run_event.sql', 0, '21d0ed6ddb57d102ca7b9a05d3c622709a1c930290a3589a6543d696a9b437ba', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 50_run_transition_allowed.sql
+-- The status machine of runs, in one table.
+CREATE OR REPLACE FUNCTION "public".run_transition_allowed(p_from text, p_to text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (p_from, p_to) IN (
+        ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
+        ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
+        ('running', 'pending'),  -- its lease ran out: another worker may claim it
+        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled')
+    )
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('50_run_transition_allowed.sql', 0, '41dc4b4c12e297b917010b72608d964bec61fc4ad72906e62877a55b8d29571b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 51_create_run.sql
+-- Creates a run, pending or running at once, with the event that says so. SQLSTATE CZ404: no such thread; CZ409: taken.
+CREATE OR REPLACE FUNCTION "public".create_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_app_name text;
+BEGIN
+    -- The thread before the run, here and everywhere: one order of locks.
+    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    INSERT INTO "public".runs (thread_id, id, app_name, status, started_at)
+    VALUES (p_thread_id, p_run_id, v_app_name, p_status, CASE WHEN p_status = 'running' THEN clock_timestamp() END)
+    ON CONFLICT (thread_id, id) DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s exists already; choose another id', p_run_id);
+    END IF;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('51_create_run.sql', 0, '8b3d493caaa53ab5dc3e99b3c138623fc457543260834b84cba26d59e20a49db', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 52_change_run.sql
+-- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
+CREATE OR REPLACE FUNCTION "public".change_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF NOT "public".run_transition_allowed(v_status, p_status) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
+    END IF;
+    UPDATE "public".runs
+       SET status = p_status,
+           error = coalesce(p_error, error),
+           started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
+           completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
+           lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('52_change_run.sql', 0, 'dc15f245c46b4e0e2887e16b2a7776ae59065640fd820b985d117b57506b1c0c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 53_record_run_progress.sql
+-- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
+-- A result is written into the call of the same id. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+CREATE OR REPLACE FUNCTION "public".record_run_progress(
+    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_place integer;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_run.status <> 'running' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
+    END IF;
+    IF p_kind = 'thought' THEN
+        UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id;
+    ELSIF p_kind = 'act' THEN
+        UPDATE "public".runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
+    ELSE
+        SELECT call.place - 1 INTO v_place
+          FROM jsonb_array_elements(v_run.tool_calls) WITH ORDINALITY AS call (entry, place)
+         WHERE call.entry ->> 'id' = p_entry ->> 'id'
+         ORDER BY call.place DESC LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ404',
+                MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
+        END IF;
+        UPDATE "public".runs
+           SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
+         WHERE thread_id = p_thread_id AND id = p_run_id;
+    END IF;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('53_record_run_progress.sql', 0, 'bf1b89fe90b8fad3751434103600fbac01eb48cfd8ac99b0a7e95d0e904ff4c8', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 60_prune_snapshots.sql
+-- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
+CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH ranked AS (
+        SELECT thread_id, version, row_number() OVER (PARTITION BY thread_id ORDER BY version DESC) AS place
+          FROM "public".snapshots WHERE sequence_num > 0
+    ), gone AS (
+        DELETE FROM "public".snapshots s USING ranked r
+         WHERE s.thread_id = r.thread_id AND s.version = r.version AND r.place > p_keep
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('60_prune_snapshots.sql', 0, 'e5572b9efcd64e67272a08b61ad6f458820492037b5ed34acce7028844e7147c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 61_prune_chunks.sql
+-- Drops streamed chunks of a certain age; finished messages have their whole text. Returns how many went.
+CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM "public".message_chunks WHERE created_at < now() - p_age RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('61_prune_chunks.sql', 0, 'ae62528e07601ee04fc6c1dc098ef900ec9bd7c9eaa24977a1c241bd070075fd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 62_prune_runs.sql
+-- Drops finished runs of a certain age; their events stay. Returns how many went.
+CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM "public".runs
+         WHERE status IN ('completed', 'failed', 'cancelled') AND completed_at < now() - p_age
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('62_prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef1412eeaf91ef05c2fe5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 63_release_expired_leases.sql
+-- Makes runs whose worker fell silent claimable again, each with an event. Returns how many.
+CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_count bigint := 0;
+BEGIN
+    FOR v_run IN
+        SELECT thread_id, id FROM "public".runs
+         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
+    LOOP
+        PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
+        -- Looked at again under the lock: its worker may have woken up in between.
+        IF FOUND AND EXISTS (
+            SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
+               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
+        ) THEN
+            PERFORM "public".change_run(v_run.thread_id, v_run.id, 'pending', NULL, gen_random_uuid()::text,
+                                        'run_released', '{"reason": "the lease of its worker ran out"}');
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('63_release_expired_leases.sql', 0, 'cf009fc18eeaf34def98ad0fe93b759051d3f9a270f5986c242b5387d0ee2bf8', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

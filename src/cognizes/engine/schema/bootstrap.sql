@@ -1,0 +1,9 @@
+-- What the migrator itself needs before anything else.
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.schema_migrations (
+    name            text PRIMARY KEY,
+    number          integer NOT NULL,
+    checksum        text NOT NULL,
+    engine_version  text NOT NULL,
+    applied_at      timestamptz NOT NULL DEFAULT now()
+);

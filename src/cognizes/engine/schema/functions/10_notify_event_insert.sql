@@ -1,0 +1,21 @@
+-- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
+-- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
+CREATE OR REPLACE FUNCTION {schema}.notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('event_stream', json_build_object(
+        'event_id', left(id, 200),
+        'thread_id', thread_id,
+        'sequence_num', sequence_num,
+        'run_id', left(run_id, 200),
+        'author', left(author, 200),
+        'event_type', left(event_type, 200),
+        'created_at', created_at
+    )::text) FROM inserted;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER notify_event_insert
+    AFTER INSERT ON {schema}.events
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.notify_event_insert();

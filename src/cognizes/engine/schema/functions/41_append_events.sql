@@ -1,0 +1,152 @@
+-- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
+-- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
+-- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id.
+-- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
+-- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
+CREATE OR REPLACE FUNCTION {schema}.append_events(
+    p_threads uuid[],
+    p_thread_index integer[],
+    p_event_ids text[],
+    p_run_ids text[],
+    p_invocation_ids text[],
+    p_authors text[],
+    p_event_types text[],
+    p_contents text[],
+    p_actions text[],
+    p_deltas text[],
+    p_user_deltas text[],
+    p_app_deltas text[],
+    p_expected_versions bigint[],
+    p_roles text[],
+    p_texts text[],
+    p_message_ids text[],
+    p_may_be_resent boolean[],
+    p_wait boolean,
+    p_snapshot_every integer,
+    p_max_state_bytes integer
+) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    -- by thread
+    v_versions bigint[];
+    v_sequences bigint[];
+    v_app_names text[];
+    v_user_ids text[];
+    v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
+    v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    -- by item
+    v_items integer := cardinality(p_thread_index);
+    v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
+    v_item_sequences bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
+    v_item_versions bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
+    v_times timestamptz[];
+    v_now timestamptz;
+    v_has_messages boolean := false;
+    v_snapshots uuid[] := '{}';
+    v_stored record;
+    v_size integer;
+    t integer;
+BEGIN
+    IF p_wait THEN
+        PERFORM FROM {schema}.threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE;
+    END IF;
+    WITH locked AS MATERIALIZED (
+        SELECT id, version, last_sequence, app_name, user_id
+          FROM {schema}.threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(l.version ORDER BY asked.place), array_agg(l.last_sequence ORDER BY asked.place),
+           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place)
+      INTO v_versions, v_sequences, v_app_names, v_user_ids
+      FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
+    PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+
+    v_now := clock_timestamp();
+    v_times := array_fill(v_now, ARRAY[v_items]);
+    FOR i IN 1 .. v_items LOOP
+        t := p_thread_index[i];
+        IF v_sequences[t] IS NULL THEN
+            v_statuses[i] := CASE WHEN EXISTS (SELECT FROM {schema}.threads WHERE id = p_threads[t])
+                                  THEN 'busy' ELSE 'missing' END;
+            CONTINUE;
+        END IF;
+        IF p_may_be_resent[i] THEN
+            SELECT e.sequence_num, e.version, e.created_at INTO v_stored
+              FROM {schema}.events e
+             WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
+            IF FOUND THEN
+                v_statuses[i] := 'duplicate';
+                v_item_sequences[i] := v_stored.sequence_num;
+                v_item_versions[i] := v_stored.version;
+                v_times[i] := v_stored.created_at;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF p_expected_versions[i] <> v_versions[t] THEN
+            v_statuses[i] := 'conflict';
+            v_item_versions[i] := v_versions[t];
+            CONTINUE;
+        END IF;
+
+        v_statuses[i] := 'stored';
+        v_touched[t] := true;
+        v_sequences[t] := v_sequences[t] + 1;
+        v_item_sequences[i] := v_sequences[t];
+        IF p_deltas[i] IS NOT NULL THEN
+            -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
+            v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
+        END IF;
+        IF p_user_deltas[i] IS NOT NULL THEN
+            PERFORM {schema}.merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
+                                              v_sequences[t], p_max_state_bytes);
+        END IF;
+        IF p_app_deltas[i] IS NOT NULL THEN
+            PERFORM {schema}.merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
+                                             p_max_state_bytes);
+        END IF;
+        IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
+            v_versions[t] := v_versions[t] + 1;
+        END IF;
+        v_item_versions[i] := v_versions[t];
+        v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
+        IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
+            v_snapshots := v_snapshots || p_threads[t];
+        END IF;
+    END LOOP;
+
+    -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
+    WITH changed AS (
+        UPDATE {schema}.threads
+           SET last_sequence = head.sequence_num, version = head.version, updated_at = v_now,
+               state = CASE WHEN head.delta IS NULL THEN state ELSE {schema}.merge_state(state, head.delta) END
+          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_touched)
+               AS head (thread_id, sequence_num, version, delta, touched)
+         WHERE id = head.thread_id AND head.touched
+        RETURNING CASE WHEN head.delta IS NOT NULL THEN pg_column_size(state) END AS size
+    )
+    SELECT max(size) INTO v_size FROM changed;
+    PERFORM {schema}.refuse_large_state('session', v_size, p_max_state_bytes);
+
+    INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
+                                 content, actions, version, changes_state, created_at)
+    SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
+           item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, v_now
+      FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
+                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses)
+           AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
+                    app_delta, sequence_num, version, status)
+     WHERE item.status = 'stored';
+    IF v_has_messages THEN
+        INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
+        SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],
+               item.role, item.body, v_now
+          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses)
+               AS item (thread, event_id, role, body, message_id, sequence_num, status)
+         WHERE item.status = 'stored' AND item.role IS NOT NULL;
+    END IF;
+    PERFORM {schema}.take_snapshot(id) FROM unnest(v_snapshots) AS due (id);
+
+    RETURN QUERY SELECT * FROM unnest(v_statuses, v_item_sequences, v_item_versions, v_times);
+END
+$$;

@@ -1,0 +1,45 @@
+-- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
+-- own from then on. Without p_state the source is taken as it is now. Null when there is no such thread.
+CREATE OR REPLACE FUNCTION {schema}.fork_session(
+    p_source uuid, p_thread_id uuid, p_session_id text, p_at_sequence bigint, p_state jsonb, p_version bigint,
+    OUT status text, OUT thread_id uuid
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_source record;
+BEGIN
+    SELECT * INTO v_source FROM {schema}.threads WHERE id = p_source FOR SHARE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence)
+    VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
+            v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
+                                                    coalesce(p_at_sequence, v_source.last_sequence)),
+            coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
+            coalesce(p_at_sequence, v_source.last_sequence))
+    ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
+    RETURNING id INTO fork_session.thread_id;
+    IF NOT FOUND THEN
+        status := 'exists';
+        RETURN;
+    END IF;
+    INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
+                                 content, actions, version, changes_state, created_at)
+    SELECT p_thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type, content, actions,
+           version, changes_state, created_at
+      FROM {schema}.events
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
+                                   metadata, created_at)
+    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, embedding, metadata, created_at
+      FROM {schema}.messages
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO {schema}.snapshots (thread_id, version, sequence_num, app_name, state, events_summary, created_at)
+    SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
+      FROM {schema}.snapshots
+     WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    status := 'created';
+END
+$$;

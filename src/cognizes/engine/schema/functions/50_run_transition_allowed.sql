@@ -1,0 +1,10 @@
+-- The status machine of runs, in one table.
+CREATE OR REPLACE FUNCTION {schema}.run_transition_allowed(p_from text, p_to text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (p_from, p_to) IN (
+        ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
+        ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
+        ('running', 'pending'),  -- its lease ran out: another worker may claim it
+        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled')
+    )
+$$;

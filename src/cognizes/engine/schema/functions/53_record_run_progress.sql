@@ -1,0 +1,40 @@
+-- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
+-- A result is written into the call of the same id. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+CREATE OR REPLACE FUNCTION {schema}.record_run_progress(
+    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_place integer;
+BEGIN
+    PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_run FROM {schema}.runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_run.status <> 'running' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
+    END IF;
+    IF p_kind = 'thought' THEN
+        UPDATE {schema}.runs SET thinking_steps = thinking_steps || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id;
+    ELSIF p_kind = 'act' THEN
+        UPDATE {schema}.runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
+    ELSE
+        SELECT call.place - 1 INTO v_place
+          FROM jsonb_array_elements(v_run.tool_calls) WITH ORDINALITY AS call (entry, place)
+         WHERE call.entry ->> 'id' = p_entry ->> 'id'
+         ORDER BY call.place DESC LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ404',
+                MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
+        END IF;
+        UPDATE {schema}.runs
+           SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
+         WHERE thread_id = p_thread_id AND id = p_run_id;
+    END IF;
+    PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+END
+$$;

@@ -1,0 +1,24 @@
+-- Makes runs whose worker fell silent claimable again, each with an event. Returns how many.
+CREATE OR REPLACE FUNCTION {schema}.release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_count bigint := 0;
+BEGIN
+    FOR v_run IN
+        SELECT thread_id, id FROM {schema}.runs
+         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
+    LOOP
+        PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
+        -- Looked at again under the lock: its worker may have woken up in between.
+        IF FOUND AND EXISTS (
+            SELECT FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id
+               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
+        ) THEN
+            PERFORM {schema}.change_run(v_run.thread_id, v_run.id, 'pending', NULL, gen_random_uuid()::text,
+                                        'run_released', '{"reason": "the lease of its worker ran out"}');
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END
+$$;

@@ -1,0 +1,31 @@
+-- read_events: Oldest first, after a sequence number.
+SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
+       actions::text AS actions, version, created_at
+  FROM {schema}.events
+ WHERE thread_id = $1 AND sequence_num > $2
+ ORDER BY sequence_num
+ LIMIT $3;
+
+-- read_recent_events: The newest ones; the caller turns them round.
+SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
+       actions::text AS actions, version, created_at
+  FROM {schema}.events
+ WHERE thread_id = $1
+ ORDER BY sequence_num DESC
+ LIMIT $2;
+
+-- read_event: One event by its id.
+SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
+       actions::text AS actions, version, created_at
+  FROM {schema}.events
+ WHERE thread_id = $1 AND md5(id) = md5($2) AND id = $2;
+
+-- read_messages: Oldest first, after one sequence number and up to another.
+SELECT id, thread_id, event_id, sequence_num, role, content, metadata::text AS metadata, created_at
+  FROM {schema}.messages
+ WHERE thread_id = $1 AND sequence_num > $2 AND sequence_num <= $3
+ ORDER BY sequence_num
+ LIMIT $4;
+
+-- read_thread_head: How far a thread has come.
+SELECT last_sequence, version FROM {schema}.threads WHERE id = $1;

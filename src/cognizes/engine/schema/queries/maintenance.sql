@@ -1,0 +1,30 @@
+-- prune_snapshots: Keeps the newest ones of every thread.
+SELECT {schema}.prune_snapshots($1);
+
+-- prune_chunks: Drops old chunks.
+SELECT {schema}.prune_chunks($1);
+
+-- prune_runs: Drops old finished runs.
+SELECT {schema}.prune_runs($1);
+
+-- release_expired_leases: Makes the runs of silent workers claimable.
+SELECT {schema}.release_expired_leases();
+
+-- claim_job: True for one process when a job is due; the row lock decides between them.
+WITH job AS (
+    INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ($1, now())
+    ON CONFLICT (name) DO UPDATE SET last_run_at = now() WHERE m.last_run_at <= now() - $2::interval
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM job);
+
+-- has_cron: Whether pg_cron can schedule jobs in this very database.
+SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron')
+   AND current_setting('shared_preload_libraries') LIKE '%pg_cron%'
+   AND coalesce(current_setting('cron.database_name', true), '') = current_database();
+
+-- create_cron: Makes pg_cron's functions available.
+CREATE EXTENSION IF NOT EXISTS pg_cron;
+
+-- schedule_cron: Schedules a job, or changes the one of the same name.
+SELECT cron.schedule($1, $2, $3);

@@ -1,0 +1,18 @@
+-- record_migration: Remembers that a script ran, and which engine ran it.
+INSERT INTO {schema}.schema_migrations (name, number, checksum, engine_version) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE
+    SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version, applied_at = now();
+
+-- lock_migrations: One process migrates; the others wait here and then find nothing to do.
+SELECT pg_advisory_xact_lock($1);
+
+-- find_migrations_table: Null before the first migration.
+SELECT to_regclass('{schema}.schema_migrations')::text;
+
+-- read_migrations: What ran so far.
+SELECT name, number, checksum, engine_version FROM {schema}.schema_migrations;
+
+-- read_server: Version number, its spelling, and whether pgvector can be had.
+SELECT current_setting('server_version_num')::integer AS number,
+       current_setting('server_version') AS spelling,
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AS has_vector;

@@ -1,0 +1,66 @@
+-- append_event: One event, one round trip, one commit. Text in, so that no codec of the pool matters.
+SELECT * FROM {schema}.append_event(
+    $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb,
+    $12, $13, $14, $15, $16, $17, $18, $19);
+
+-- append_events: A batch of events, one round trip, one commit.
+SELECT * FROM {schema}.append_events(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
+
+-- create_sessions: A batch of new sessions, one round trip, one commit.
+SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- find_thread: The engine's key of a caller's session.
+SELECT id FROM {schema}.threads WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3;
+
+-- read_session: A session with its effective state, by the caller's id.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
+       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state
+  FROM {schema}.threads t
+  LEFT JOIN {schema}.user_states u ON u.user_id = t.user_id AND u.app_name = t.app_name
+  LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
+ WHERE t.app_name = $1 AND t.user_id = $2 AND md5(t.session_id) = md5($3) AND t.session_id = $3;
+
+-- read_thread: A session with its effective state, by the engine's key.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
+       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state
+  FROM {schema}.threads t
+  LEFT JOIN {schema}.user_states u ON u.user_id = t.user_id AND u.app_name = t.app_name
+  LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
+ WHERE t.id = $1;
+
+-- list_sessions: Newest activity first, after a cursor. A null user means all users of the app.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
+       t.created_at, t.updated_at, CASE WHEN $6 THEN t.state::text ELSE '{}' END AS state,
+       CASE WHEN $6 THEN u.state::text END AS user_state, CASE WHEN $6 THEN a.state::text END AS app_state
+  FROM {schema}.threads t
+  LEFT JOIN {schema}.user_states u ON $6 AND u.user_id = t.user_id AND u.app_name = t.app_name
+  LEFT JOIN {schema}.app_states a ON $6 AND a.app_name = t.app_name
+ WHERE t.app_name = $1 AND ($2::text IS NULL OR t.user_id = $2)
+   AND ($3::timestamptz IS NULL OR (t.updated_at, t.id) < ($3, $4::uuid))
+ ORDER BY t.updated_at DESC, t.id DESC
+ LIMIT $5;
+
+-- update_session: Title and metadata; a null leaves the old one, an empty title removes it.
+UPDATE {schema}.threads
+   SET title = CASE WHEN $2::text IS NULL THEN title ELSE nullif($2, '') END,
+       metadata = CASE WHEN $3::text IS NULL THEN metadata ELSE {schema}.merge_state(metadata, $3::jsonb) END
+ WHERE id = $1
+RETURNING id;
+
+-- delete_session: The thread and everything that hangs on it.
+DELETE FROM {schema}.threads
+ WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3
+RETURNING id;
+
+-- delete_thread: The same, by the engine's key.
+DELETE FROM {schema}.threads WHERE id = $1 RETURNING id;
+
+-- fork_session: A new session that shares a past with another one.
+SELECT * FROM {schema}.fork_session($1, $2, $3, $4, $5::text::jsonb, $6);
+
+-- read_user_state: What a user's sessions share.
+SELECT state::text FROM {schema}.user_states WHERE user_id = $2 AND app_name = $1;
+
+-- read_app_state: What an app's users share.
+SELECT state::text FROM {schema}.app_states WHERE app_name = $1;

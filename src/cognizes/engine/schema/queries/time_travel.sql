@@ -1,0 +1,57 @@
+-- take_snapshot: Keeps the state as it is now.
+SELECT {schema}.take_snapshot($1);
+
+-- find_past: The sequence number and version that a question about the past means.
+SELECT t.last_sequence, t.version,
+       CASE
+           WHEN $2::bigint IS NOT NULL THEN $2
+           ELSE coalesce((SELECT max(e.sequence_num) FROM {schema}.events e
+                           WHERE e.thread_id = t.id AND e.changes_state AND e.version <= $3), 0)
+       END AS sequence_num
+  FROM {schema}.threads t
+ WHERE t.id = $1;
+
+-- read_past: What the past is made of: the nearest snapshot, the deltas after it, and the writes to wider scopes
+-- up to the moment of the event.
+WITH thread AS (
+    SELECT id, app_name, user_id, created_at FROM {schema}.threads WHERE id = $1
+), moment AS (
+    SELECT coalesce((SELECT e.created_at FROM {schema}.events e WHERE e.thread_id = $1 AND e.sequence_num = $2),
+                    thread.created_at) AS at FROM thread
+), base AS (
+    SELECT version, sequence_num, state FROM {schema}.snapshots
+     WHERE thread_id = $1 AND sequence_num <= $2
+     ORDER BY sequence_num DESC LIMIT 1
+)
+SELECT 'snapshot' AS kind, version, sequence_num, state::text AS document FROM base
+UNION ALL
+SELECT 'delta', e.version, e.sequence_num, e.actions::text
+  FROM {schema}.events e
+ WHERE e.thread_id = $1 AND e.changes_state AND e.sequence_num <= $2
+   AND e.sequence_num > coalesce((SELECT sequence_num FROM base), 0)
+UNION ALL
+SELECT w.scope, w.version, w.sequence_num, w.delta::text
+  FROM thread
+  JOIN LATERAL (VALUES ('user', thread.user_id), ('app', '')) AS wider (scope, user_id) ON true
+  JOIN {schema}.state_writes w
+    ON w.app_name = thread.app_name AND w.scope = wider.scope AND w.user_id = wider.user_id
+   AND w.version <= (
+        SELECT max(m.version) FROM {schema}.state_writes m, moment
+         WHERE m.app_name = thread.app_name AND m.scope = wider.scope AND m.user_id = wider.user_id
+           AND (m.created_at <= moment.at OR (m.thread_id = $1 AND m.sequence_num <= $2)))
+ORDER BY kind, version;
+
+-- read_state_history: Every event that changed state, oldest first.
+SELECT sequence_num, id, author, run_id, version, created_at, actions::text AS actions
+  FROM {schema}.events
+ WHERE thread_id = $1 AND changes_state AND version > $2
+ ORDER BY version
+ LIMIT $3;
+
+-- read_scope_writes: Every write to a user's or an app's state, oldest first, with its event.
+SELECT w.version, w.delta::text AS delta, w.thread_id, w.sequence_num, w.created_at, e.id AS event_id, e.author, e.run_id
+  FROM {schema}.state_writes w
+  LEFT JOIN {schema}.events e ON e.thread_id = w.thread_id AND e.sequence_num = w.sequence_num
+ WHERE w.app_name = $1 AND w.scope = $2 AND w.user_id = $3 AND w.delta ? $4
+ ORDER BY w.version
+ LIMIT $5;

@@ -1,0 +1,72 @@
+"""Everything that can be set, with its default. Read from the environment and `.env`; `cognizes config` lists it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _default_data_dir() -> Path:
+    return Path(platformdirs.user_data_dir("cognizes-engine", appauthor=False))
+
+
+class Settings(BaseSettings):
+    """The settings of one engine. Each is `COGNIZES_<NAME>` in the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="COGNIZES_", env_file=".env", extra="ignore", populate_by_name=True, frozen=True
+    )
+
+    database_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("database_url", "DATABASE_URL", "COGNIZES_DATABASE_URL"),
+        description="A PostgreSQL 16+ server with pgvector; none means the embedded one.",
+    )
+    listen_url: SecretStr | None = Field(
+        default=None, description="A direct URL for LISTEN when database_url goes through PgBouncer."
+    )
+    data_dir: Path = Field(
+        default_factory=_default_data_dir, description="Where the embedded PostgreSQL keeps its data."
+    )
+    db_schema: str = Field(default="public", description="The PostgreSQL schema that holds our tables.")
+    embedding_dimension: int = Field(
+        default=256, ge=1, le=16000, description="Dimension of the messages' embedding column."
+    )
+
+    pool_size: int = Field(default=10, ge=2, description="Connections to PostgreSQL per process.")
+    pool_timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for a free connection.")
+    statement_timeout: float = Field(default=30.0, ge=0, description="Seconds one statement may take; 0 for no limit.")
+    statement_cache_size: int = Field(
+        default=100, ge=0, description="Prepared statements kept per connection; 0 for PgBouncer before 1.21."
+    )
+    retry_seconds: float = Field(
+        default=10.0, ge=0, description="How long a write is tried again while PostgreSQL is away."
+    )
+
+    max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
+    max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
+    max_json_depth: int = Field(default=200, ge=8, le=900, description="Deepest nesting of JSON that is accepted.")
+
+    snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
+    snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
+    chunks_kept_hours: float = Field(default=24, gt=0, description="Age at which streamed chunks are dropped.")
+    runs_kept_days: float = Field(default=30, gt=0, description="Age at which finished runs are dropped.")
+
+    host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
+    development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
+    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_format: str = Field(default="text", pattern="^(text|json)$", description="text for people, json for machines.")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @property
+    def url(self) -> str | None:
+        """The database URL in clear text, for those who connect."""
+        return self.database_url.get_secret_value() if self.database_url else None

@@ -1,0 +1,108 @@
+"""One embedded PostgreSQL per test run, one fresh database per test."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from cognizes.engine import Engine, Settings
+from cognizes.engine.database import EmbeddedPostgres
+from cognizes.engine.database.migrations import Migrator
+
+_TEMPLATE = "migrated"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests see neither the developer's environment nor a `.env`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("cwd"))
+        for name in ("DATABASE_URL", *(f"COGNIZES_{field.upper()}" for field in Settings.model_fields)):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """A server of this test run's own, in a directory of its own, gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="cognizes-test-"))
+    server = EmbeddedPostgres(directory)
+    asyncio.run(server.start())
+    try:
+        asyncio.run(_make_template(server.url))
+        yield server
+    finally:
+        asyncio.run(server.close())
+        shutil.rmtree(directory)
+
+
+async def _make_template(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"CREATE DATABASE {_TEMPLATE}")
+        template = await asyncpg.connect(url, database=_TEMPLATE)
+        await Migrator(template, schema="public", embedding_dimension=256).migrate()
+        await template.close()
+    finally:
+        await connection.close()
+
+
+def replace_database(url: str, name: str) -> str:
+    """The URL of another database on the same embedded server."""
+    return url.replace("/cognizes-engine?", f"/{name}?")
+
+
+@pytest.fixture
+async def empty_database_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A new database with nothing in it."""
+    async with _new_database(postgres_server.url, "template1") as url:
+        yield url
+
+
+@pytest.fixture
+async def database_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A new database with the schema."""
+    async with _new_database(postgres_server.url, _TEMPLATE) as url:
+        yield url
+
+
+class _new_database:  # noqa: N801 - used like a function
+    def __init__(self, server_url: str, template: str) -> None:
+        self._server_url = server_url
+        self._template = template
+        self._name = f"test_{uuid4().hex}"
+
+    async def __aenter__(self) -> str:
+        await self._execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
+        return replace_database(self._server_url, self._name)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._execute(f"DROP DATABASE {self._name} WITH (FORCE)")
+
+    async def _execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self._server_url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[Engine]:
+    """An engine on a database of its own."""
+    async with Engine.open(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """A bare pool, as somebody who does not know us would make it."""
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=10) as bare:
+        yield bare
