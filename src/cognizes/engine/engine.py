@@ -13,6 +13,7 @@ from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import SetupError
 from cognizes.engine.pulse.messages import Messages
+from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
@@ -40,6 +41,7 @@ class Engine:
     time_travel: TimeTravel
     debug: StateDebugService
     maintenance: Maintenance
+    listener: PgNotifyListener
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -63,6 +65,8 @@ class Engine:
             await self.migrate()
             self._wire()
             parts.push_async_callback(self.manager.close)
+            await self.listener.start()
+            parts.push_async_callback(self.listener.stop)
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()
@@ -105,6 +109,9 @@ class Engine:
         self.runs = Runs(self.database, self.manager.sessions)
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings)
+        self.listener = PgNotifyListener(
+            self.settings.listen_url.get_secret_value() if self.settings.listen_url else self.url
+        )
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,14 +11,25 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.driver_errors import translate, translated
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate, translated
 from cognizes.engine.database.queries import Queries
 from cognizes.engine.errors import PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 
+logger = logging.getLogger(__name__)
+
+
 async def _keep_session(connection: Any) -> None:
     """Replaces asyncpg's reset, which costs a round trip per use: no code of ours leaves session state behind."""
+
+
+def cut(connection: PoolConnectionProxy[Any]) -> None:
+    """Ends a connection that failed in an unknown state, so that nobody gets it again."""
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        logger.debug("the driver had given the broken connection up already")
 
 
 class Database:
@@ -63,7 +75,7 @@ class Database:
                 f"all {self.pool.get_max_size()} connections stayed busy for {self._pool_timeout:g} s; "
                 "raise COGNIZES_POOL_SIZE, or send less at once"
             ) from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error) from error
 
     @asynccontextmanager
@@ -74,8 +86,11 @@ class Database:
         """
         connection = await self.acquire()
         try:
-            with translated():
-                yield connection
+            yield connection
+        except DRIVER_ERRORS as error:
+            if isinstance(error, UNAVAILABLE):
+                cut(connection)
+            raise translate(error) from error
         finally:
             await self.pool.release(connection)
 

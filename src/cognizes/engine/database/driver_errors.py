@@ -18,9 +18,13 @@ from cognizes.engine.errors import (
     NotFoundError,
 )
 
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+"""Everything that talking to PostgreSQL may raise."""
+
 UNAVAILABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -91,5 +95,5 @@ def translated() -> Iterator[None]:
     """Within it, driver errors leave as the engine's errors."""
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except DRIVER_ERRORS as error:
         raise translate(error) from error

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.connection_pool import Database
-from cognizes.engine.database.driver_errors import translate
+from cognizes.engine.database.connection_pool import Database, cut
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,13 @@ class StickyConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._connection is None or self._connection.is_closed():
-            self._give_back()
+        if self._connection is None:
             self._connection = await self._database.acquire()
         try:
             rows: list[asyncpg.Record] = await self._connection.fetch(self._database.queries[query], *arguments)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
+            if isinstance(error, UNAVAILABLE):
+                cut(self._connection)
             self._give_back()
             raise translate(error) from error
         except BaseException:
@@ -66,5 +67,5 @@ class StickyConnection:
     async def _release(self, connection: PoolConnectionProxy[Any]) -> None:
         try:
             await self._database.pool.release(connection)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             logger.debug("a broken connection was given back: %s", error)

@@ -40,6 +40,7 @@ class AppendItem:
     text: str | None
     message_id: str | None
     may_be_resent: bool
+    expected_sequence: int | None = None
     moved_to: asyncio.Future[AppendAnswer] | None = None
 
     @property
@@ -137,10 +138,11 @@ class AppendBatcher:
 
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
-            return await fetch("append_event", *_single(items[0]), wait, *self._limits)
+            return await fetch("append_event", *_single(items[0]), wait, *self._limits, items[0].expected_sequence)
         places: dict[UUID, int] = {}
         index = [places.setdefault(item.thread_id, len(places) + 1) for item in items]
-        return await fetch("append_events", list(places), index, *_columns(items), wait, *self._limits)
+        sequences = [item.expected_sequence for item in items]
+        return await fetch("append_events", list(places), index, *_columns(items), wait, *self._limits, sequences)
 
 
 def _is_of(thread_id: UUID, item: AppendItem) -> bool:

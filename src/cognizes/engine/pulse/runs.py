@@ -20,7 +20,7 @@ from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_tex
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
-from cognizes.engine.pulse.session_store import SessionStore
+from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 
 _EVENT_OF_STATUS = {
     RunStatus.PENDING: "run_created",
@@ -39,14 +39,14 @@ class Runs:
         self._database = database
         self._sessions = sessions
 
-    async def create(self, session: Session, *, run_id: str | None = None) -> Run:
-        """A pending run."""
-        return await self._create(session, run_id, RunStatus.PENDING)
+    async def create(self, session: Session, *, run_id: str | None = None, running: bool = False) -> Run:
+        """A pending run, or one that is running at once."""
+        return await self._create(session, run_id, RunStatus.RUNNING if running else RunStatus.PENDING)
 
     @asynccontextmanager
     async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[RunHandle]:
         """A running run for the length of a block: it ends completed, failed with the exception, or cancelled."""
-        run = await self._create(session, run_id, RunStatus.RUNNING)
+        run = await self.create(session, run_id=run_id, running=True)
         handle = RunHandle(self, UUID(run.thread_id), run.id)
         try:
             yield handle
@@ -77,14 +77,14 @@ class Runs:
 
     async def get(self, thread_id: str | UUID, run_id: str) -> Run:
         """One run of a thread."""
-        row = await self._database.fetch_row("read_run", UUID(str(thread_id)), run_id)
+        row = await self._database.fetch_row("read_run", thread_uuid(thread_id), run_id)
         if row is None:
             raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
         return _run(row)
 
     async def list(self, thread_id: str | UUID, *, limit: int = 100) -> list[Run]:
         """The runs of a thread, newest first."""
-        return [_run(row) for row in await self._database.fetch("list_runs", UUID(str(thread_id)), limit)]
+        return [_run(row) for row in await self._database.fetch("list_runs", thread_uuid(thread_id), limit)]
 
     async def think(self, thread_id: str | UUID, run_id: str, thought: str) -> None:
         """Adds a thinking step."""
@@ -122,7 +122,7 @@ class Runs:
             content["error"] = error
         await self._database.fetch_value(
             "change_run",
-            UUID(str(thread_id)),
+            thread_uuid(thread_id),
             run_id,
             status,
             escape_text(error) if error is not None else None,
@@ -137,7 +137,7 @@ class Runs:
     ) -> None:
         await self._database.fetch_value(
             "record_run_progress",
-            UUID(str(thread_id)),
+            thread_uuid(thread_id),
             run_id,
             kind,
             dump_jsonb(entry),

@@ -107,10 +107,21 @@ class StateManager:
                 return await self._append(session, event, delta)
         return await self._append(session, event, delta)
 
-    async def append_to_thread(self, thread_id: UUID, event: Event, *, expected_version: int | None = None) -> bool:
-        """Appends without a `Session`: for callers that hold only ids. False when the event was there already."""
+    async def append_to_thread(
+        self,
+        thread_id: UUID,
+        event: Event,
+        *,
+        expected_version: int | None = None,
+        expected_sequence: int | None = None,
+    ) -> bool:
+        """Appends without a `Session`: for callers that hold only ids. False when the event was there already.
+
+        With an `expected_sequence` it is a conflict, too, that somebody spoke or changed state after that event.
+        """
         delta = state_delta(event)
         item = self._item(event, delta, thread_id=thread_id, expected_version=expected_version)
+        item.expected_sequence = expected_sequence
         answer = await self._batcher.submit(item)
         await self._check(answer, item)
         _fill(event, item, answer)

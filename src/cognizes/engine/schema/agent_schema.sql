@@ -403,7 +403,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- conflict fails nobody else:
 --   stored     the event is in the log
 --   duplicate  an event of this id is there already; the caller compares the contents
---   conflict   the thread's version is not the expected one; `version` says what it is
+--   conflict   the thread's version is not the expected one, or the conversation went on after the expected
+--              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
 --   busy       without p_wait only: somebody else holds the thread now
 CREATE OR REPLACE FUNCTION "public".append_event(
@@ -426,6 +427,7 @@ CREATE OR REPLACE FUNCTION "public".append_event(
     p_wait boolean,
     p_snapshot_every integer,
     p_max_state_bytes integer,
+    p_expected_sequence bigint DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -466,7 +468,9 @@ BEGIN
         END IF;
     END IF;
 
-    IF p_expected_version <> version THEN
+    IF p_expected_version <> version
+       OR p_expected_sequence < sequence_num
+          AND "public".has_conversation_after(p_thread_id, p_expected_sequence) THEN
         status := 'conflict';
         RETURN;
     END IF;
@@ -515,7 +519,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('40_append_event.sql', 0, '058fdeeb3f0f40773be4a2b086a29bef039ec3d3f9cc2b9b01221723d385c03a', '0.1.0')
+VALUES ('40_append_event.sql', 0, '9b46de11cface3bbd542d2fb3da87d16dc6812d59739fd67b6355109a12b419a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 41_append_events.sql
@@ -544,7 +548,8 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_may_be_resent boolean[],
     p_wait boolean,
     p_snapshot_every integer,
-    p_max_state_bytes integer
+    p_max_state_bytes integer,
+    p_expected_sequences bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -556,6 +561,7 @@ DECLARE
     v_user_ids text[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
     v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
@@ -603,7 +609,11 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF p_expected_versions[i] <> v_versions[t] THEN
+        -- What this batch has said so far is not in the table yet: v_spoken knows it.
+        IF p_expected_versions[i] <> v_versions[t]
+           OR p_expected_sequences[i] < v_sequences[t]
+              AND (p_expected_sequences[i] < v_spoken[t]
+                   OR "public".has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
             v_statuses[i] := 'conflict';
             v_item_versions[i] := v_versions[t];
             CONTINUE;
@@ -629,6 +639,11 @@ BEGIN
             v_versions[t] := v_versions[t] + 1;
         END IF;
         v_item_versions[i] := v_versions[t];
+        IF "public".is_conversation(
+            p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
+        ) THEN
+            v_spoken[t] := v_sequences[t];
+        END IF;
         v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
         IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
             v_snapshots := v_snapshots || p_threads[t];
@@ -673,7 +688,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '3cc55287df9268ef30672800b3739eaabf828ed4c3c2ca089d5ae7c1079b0cad', '0.1.0')
+VALUES ('41_append_events.sql', 0, 'e45c7cd74c149c00a2cc18f9a44b578b55bb4a4cada47faa357a81340f1fb406', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql
@@ -898,7 +913,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 
 -- 53_record_run_progress.sql
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
--- A result is written into the call of the same id. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
+-- event says it already. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
 CREATE OR REPLACE FUNCTION "public".record_run_progress(
     p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -934,12 +950,14 @@ BEGIN
            SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
          WHERE thread_id = p_thread_id AND id = p_run_id;
     END IF;
-    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    IF p_event_id IS NOT NULL THEN
+        PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('53_record_run_progress.sql', 0, 'bf1b89fe90b8fad3751434103600fbac01eb48cfd8ac99b0a7e95d0e904ff4c8', '0.1.0')
+VALUES ('53_record_run_progress.sql', 0, 'e650b2a34b1075f70156c81c49a38b5808d32709589b9355e8faa437b6338fe5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 60_prune_snapshots.sql
@@ -1016,4 +1034,47 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('63_release_expired_leases.sql', 0, 'cf009fc18eeaf34def98ad0fe93b759051d3f9a270f5986c242b5387d0ee2bf8', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 70_is_conversation.sql
+-- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
+-- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
+-- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
+CREATE OR REPLACE FUNCTION "public".is_conversation(p_event_type text, p_changes_state boolean, p_content text)
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT p_changes_state
+        OR p_event_type IN ('user_message', 'assistant_message', 'system_message', 'message')
+        OR starts_with(left(p_content, 7), '{"adk":')
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('70_is_conversation.sql', 0, '772f6de29daf044027f1ff69fa6b0a9ecb8b06341f3d1cfacb141b2f186f1ead', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 71_has_conversation_after.sql
+-- Whether somebody spoke or changed state after an event.
+CREATE OR REPLACE FUNCTION "public".has_conversation_after(p_thread_id uuid, p_sequence bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > p_sequence
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text))
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('71_has_conversation_after.sql', 0, '01cf93cc93f28e9c82ba43bd0c271a376ce988b9213a6ed0d1de287fbb1ee7cf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 72_adk_event_time.sql
+-- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
+-- Taken from the first bytes of the text, for the reason given in `is_conversation`.
+CREATE OR REPLACE FUNCTION "public".adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(
+        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
+        extract(epoch FROM p_created_at)::double precision)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('72_adk_event_time.sql', 0, '3afa4e54007c14556a91659e1b5fcc07685f3273641ea8a1593eb974dfb79d0c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

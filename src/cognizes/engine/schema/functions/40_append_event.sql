@@ -3,7 +3,8 @@
 -- conflict fails nobody else:
 --   stored     the event is in the log
 --   duplicate  an event of this id is there already; the caller compares the contents
---   conflict   the thread's version is not the expected one; `version` says what it is
+--   conflict   the thread's version is not the expected one, or the conversation went on after the expected
+--              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
 --   busy       without p_wait only: somebody else holds the thread now
 CREATE OR REPLACE FUNCTION {schema}.append_event(
@@ -26,6 +27,7 @@ CREATE OR REPLACE FUNCTION {schema}.append_event(
     p_wait boolean,
     p_snapshot_every integer,
     p_max_state_bytes integer,
+    p_expected_sequence bigint DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -66,7 +68,9 @@ BEGIN
         END IF;
     END IF;
 
-    IF p_expected_version <> version THEN
+    IF p_expected_version <> version
+       OR p_expected_sequence < sequence_num
+          AND {schema}.has_conversation_after(p_thread_id, p_expected_sequence) THEN
         status := 'conflict';
         RETURN;
     END IF;

@@ -23,7 +23,8 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_may_be_resent boolean[],
     p_wait boolean,
     p_snapshot_every integer,
-    p_max_state_bytes integer
+    p_max_state_bytes integer,
+    p_expected_sequences bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -35,6 +36,7 @@ DECLARE
     v_user_ids text[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
     v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
@@ -82,7 +84,11 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF p_expected_versions[i] <> v_versions[t] THEN
+        -- What this batch has said so far is not in the table yet: v_spoken knows it.
+        IF p_expected_versions[i] <> v_versions[t]
+           OR p_expected_sequences[i] < v_sequences[t]
+              AND (p_expected_sequences[i] < v_spoken[t]
+                   OR {schema}.has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
             v_statuses[i] := 'conflict';
             v_item_versions[i] := v_versions[t];
             CONTINUE;
@@ -108,6 +114,11 @@ BEGIN
             v_versions[t] := v_versions[t] + 1;
         END IF;
         v_item_versions[i] := v_versions[t];
+        IF {schema}.is_conversation(
+            p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
+        ) THEN
+            v_spoken[t] := v_sequences[t];
+        END IF;
         v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
         IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
             v_snapshots := v_snapshots || p_threads[t];

@@ -1,5 +1,6 @@
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
--- A result is written into the call of the same id. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
+-- event says it already. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
 CREATE OR REPLACE FUNCTION {schema}.record_run_progress(
     p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -35,6 +36,8 @@ BEGIN
            SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
          WHERE thread_id = p_thread_id AND id = p_run_id;
     END IF;
-    PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    IF p_event_id IS NOT NULL THEN
+        PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    END IF;
 END
 $$;

@@ -28,3 +28,9 @@ CREATE EXTENSION IF NOT EXISTS pg_cron;
 
 -- schedule_cron: Schedules a job, or changes the one of the same name.
 SELECT cron.schedule($1, $2, $3);
+
+-- ping: Does the server answer.
+SELECT 1;
+
+-- read_version: The server's version.
+SELECT current_setting('server_version');

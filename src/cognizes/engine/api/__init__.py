@@ -1,0 +1,1 @@
+"""The HTTP edge: REST over the engine, errors as problem details."""

@@ -1,0 +1,30 @@
+"""What routes ask for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Depends, Query
+from starlette.requests import HTTPConnection
+
+from cognizes.engine.engine import Engine
+from cognizes.engine.pulse.session_store import thread_uuid
+
+LARGEST = 2**62
+
+
+def _engine(connection: HTTPConnection) -> Engine:
+    engine: Engine = connection.app.state.engine
+    return engine
+
+
+def _thread(thread_id: str) -> UUID:
+    return thread_uuid(thread_id)
+
+
+CurrentEngine = Annotated[Engine, Depends(_engine)]
+ThreadId = Annotated[UUID, Depends(_thread)]
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+Sequence = Annotated[int, Query(ge=0, le=LARGEST)]
+OptionalSequence = Annotated[int | None, Query(ge=0, le=LARGEST)]

@@ -1,0 +1,56 @@
+"""The application: `uvicorn cognizes.engine.api.main:app`, or `cognizes serve`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from cognizes.engine.api.problems import add_problem_handlers
+from cognizes.engine.api.requests import BodyLimit, RequestContext
+from cognizes.engine.api.routes import debug, health, runs, sessions
+from cognizes.engine.engine import Engine
+from cognizes.engine.settings import Settings
+from cognizes.engine.version import __version__
+
+logger = logging.getLogger("uvicorn.error")
+
+_DESCRIPTION = """The durable heartbeat of AI agents: sessions, scoped state, events and time travel, on PostgreSQL.
+
+Errors are problem details (`application/problem+json`). Every answer carries `X-Request-ID`.
+"""
+_ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
+
+
+def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
+    """An application. It opens an engine of its own for as long as it runs, unless it is handed a started one."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if engine is None:
+            app.state.engine = await Engine(settings or Settings()).start()
+        logger.info("✓ PgNotifyListener started")
+        try:
+            yield
+        finally:
+            if engine is None:
+                await app.state.engine.close()
+
+    app = FastAPI(title="Cognizes Engine", version=__version__, description=_DESCRIPTION, lifespan=lifespan)
+    app.state.engine = engine
+    add_problem_handlers(app)
+    for part in (health, sessions, runs, debug):
+        app.include_router(part.router)
+
+    def body_limit() -> int:
+        current: Engine = app.state.engine
+        return current.settings.max_event_bytes + _ROOM_FOR_THE_REST_OF_A_BODY
+
+    app.add_middleware(BodyLimit, limit=body_limit)
+    app.add_middleware(RequestContext)
+    return app
+
+
+app = create_app()

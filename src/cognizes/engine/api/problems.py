@@ -1,0 +1,109 @@
+"""Errors become problem details (RFC 9457), everywhere: what went wrong, and what to do."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from cognizes.engine.api.requests import request_id
+from cognizes.engine.api.responses import ProblemResponse
+from cognizes.engine.errors import (
+    ConcurrencyConflictError,
+    ConflictError,
+    DatabaseUnavailableError,
+    EngineError,
+    InvalidInputError,
+    LimitExceededError,
+    NotFoundError,
+    PoolTimeoutError,
+)
+
+logger = logging.getLogger(__name__)
+
+_STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
+    (LimitExceededError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (NotFoundError, HTTPStatus.NOT_FOUND),
+    (ConflictError, HTTPStatus.CONFLICT),
+    (PoolTimeoutError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (DatabaseUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+]
+_RETRY_SECONDS = "1"
+
+
+class Problem(BaseModel):
+    """The body of every error."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    expected: int | None = None
+    actual: int | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "content": {"application/problem+json": {}}, "description": HTTPStatus(status).phrase}
+    for status in (404, 409, 413, 422, 503)
+}
+"""The errors any route may answer with, for the OpenAPI document."""
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Makes every error of an app a problem document."""
+    app.add_exception_handler(EngineError, _engine_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+
+
+def problem(status: HTTPStatus, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
+    """A problem document."""
+    body = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "request_id": request_id.get(),
+        **more,
+    }
+    return ProblemResponse(body, status_code=status, headers=headers)
+
+
+async def _engine_error(_: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS_OF_ERROR if isinstance(error, kind)), None)
+    if status is None:
+        logger.error("a request failed: %s", error, exc_info=error)
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    if isinstance(error, ConcurrencyConflictError):
+        return problem(status, str(error), expected=error.expected, actual=error.actual)
+    retry = {"Retry-After": _RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return problem(status, str(error), headers=retry)
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type
+    errors = [{"at": list(item["loc"]), "message": item["msg"], "type": item["type"]} for item in error.errors()]
+    where = "; ".join(f"{'.'.join(map(str, item['at']))}: {item['message']}" for item in errors)
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, where, errors=errors)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
+    return problem(HTTPStatus(error.status_code), str(error.detail), headers=dict(error.headers or {}))
+
+
+async def _unexpected_error(_: Request, error: Exception) -> Response:
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "the engine met an error it did not expect; its log has the request id"
+    )

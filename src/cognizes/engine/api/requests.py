@@ -1,0 +1,93 @@
+"""What every request goes through: an id, a bound on its body, a line in the log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+from cognizes.engine.models import new_id
+
+logger = logging.getLogger("cognizes.engine.access")
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the request being served, for logs and problem details."""
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class RequestContext:
+    """ASGI middleware: keeps or makes `X-Request-ID`, and logs method, path, status and duration."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        current = given if _SANE_ID.fullmatch(given) else str(new_id())
+        token = request_id.set(current)
+        started = time.perf_counter()
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = current
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            duration = (time.perf_counter() - started) * 1000
+            logger.info(
+                "%s %s %s %.1fms", scope["method"], scope["path"], status, duration, extra={"request_id": current}
+            )
+            request_id.reset(token)
+
+
+class BodyLimit:
+    """ASGI middleware: a body over the limit ends in 413, before it fills the memory."""
+
+    def __init__(self, app: App, limit: Callable[[], int]) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._limit()
+        declared = Headers(scope=scope).get("content-length", "")
+        received = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal received
+            if declared.isdigit() and int(declared) > limit:
+                raise _too_large(int(declared), limit)
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _too_large(received, limit)
+            return message
+
+        await self._app(scope, receive_bounded, send)
+
+
+def _too_large(size: int, limit: int) -> HTTPException:
+    return HTTPException(413, f"the body is {size} bytes or more; the limit is {limit} (COGNIZES_MAX_EVENT_BYTES)")

@@ -1,0 +1,205 @@
+"""Sessions, their events, state and messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from cognizes.engine.api.dependencies import (
+    LARGEST,
+    CurrentEngine,
+    Limit,
+    OptionalSequence,
+    Sequence,
+    ThreadId,
+)
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.views import (
+    Appended,
+    EventPage,
+    Fork,
+    MessagePage,
+    NewEvent,
+    NewSession,
+    SessionChange,
+    SessionPage,
+    SessionView,
+    StateChange,
+    StateView,
+    appended_view,
+    event_view,
+    message_view,
+    session_view,
+)
+from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.models import Event
+
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=PROBLEMS)
+
+
+@router.post("", status_code=201, response_model=SessionView, summary="Create a session")
+async def create_session(body: NewSession, engine: CurrentEngine) -> Response:
+    session = await engine.sessions.create(
+        body.app_name,
+        body.user_id,
+        state=body.state,
+        session_id=body.session_id,
+        title=body.title,
+        metadata=body.metadata,
+    )
+    return DocumentResponse(session_view(session), status_code=201)
+
+
+@router.get("", response_model=SessionPage, summary="List sessions, newest activity first")
+async def list_sessions(
+    engine: CurrentEngine,
+    app_name: str,
+    user_id: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+    include_state: bool = False,
+) -> Response:
+    """A page; `next_cursor` is null on the last one. States are left out unless asked for."""
+    page = await engine.sessions.list(app_name, user_id, limit=limit, cursor=cursor, with_state=include_state)
+    return DocumentResponse(
+        {"sessions": [session_view(session) for session in page.items], "next_cursor": page.next_cursor}
+    )
+
+
+@router.get("/{thread_id}", response_model=SessionView, summary="Read a session")
+async def get_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    return DocumentResponse(session_view(await engine.manager.sessions.get_thread(thread_id)))
+
+
+@router.patch("/{thread_id}", response_model=SessionView, summary="Change title and metadata")
+async def change_session(thread_id: ThreadId, body: SessionChange, engine: CurrentEngine) -> Response:
+    session = await engine.manager.sessions.change(thread_id, title=body.title, metadata=body.metadata)
+    return DocumentResponse(session_view(session))
+
+
+@router.delete("/{thread_id}", status_code=204, summary="Delete a session with everything in it")
+async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    if not await engine.manager.sessions.delete_thread(thread_id):
+        raise NotFoundError(f"there is no thread {thread_id}")
+    return Response(status_code=204)
+
+
+@router.post("/{thread_id}/fork", status_code=201, response_model=SessionView, summary="Fork a session")
+async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | None = None) -> Response:
+    """A new session with the same past, up to an event or up to now."""
+    where = body or Fork()
+    source = await engine.manager.sessions.get_thread(thread_id)
+    fork = await engine.sessions.fork(source, at_sequence=where.at_sequence, session_id=where.session_id)
+    return DocumentResponse(session_view(fork), status_code=201)
+
+
+@router.post(
+    "/{thread_id}/events",
+    status_code=201,
+    response_model=Appended,
+    responses={200: {"model": Appended, "description": "The same event was there already"}},
+    summary="Append an event",
+)
+async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine) -> Response:
+    """Stored once, however often it is sent with the same id and content."""
+    event = Event(
+        id=body.id,
+        thread_id=str(thread_id),
+        invocation_id=body.invocation_id,
+        author=body.author,
+        event_type=body.event_type,
+        content=body.content,
+        actions=body.actions,
+        run_id=body.run_id,
+    )
+    is_new = await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
+    return DocumentResponse(appended_view(event), status_code=201 if is_new else 200)
+
+
+@router.get("/{thread_id}/events", response_model=EventPage, summary="Read events, oldest first")
+async def read_events(
+    thread_id: ThreadId,
+    engine: CurrentEngine,
+    after: Sequence = 0,
+    limit: Limit = 100,
+    recent: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+) -> Response:
+    """Those after a sequence number, or the `recent` newest."""
+    last_sequence = await _last_sequence(engine, thread_id)
+    if recent is not None:
+        events = await engine.manager.events.recent(thread_id, limit=recent)
+    else:
+        events = await engine.manager.events.read(thread_id, after=after, limit=limit)
+    newest = (events[-1].sequence_num or 0) if events else last_sequence
+    return DocumentResponse(
+        {
+            "events": [event_view(event) for event in events],
+            "last_sequence": max(last_sequence, newest),
+            "has_more": newest < last_sequence,
+        }
+    )
+
+
+@router.get("/{thread_id}/state", response_model=StateView, summary="Read state, now or as it was")
+async def read_state(
+    thread_id: ThreadId,
+    engine: CurrentEngine,
+    sequence: OptionalSequence = None,
+    version: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
+) -> Response:
+    """With `sequence` right after that event, with `version` at that version: time travel."""
+    if sequence is None and version is None:
+        session = await engine.manager.sessions.get_thread(thread_id)
+        return DocumentResponse(
+            {"state": session.state, "version": session.version, "sequence_num": session.last_sequence}
+        )
+    past = await engine.time_travel.at(thread_id, sequence=sequence, version=version)
+    return DocumentResponse({"state": past.state, "version": past.version, "sequence_num": past.sequence_num})
+
+
+@router.patch("/{thread_id}/state", response_model=Appended, summary="Change state")
+async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine) -> Response:
+    """Sets keys in the scopes their prefixes name, as one event."""
+    if not body.delta:
+        raise InvalidInputError("delta is empty; name the keys to set")
+    event = Event(
+        id="",
+        thread_id=str(thread_id),
+        invocation_id="",
+        author=body.author,
+        event_type="state_update",
+        actions={"state_delta": body.delta},
+    )
+    await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
+    return DocumentResponse(appended_view(event))
+
+
+@router.post("/{thread_id}/snapshots", status_code=201, summary="Keep the present state")
+async def take_snapshot(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    """Replays of the past can start here."""
+    return DocumentResponse({"version": await engine.time_travel.snapshot(thread_id)}, status_code=201)
+
+
+@router.get("/{thread_id}/messages", response_model=MessagePage, summary="Read messages, oldest first")
+async def read_messages(
+    thread_id: ThreadId,
+    engine: CurrentEngine,
+    after: Sequence = 0,
+    at_sequence: OptionalSequence = None,
+    limit: Limit = 100,
+) -> Response:
+    """`at_sequence` shows the conversation as it was right after that event."""
+    await _last_sequence(engine, thread_id)
+    messages = await engine.messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
+    return DocumentResponse({"messages": [message_view(message) for message in messages]})
+
+
+async def _last_sequence(engine: CurrentEngine, thread_id: ThreadId) -> int:
+    head = await engine.database.fetch_row("read_thread_head", thread_id)
+    if head is None:
+        raise NotFoundError(f"there is no thread {thread_id}")
+    last: int = head["last_sequence"]
+    return last

@@ -1,0 +1,268 @@
+"""What goes over the wire, and back: pydantic models and the shapes of answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cognizes.engine.models import Event, JsonObject, Message, Run, Session
+
+
+class Body(BaseModel):
+    """A request body: a field we do not know is a mistake worth telling."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewSession(Body):
+    """What a session starts with."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str = Field(min_length=1)
+    session_id: str | None = None
+    state: dict[str, Any] | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class SessionChange(Body):
+    """A new title (empty removes it) and metadata to merge."""
+
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Fork(Body):
+    """Where to fork; without a sequence, at the newest event."""
+
+    at_sequence: int | None = Field(default=None, ge=0, le=2**62)
+    session_id: str | None = None
+
+
+class NewEvent(Body):
+    """An event to append. `actions.state_delta` changes state; `{"$delete": true}` as a value deletes the key."""
+
+    id: str = ""
+    author: str
+    event_type: str = Field(min_length=1)
+    content: dict[str, Any] = Field(default_factory=dict)
+    actions: dict[str, Any] = Field(default_factory=dict)
+    invocation_id: str = ""
+    run_id: str | None = None
+    expected_version: int | None = Field(default=None, ge=0, le=2**62)
+
+
+class StateChange(Body):
+    """Keys to set, with their scope's prefix."""
+
+    delta: dict[str, Any]
+    expected_version: int | None = Field(default=None, ge=0, le=2**62)
+    author: str = "system"
+
+
+class NewRun(Body):
+    """A run, under an id of the caller's or a new one; `start` makes it running at once."""
+
+    run_id: str | None = None
+    start: bool = True
+
+
+class Failure(Body):
+    """Why a run failed."""
+
+    error: str
+
+
+class Thought(Body):
+    """A thinking step."""
+
+    thought: str
+
+
+class ToolCall(Body):
+    """A tool call."""
+
+    tool_name: str
+    input: Any = None
+
+
+class ToolResult(Body):
+    """What a tool answered."""
+
+    output: Any = None
+    is_error: bool = False
+
+
+class SessionView(BaseModel):
+    """A session."""
+
+    thread_id: str
+    session_id: str
+    app_name: str
+    user_id: str
+    title: str | None
+    metadata: dict[str, Any]
+    state: dict[str, Any]
+    version: int
+    last_sequence: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class SessionPage(BaseModel):
+    """Sessions, newest activity first."""
+
+    sessions: list[SessionView]
+    next_cursor: str | None
+
+
+class Appended(BaseModel):
+    """What became of an append."""
+
+    id: str
+    sequence_num: int
+    version: int
+    created_at: datetime
+
+
+class EventView(Appended):
+    """A stored event."""
+
+    thread_id: str
+    run_id: str | None
+    invocation_id: str
+    author: str
+    event_type: str
+    content: dict[str, Any]
+    actions: dict[str, Any]
+
+
+class EventPage(BaseModel):
+    """Events, oldest first."""
+
+    events: list[EventView]
+    last_sequence: int
+    has_more: bool
+
+
+class StateView(BaseModel):
+    """A state with prefixed keys."""
+
+    state: dict[str, Any]
+    version: int
+    sequence_num: int
+
+
+class MessageView(BaseModel):
+    """A message."""
+
+    id: str
+    event_id: str
+    sequence_num: int
+    role: str
+    content: str
+    metadata: dict[str, Any]
+    created_at: datetime
+
+
+class MessagePage(BaseModel):
+    """Messages, oldest first."""
+
+    messages: list[MessageView]
+
+
+class RunView(BaseModel):
+    """A run."""
+
+    id: str
+    thread_id: str
+    app_name: str
+    status: str
+    thinking_steps: list[Any]
+    tool_calls: list[Any]
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+class RunPage(BaseModel):
+    """Runs, newest first."""
+
+    runs: list[RunView]
+
+
+def _time(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def session_view(session: Session) -> JsonObject:
+    """A session as JSON."""
+    return {
+        "thread_id": session.thread_id,
+        "session_id": session.id,
+        "app_name": session.app_name,
+        "user_id": session.user_id,
+        "title": session.title,
+        "metadata": session.metadata,
+        "state": session.state,
+        "version": session.version,
+        "last_sequence": session.last_sequence,
+        "created_at": _time(session.created_at),
+        "updated_at": _time(session.updated_at),
+    }
+
+
+def appended_view(event: Event) -> JsonObject:
+    """The answer to an append."""
+    return {
+        "id": event.id,
+        "sequence_num": event.sequence_num,
+        "version": event.version,
+        "created_at": _time(event.created_at),
+    }
+
+
+def event_view(event: Event) -> JsonObject:
+    """An event as JSON."""
+    return {
+        **appended_view(event),
+        "thread_id": event.thread_id,
+        "run_id": event.run_id,
+        "invocation_id": event.invocation_id,
+        "author": event.author,
+        "event_type": event.event_type,
+        "content": event.content,
+        "actions": event.actions,
+    }
+
+
+def message_view(message: Message) -> JsonObject:
+    """A message as JSON."""
+    return {
+        "id": message.id,
+        "event_id": message.event_id,
+        "sequence_num": message.sequence_num,
+        "role": message.role,
+        "content": message.content,
+        "metadata": message.metadata,
+        "created_at": _time(message.created_at),
+    }
+
+
+def run_view(run: Run) -> JsonObject:
+    """A run as JSON."""
+    return {
+        "id": run.id,
+        "thread_id": run.thread_id,
+        "app_name": run.app_name,
+        "status": run.status,
+        "thinking_steps": run.thinking_steps,
+        "tool_calls": run.tool_calls,
+        "error": run.error,
+        "created_at": _time(run.created_at),
+        "started_at": _time(run.started_at),
+        "completed_at": _time(run.completed_at),
+    }

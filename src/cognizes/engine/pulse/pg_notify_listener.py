@@ -1,0 +1,214 @@
+"""PgNotifyListener: hears PostgreSQL's NOTIFY on one direct connection, and keeps hearing it.
+
+A notification is a doorbell, not a delivery: PostgreSQL keeps none for a listener that was away. After every
+reconnection the callbacks of `on_reconnect` are told, so that they read what they missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
+from cognizes.engine.models import JsonObject
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CHANNEL = "event_stream"
+
+EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
+TextCallback = Callable[[str, str], Any]
+Reconnected = Callable[[], Awaitable[None]]
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+_CHECK_SECONDS = 5.0
+
+
+@dataclass
+class NotifyEvent:
+    """One notification. A payload that is not a JSON object arrives as `{"raw": text}`."""
+
+    channel: str
+    payload: JsonObject
+    received_at: datetime
+
+
+class PgNotifyListener:
+    """Calls back for every notification on its channels.
+
+    Notifications that name the same `thread_id` are handled one after the other, in their order; different threads
+    do not wait for each other. A callback that raises is logged and hurts nobody else. A dropped connection is made
+    anew, with growing pauses.
+    """
+
+    def __init__(self, dsn: str, channels: list[str] | None = None) -> None:
+        self.dsn = dsn
+        self.channels = list(channels or [DEFAULT_CHANNEL])
+        self.reconnections = 0
+        self._listeners: dict[str, list[EventCallback]] = {}
+        self._text_listeners: dict[str, list[TextCallback]] = {}
+        self._reconnect_listeners: list[Reconnected] = []
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._running = False
+        self._keeper: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        self._queues: dict[str, deque[tuple[NotifyEvent, str]]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it hears notifications right now."""
+        return self._running and self._connection is not None and not self._connection.is_closed()
+
+    def on_event(self, channel: str, callback: EventCallback) -> None:
+        """Registers an async callback for a channel."""
+        self._listeners.setdefault(channel, []).append(callback)
+
+    def on_reconnect(self, callback: Reconnected) -> None:
+        """Registers an async callback for the moment after a reconnection: catch up now."""
+        self._reconnect_listeners.append(callback)
+
+    async def subscribe(self, channel: str, callback: TextCallback) -> None:
+        """Listens to a channel, with a callback for the payload's text."""
+        self._text_listeners.setdefault(channel, []).append(callback)
+        if channel not in self.channels:
+            self.channels.append(channel)
+            if self.is_running and self._connection is not None:
+                await self._connection.add_listener(channel, self._handle_notification)
+
+    async def unsubscribe(self, channel: str) -> None:
+        """Forgets the callbacks that `subscribe` made for a channel."""
+        self._text_listeners.pop(channel, None)
+        if not self._listeners.get(channel) and channel in self.channels:
+            self.channels.remove(channel)
+            if self.is_running and self._connection is not None:
+                await self._connection.remove_listener(channel, self._handle_notification)
+
+    async def start(self) -> None:
+        """Connects and listens; from now on it reconnects by itself."""
+        if self._running:
+            return
+        try:
+            await self._connect()
+        except DRIVER_ERRORS as error:
+            raise translate(error) from error
+        self._running = True
+        self._keeper = asyncio.create_task(self._keep_connected(), name="notify-listener")
+
+    async def stop(self) -> None:
+        """Stops listening; notifications already received are still handled."""
+        self._running = False
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+        await self._disconnect()
+        if self._workers:
+            await asyncio.wait(self._workers)
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        connection = await asyncpg.connect(self.dsn, timeout=10, command_timeout=10)
+        connection.add_termination_listener(self._connection_lost)
+        self._connection = connection
+        for channel in self.channels:
+            await connection.add_listener(channel, self._handle_notification)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            try:
+                await connection.close(timeout=2)
+            except DRIVER_ERRORS as error:
+                logger.debug("the listener's connection did not close cleanly: %s", error)
+                connection.terminate()
+
+    def _connection_lost(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._lost.set()
+
+    async def _keep_connected(self) -> None:
+        while True:
+            await self._wait_for_loss()
+            logger.warning("the listener lost its connection; connecting again")
+            await self._disconnect()
+            await self._reconnect()
+            self.reconnections += 1
+            logger.info("the listener is connected again")
+            for callback in self._reconnect_listeners:
+                await self._guarded(callback)
+
+    async def _wait_for_loss(self) -> None:
+        """Returns when the connection is gone. A half-dead one says nothing, so it is asked from time to time."""
+        while self._connection is not None:
+            try:
+                await asyncio.wait_for(self._lost.wait(), timeout=_CHECK_SECONDS)
+                return
+            except TimeoutError:
+                pass
+            try:
+                await self._connection.fetchval("SELECT 1", timeout=_CHECK_SECONDS)
+            except DRIVER_ERRORS as error:
+                logger.debug("the listener's connection does not answer: %s", error)
+                return
+
+    async def _reconnect(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._connect()
+                return
+            except DRIVER_ERRORS as error:
+                logger.debug("the listener cannot connect yet: %s", error)
+                await self._disconnect()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _handle_notification(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
+        text = str(payload)
+        event = NotifyEvent(channel=channel, payload=_parse(text), received_at=datetime.now(UTC))
+        key = str(event.payload.get("thread_id", ""))
+        if key in self._queues:
+            self._queues[key].append((event, text))
+            return
+        self._queues[key] = deque([(event, text)])
+        worker = asyncio.get_running_loop().create_task(self._work_off(key), name="notify-callbacks")
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    async def _work_off(self, key: str) -> None:
+        queue = self._queues[key]
+        while queue:
+            event, text = queue.popleft()
+            for callback in list(self._listeners.get(event.channel, ())):
+                await self._guarded(callback, event)
+            for text_callback in list(self._text_listeners.get(event.channel, ())):
+                await self._guarded(text_callback, event.channel, text)
+        del self._queues[key]
+
+    @staticmethod
+    async def _guarded(callback: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            result = callback(*arguments)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            logger.exception("a callback of the listener failed; the others go on")
+
+
+def _parse(text: str) -> JsonObject:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"raw": text}
+    return value if isinstance(value, dict) else {"raw": text}

@@ -1,0 +1,9 @@
+-- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
+-- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
+-- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
+CREATE OR REPLACE FUNCTION {schema}.is_conversation(p_event_type text, p_changes_state boolean, p_content text)
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT p_changes_state
+        OR p_event_type IN ('user_message', 'assistant_message', 'system_message', 'message')
+        OR starts_with(left(p_content, 7), '{"adk":')
+$$;

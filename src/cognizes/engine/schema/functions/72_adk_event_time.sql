@@ -1,0 +1,8 @@
+-- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
+-- Taken from the first bytes of the text, for the reason given in `is_conversation`.
+CREATE OR REPLACE FUNCTION {schema}.adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(
+        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
+        extract(epoch FROM p_created_at)::double precision)
+$$;

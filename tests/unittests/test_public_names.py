@@ -1,0 +1,24 @@
+"""What users import is a promise."""
+
+import cognizes.engine
+
+EXPORTED = """
+    DELETE AlreadyExistsError ConcurrencyConflictError ConflictError DatabaseError DatabaseUnavailableError
+    DuplicateEventError Engine EngineError Event IllegalTransitionError InvalidInputError LimitExceededError Message
+    MigrationError NotFoundError Page PastState PoolTimeoutError Run RunStatus Session Settings SetupError __version__
+""".split()
+
+
+def test_exported_names() -> None:
+    assert sorted(cognizes.engine.__all__) == sorted(EXPORTED)
+    assert all(hasattr(cognizes.engine, name) for name in EXPORTED)
+
+
+def test_the_paths_of_seed_000() -> None:
+    from cognizes.engine.api.main import app
+    from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
+    from cognizes.engine.pulse.state_debug import StateDebugInfo, StateDebugService
+    from cognizes.engine.pulse.state_manager import ConcurrencyConflictError, Event, Session, StateManager
+
+    assert ConcurrencyConflictError is cognizes.engine.ConcurrencyConflictError
+    assert all((app, NotifyEvent, PgNotifyListener, StateDebugInfo, StateDebugService, Event, Session, StateManager))
