@@ -39,6 +39,7 @@ SUPERUSER = "postgres"
 DATABASE = "cognizes-engine"
 _SOCKET_PATH_LIMIT = 100
 _START_SECONDS = 60
+_NOT_YET = ("shared memory", 'lock file "postmaster.pid" already exists')
 
 
 def binaries() -> Path:
@@ -169,8 +170,9 @@ class EmbeddedPostgres:
                 self._pg_ctl("start", "-w", "-t", str(_START_SECONDS), "-l", str(self.log_file), "-o", options)
                 break
             except subprocess.CalledProcessError as error:
-                # After a kill -9 the orphaned backends hold the shared memory for a moment longer.
-                if time.monotonic() > deadline or "shared memory" not in self._log_tail():
+                # After a kill -9 the orphaned backends hold the shared memory for a moment longer, and a dead server
+                # that its parent has not yet buried still counts as running for the new one.
+                if time.monotonic() > deadline or not any(sign in self._log_tail() for sign in _NOT_YET):
                     raise SetupError(
                         f"the embedded PostgreSQL does not start; its log {self.log_file} ends:\n{self._log_tail()}"
                     ) from error

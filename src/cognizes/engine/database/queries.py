@@ -52,3 +52,7 @@ class Queries:
 
     def __getitem__(self, name: str) -> str:
         return self._rendered[name]
+
+    def names(self) -> list[str]:
+        """The names of all statements."""
+        return sorted(self._rendered)

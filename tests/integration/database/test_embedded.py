@@ -1,0 +1,145 @@
+"""The embedded server: shared, restarted, found again after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cognizes.engine import Engine, SetupError
+from cognizes.engine.database import EmbeddedPostgres
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="cognizes-embedded-"))
+    yield directory
+    server = EmbeddedPostgres(directory)
+    assert not server.is_running(), "a test left its server running"
+    shutil.rmtree(directory)
+
+
+def postmaster(data_dir: Path) -> int:
+    return int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+
+
+async def test_data_survive_a_restart(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir) as engine:
+        await engine.sessions.create("app", "user", session_id="s", state={"a": 1})
+    assert not EmbeddedPostgres(data_dir).is_running()
+    async with Engine.open(data_dir=data_dir) as engine:
+        found = await engine.sessions.get("app", "user", "s")
+        assert found is not None
+        assert found.state == {"a": 1}
+
+
+async def test_kill_9_of_the_server_is_noticed_and_mended_while_writers_wait(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir) as engine:
+        session = await engine.sessions.create("app", "user")
+        acknowledged: list[int] = []
+
+        async def write() -> None:
+            for number in range(200):
+                await engine.sessions.append(session, author="user", kind="message", content={"n": number})
+                acknowledged.append(number)
+                await asyncio.sleep(0.01)
+
+        writing = asyncio.create_task(write())
+        for _ in range(2):
+            await asyncio.sleep(0.5)
+            before = postmaster(data_dir)
+            os.kill(before, signal.SIGKILL)
+            while not EmbeddedPostgres(data_dir).is_running() or postmaster(data_dir) == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.wait_for(writing, 60)
+        events = await engine.sessions.events(session)
+        assert [event.content["n"] for event in events] == acknowledged == list(range(200))
+        assert [event.sequence_num for event in events] == list(range(1, 201))
+        for _ in range(100):
+            if engine.listener.is_running:
+                break
+            await asyncio.sleep(0.05)
+        assert engine.listener.is_running
+
+
+async def test_a_process_that_was_killed_with_its_server_left_everything(data_dir: Path) -> None:
+    program = (
+        "import asyncio, sys\nfrom cognizes.engine import Engine\n"
+        "async def main():\n"
+        "    engine = await Engine.open(data_dir=sys.argv[1]).start()\n"
+        "    await engine.sessions.create('app', 'user', session_id='s', state={'kept': True})\n"
+        "    print('ready', flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(data_dir)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(postmaster(data_dir), signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    async with Engine.open(data_dir=data_dir) as engine:
+        found = await engine.sessions.get("app", "user", "s")
+        assert found is not None
+        assert found.state == {"kept": True}
+
+
+async def test_two_users_share_and_the_last_one_stops_it(data_dir: Path) -> None:
+    one, two = EmbeddedPostgres(data_dir), EmbeddedPostgres(data_dir)
+    await asyncio.gather(one.start(), two.start())
+    pid = postmaster(data_dir)
+    await one.close()
+    assert postmaster(data_dir) == pid
+    assert two.is_running()
+    await two.close()
+    assert not two.is_running()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_stale_pid_file_of_a_stranger_is_not_believed(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    pid_file = data_dir / "postgres" / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    await server.close()
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]))
+    shutil.chown(pid_file, *(("pgserver",) if os.geteuid() == 0 else (os.getuid(),)))
+    assert not server.is_running()
+    await server.start()
+    assert server.is_running()
+    await server.close()
+
+
+async def test_a_half_made_cluster_is_made_anew(data_dir: Path) -> None:
+    (data_dir / "postgres.new").mkdir()
+    (data_dir / "postgres.new" / "PG_VERSION").write_text("18\n")
+    async with Engine.open(data_dir=data_dir) as engine:
+        await engine.sessions.create("app", "user")
+
+
+async def test_a_long_path_is_no_obstacle(data_dir: Path) -> None:
+    deep = data_dir / ("x" * 60) / ("y" * 60)
+    async with Engine.open(data_dir=deep) as engine:
+        await engine.sessions.create("app", "user")
+
+
+async def test_another_major_version_is_refused(data_dir: Path) -> None:
+    (data_dir / "postgres").mkdir()
+    (data_dir / "postgres" / "PG_VERSION").write_text("16\n")
+    with pytest.raises(SetupError, match="PostgreSQL 16"):
+        await EmbeddedPostgres(data_dir).start()
+
+
+async def test_a_place_that_cannot_be_written_is_refused(data_dir: Path) -> None:
+    (data_dir / "file").write_text("")
+    with pytest.raises(SetupError, match="--data-dir"):
+        await EmbeddedPostgres(data_dir / "file").start()

@@ -1,0 +1,88 @@
+"""Housekeeping by the engine itself, and the four functions it calls."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from cognizes.engine import Engine
+from cognizes.engine.database.maintenance import Maintenance
+
+
+async def test_snapshots_keep_the_newest_and_the_first(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user", state={"n": 0})
+    for number in range(1, 7):
+        await engine.sessions.update(session, {"n": number})
+        await engine.sessions.snapshot(session)
+    assert await engine.database.fetch_value("prune_snapshots", 2) == 4
+    kept = await engine.database.pool.fetch("SELECT version FROM snapshots ORDER BY version")
+    assert [row["version"] for row in kept] == [1, 6, 7]
+    for number in range(7):
+        assert (await engine.sessions.at(session, sequence=number)).state == {"n": number}
+
+
+async def test_chunks_go_by_age(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    for age in (0, 30):
+        await engine.database.pool.execute(
+            "INSERT INTO message_chunks (thread_id, message_id, sequence, app_name, delta, created_at) "
+            "VALUES ($1, 'm', $2::int, 'app', 'x', now() - make_interval(hours => $2::int))",
+            session.thread_id,
+            age,
+        )
+    assert await engine.database.fetch_value("prune_chunks", timedelta(hours=24)) == 1
+    assert await engine.database.pool.fetchval("SELECT array_agg(sequence) FROM message_chunks") == [0]
+
+
+async def test_finished_runs_go_by_age_and_their_events_stay(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    for run_id in ("old", "new", "running"):
+        await engine.runs.create(session, run_id=run_id, running=True)
+    for run_id in ("old", "new"):
+        await engine.runs.finish(session.thread_id, run_id)
+    await engine.database.pool.execute(
+        "UPDATE runs SET completed_at = now() - interval '40 days' WHERE id = 'old';"
+        "UPDATE runs SET created_at = now() - interval '40 days' WHERE id = 'running'"
+    )
+    assert await engine.database.fetch_value("prune_runs", timedelta(days=30)) == 1
+    assert {run.id for run in await engine.runs.list(session.thread_id)} == {"new", "running"}
+    assert len(await engine.sessions.events(session)) == 5
+
+
+async def test_expired_leases_are_released_with_an_event(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    for run_id in ("silent", "alive", "unleased"):
+        await engine.runs.create(session, run_id=run_id, running=True)
+    await engine.database.pool.execute(
+        "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE id = 'silent';"
+        "UPDATE runs SET lease_expires_at = now() + interval '1 min' WHERE id = 'alive'"
+    )
+    assert await engine.database.fetch_value("release_expired_leases") == 1
+    assert await engine.database.fetch_value("release_expired_leases") == 0
+    assert {run.id: run.status for run in await engine.runs.list(session.thread_id)} == {
+        "silent": "pending", "alive": "running", "unleased": "running",
+    }  # fmt: skip
+    assert (await engine.sessions.events(session))[-1].event_type == "run_released"
+
+
+async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
+    await engine.maintenance.close()
+    await engine.database.pool.execute("TRUNCATE maintenance_jobs")
+    schedulers = [Maintenance(engine.database, engine.settings) for _ in range(5)]
+    done = await asyncio.gather(*(scheduler.run_due_jobs() for scheduler in schedulers))
+    ran = [name for jobs in done for name in jobs]
+    assert sorted(ran) == ["prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases"]
+    assert await schedulers[0].run_due_jobs() == {}
+    await engine.database.pool.execute(
+        "UPDATE maintenance_jobs SET last_run_at = now() - interval '20 minutes' WHERE name = 'prune_snapshots'"
+    )
+    assert list(await schedulers[1].run_due_jobs()) == ["prune_snapshots"]
+
+
+async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
+    assert engine.maintenance.scheduler == "engine"
+    for _ in range(100):
+        if await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 4:
+            break
+        await asyncio.sleep(0.05)
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 4
