@@ -301,7 +301,7 @@ async def test_health_version_and_docs(client: httpx.AsyncClient) -> None:
     assert health.status_code == 200
     assert health.json() == {**health.json(), "status": "ok", "listener_running": True}
     version = (await client.get("/version")).json()
-    assert version["postgresql"].startswith("18")
+    assert int(version["postgresql"].split(".")[0]) >= 16
     document = (await client.get("/openapi.json")).json()
     assert {tag for path in document["paths"].values() for method in path.values() for tag in method["tags"]} == {
         "health", "sessions", "runs", "debug",

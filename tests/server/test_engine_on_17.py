@@ -1,0 +1,78 @@
+"""The engine on a server of one's own: PostgreSQL 17 with pg_cron, directly and through PgBouncer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cognizes.engine import Engine
+from tests.integration.database.test_schema import (  # noqa: F401 - the same tests, on this server
+    test_indexes,
+    test_table,
+    test_the_server_is_16_or_newer_with_pgvector,
+    test_trigger,
+)
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+async def engine(server_url: str) -> AsyncIterator[Engine]:
+    """Takes the place of the engine on the embedded server."""
+    async with Engine.open(server_url) as opened:
+        yield opened
+
+
+async def test_pg_cron_has_the_jobs(engine: Engine, server_url: str) -> None:
+    assert engine.maintenance.scheduler == "pg_cron"
+    rows = await engine.database.pool.fetch("SELECT jobname, schedule, command FROM cron.job ORDER BY jobname")
+    assert [row["jobname"] for row in rows] == [
+        f"cognizes:public:{name}"
+        for name in ("prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases")
+    ]
+    for row in rows:
+        await engine.database.pool.execute(row["command"])
+    async with Engine.open(server_url):
+        assert await engine.database.pool.fetchval("SELECT count(*) FROM cron.job") == 4
+
+
+async def test_pg_cron_really_runs_them(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await engine.runs.create(session, run_id="silent", running=True)
+    await engine.database.pool.execute("UPDATE runs SET lease_expires_at = now() - interval '1 s'")
+    for _ in range(300):
+        if (await engine.runs.get(session.thread_id, "silent")).status == "pending":
+            break
+        await asyncio.sleep(0.1)
+    assert (await engine.runs.get(session.thread_id, "silent")).status == "pending"
+    assert (await engine.sessions.events(session))[-1].event_type == "run_released"
+
+
+async def test_the_first_minute_on_17(engine: Engine) -> None:
+    session = await engine.sessions.create("shop", "ada", state={"cart": [], "user:lang": "en"})
+    await engine.sessions.append(session, author="user", kind="user_message", text="hi", state={"n": 1})
+    assert (await engine.sessions.at(session, version=1)).state == {"cart": [], "user:lang": "en"}
+    fork = await engine.sessions.fork(session, at_sequence=1)
+    assert fork.state == session.state
+
+
+async def test_a_hundred_clients_and_the_listener_through_pgbouncer(debian_server: Any, server_url: str) -> None:
+    async with Engine.open(debian_server.pgbouncer_url, listen_url=server_url) as engine:
+        heard: list[str] = []
+
+        async def hear(event: Any) -> None:
+            heard.append(event.payload["event_id"])
+
+        engine.listener.on_event("event_stream", hear)
+        sessions = await asyncio.gather(*(engine.sessions.create("app", f"u{n}") for n in range(100)))
+        events = await asyncio.gather(
+            *(engine.sessions.append(session, author="user", kind="message", state={"n": 1}) for session in sessions)
+        )
+        for _ in range(100):
+            if len(heard) == 100:
+                break
+            await asyncio.sleep(0.05)
+        assert sorted(heard) == sorted(event.id for event in events)
