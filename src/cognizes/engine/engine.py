@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import SetupError
+from cognizes.engine.models import Event, Session
+from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.runs import Runs
@@ -42,6 +45,7 @@ class Engine:
     debug: StateDebugService
     maintenance: Maintenance
     listener: PgNotifyListener
+    hub: LiveHub
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -67,6 +71,8 @@ class Engine:
             parts.push_async_callback(self.manager.close)
             await self.listener.start()
             parts.push_async_callback(self.listener.stop)
+            await self.hub.start()
+            parts.push_async_callback(self.hub.close)
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()
@@ -91,6 +97,14 @@ class Engine:
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
             ).migrate()
 
+    async def live(self, session: Session, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """All events of a session after a sequence number, then those to come: in order, no gaps, any process."""
+        thread_id = await self.manager.sessions.find_thread(session)
+        # Closing this generator must close the one inside, at once and not when somebody collects it.
+        async with aclosing(self.hub.follow(thread_id, after=after)) as events:
+            async for event in events:
+                yield event
+
     async def _find_server(self, parts: AsyncExitStack) -> str:
         if self.settings.url is not None:
             return self.settings.url
@@ -109,9 +123,9 @@ class Engine:
         self.runs = Runs(self.database, self.manager.sessions)
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings)
-        self.listener = PgNotifyListener(
-            self.settings.listen_url.get_secret_value() if self.settings.listen_url else self.url
-        )
+        listen_url = self.settings.listen_url
+        self.listener = PgNotifyListener(listen_url.get_secret_value() if listen_url else self.url)
+        self.hub = LiveHub(self.database, self.listener)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -1,0 +1,13 @@
+-- read_thread_heads: How far each of these threads has come.
+SELECT id, last_sequence FROM {schema}.threads WHERE id = ANY ($1);
+
+-- read_events_of_threads: The events after what was delivered last, for all threads that rang, each in order.
+SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e.event_type,
+       e.content::text AS content, e.actions::text AS actions, e.version, e.created_at
+  FROM unnest($1::uuid[], $2::bigint[]) AS asked (thread_id, after)
+ CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.events
+         WHERE thread_id = asked.thread_id AND sequence_num > asked.after
+         ORDER BY sequence_num
+         LIMIT $3) e
+ ORDER BY e.thread_id, e.sequence_num;

@@ -1,0 +1,128 @@
+"""Following a thread: everything, once, in order, whoever wrote it and whatever the doorbell does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from cognizes.engine import Engine, Event, NotFoundError, Session
+from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
+
+
+async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 15) -> list[int]:
+    found: list[int] = []
+    async with asyncio.timeout(seconds):
+        async for event in events:
+            assert event.sequence_num is not None
+            found.append(event.sequence_num)
+            if len(found) == count:
+                break
+    return found
+
+
+async def write(engine: Engine, session: Session, count: int) -> None:
+    for number in range(count):
+        await engine.sessions.append(session, author="user", kind="message", content={"n": number})
+
+
+async def test_the_past_then_the_present(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await write(engine, session, 3)
+    following = asyncio.create_task(collect(engine.live(session, after=1), 6))
+    await asyncio.sleep(0.05)
+    await write(engine, session, 4)
+    assert await following == [2, 3, 4, 5, 6, 7]
+
+
+async def test_many_subscribers_many_writers(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    readers = [asyncio.create_task(collect(engine.live(session), 200)) for _ in range(20)]
+    copies = [await engine.sessions.get("app", "user", session.id) for _ in range(10)]
+    await asyncio.gather(*(write(engine, copy, 20) for copy in copies if copy))
+    for reader in readers:
+        assert await reader == list(range(1, 201))
+
+
+async def test_another_process_and_psql(engine: Engine, database_url: str, pool: asyncpg.Pool) -> None:
+    session = await engine.sessions.create("app", "user")
+    async with Engine.open(database_url) as other:
+        following = asyncio.create_task(collect(other.live(session), 2))
+        await asyncio.sleep(0.05)
+        await write(engine, session, 1)
+        await pool.execute(
+            "INSERT INTO events (thread_id, author, event_type) VALUES ($1, 'psql', 'message')", session.thread_id
+        )
+        assert await following == [1, 2]
+
+
+async def test_a_lost_notification_costs_latency_never_data(engine: Engine, pool: asyncpg.Pool) -> None:
+    session = await engine.sessions.create("app", "user")
+    following = asyncio.create_task(collect(engine.live(session), 5))
+    await asyncio.sleep(0.05)
+    await pool.execute("ALTER TABLE events DISABLE TRIGGER notify_event_insert")
+    await write(engine, session, 5)
+    assert await following == [1, 2, 3, 4, 5]
+    assert engine.hub.healed > 0
+
+
+async def test_a_listener_killed_again_and_again(engine: Engine, pool: asyncpg.Pool) -> None:
+    session = await engine.sessions.create("app", "user")
+    following = asyncio.create_task(collect(engine.live(session), 100, seconds=30))
+    for _ in range(5):
+        await write(engine, session, 20)
+        await pool.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+    assert await following == list(range(1, 101))
+
+
+async def test_a_reader_that_fell_far_behind_reads_the_rest_from_the_log(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    events = engine.live(session)
+    await write(engine, session, 1)
+    assert (await anext(events)).sequence_num == 1
+    copies = [await engine.sessions.get("app", "user", session.id) for _ in range(20)]
+    await asyncio.gather(*(write(engine, copy, 60) for copy in copies if copy))
+    channel = next(iter(engine.hub._channels.values()))
+    assert len(channel.recent) <= 256
+    assert await collect(events, 1200) == list(range(2, 1202))
+
+
+async def test_nobody_left_nothing_kept(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await write(engine, session, 1)
+    events = engine.live(session)
+    await anext(events)
+    assert len(engine.hub._channels) == 1
+    await events.aclose()
+    assert not engine.hub._channels
+
+
+async def test_closing_the_engine_ends_the_stream(database_url: str) -> None:
+    engine = await Engine.open(database_url).start()
+    session = await engine.sessions.create("app", "user")
+    following = asyncio.create_task(collect(engine.live(session), 99))
+    await asyncio.sleep(0.05)
+    await engine.close()
+    assert await following == []
+
+
+async def test_an_unknown_thread(engine: Engine) -> None:
+    with pytest.raises(NotFoundError):
+        await anext(engine.hub.follow(uuid4()))
+
+
+async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asyncpg.Pool) -> None:
+    for payload in ("", "{}", '{"thread_id": 5}', '{"thread_id": "x"}', f'{{"thread_id": "{uuid4()}"}}'):
+        await pool.execute("SELECT pg_notify('event_stream', $1)", payload)
+    session = await engine.sessions.create("app", "user")
+    following = asyncio.create_task(collect(engine.live(session), 1))
+    await asyncio.sleep(0.05)
+    await write(engine, session, 1)
+    assert await following == [1]
+    assert isinstance(engine.listener, PgNotifyListener)
