@@ -51,6 +51,11 @@ async def test_create_read_change_delete(client: httpx.AsyncClient) -> None:
     assert (changed["title"], changed["metadata"]) == ("Second", {"tag": 1})
     assert (await client.patch(path, json={"metadata": {"more": 2}})).json()["metadata"] == {"tag": 1, "more": 2}
 
+    assert_problem(await client.patch(path, json={}), 422)
+    events = (await client.get(f"{path}/events")).json()["events"]
+    assert [event["event_type"] for event in events] == ["title_updated", "metadata_updated"]
+    assert events[0]["content"] == {"title": "Second", "metadata": {"tag": 1}}
+
     assert (await client.delete(path)).status_code == 204
     assert_problem(await client.get(path), 404)
     assert_problem(await client.delete(path), 404)

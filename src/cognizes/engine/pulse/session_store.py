@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import check_depth, dump_jsonb, load_jsonb
+from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
 from cognizes.engine.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
@@ -184,12 +184,18 @@ class SessionStore:
     async def change(
         self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None
     ) -> Session:
-        """Sets the title (empty removes it) and merges metadata."""
+        """Sets the title (empty removes it) and merges metadata; an event says so."""
+        if title is None and metadata is None:
+            raise InvalidInputError("nothing to change; give a title or metadata")
+        content: JsonObject = {} if title is None else {"title": check_text("title", title)}
+        content |= {} if metadata is None else {"metadata": metadata}
         found = await self._database.fetch_value(
-            "update_session",
+            "change_session",
             thread_uuid(thread_id),
-            None if title is None else check_text("title", title),
+            title,
             None if metadata is None else dump_jsonb(metadata),
+            str(new_id()),
+            dump_json(content),
         )
         if found is None:
             raise NotFoundError(f"there is no thread {thread_id}")

@@ -63,6 +63,7 @@ class Sessions:
         thread_id = await self._store.find_thread(session)
         changed = await self._store.change(thread_id, title=title, metadata=metadata)
         session.title, session.metadata, session.updated_at = changed.title, changed.metadata, changed.updated_at
+        session.last_sequence = changed.last_sequence
         return session
 
     async def delete(self, session: Session) -> bool:

@@ -570,6 +570,7 @@ DECLARE
     v_times timestamptz[];
     v_now timestamptz;
     v_has_messages boolean := false;
+    v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
     v_stored record;
     v_size integer;
@@ -639,7 +640,7 @@ BEGIN
             v_versions[t] := v_versions[t] + 1;
         END IF;
         v_item_versions[i] := v_versions[t];
-        IF "public".is_conversation(
+        IF v_sequences_matter AND "public".is_conversation(
             p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
         ) THEN
             v_spoken[t] := v_sequences[t];
@@ -688,7 +689,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, 'e45c7cd74c149c00a2cc18f9a44b578b55bb4a4cada47faa357a81340f1fb406', '0.1.0')
+VALUES ('41_append_events.sql', 0, '151de7e923c311d95856770a22e6f1819f34f83b702e66ecc3c01b67def6aef4', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql
@@ -818,6 +819,33 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('43_fork_session.sql', 0, '1b47b43cd7fd5564293ae0f8b6e6d8a53d8f88642f276440a6e3f0e03297832a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 44_change_session.sql
+-- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
+-- Null when there is no such thread.
+CREATE OR REPLACE FUNCTION "public".change_session(
+    p_thread_id uuid, p_title text, p_metadata jsonb, p_event_id text, p_content json
+) RETURNS uuid LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE "public".threads
+       SET title = CASE WHEN p_title IS NULL THEN title ELSE nullif(p_title, '') END,
+           metadata = CASE WHEN p_metadata IS NULL THEN metadata ELSE "public".merge_state(metadata, p_metadata) END,
+           updated_at = clock_timestamp()
+     WHERE id = p_thread_id;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system',
+        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}',
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+    RETURN p_thread_id;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('44_change_session.sql', 0, '336f127b63323389606f55ec17f7d8947aae0bf401c252f1759d00276d3cb51d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 45_append_run_event.sql

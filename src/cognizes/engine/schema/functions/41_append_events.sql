@@ -45,6 +45,7 @@ DECLARE
     v_times timestamptz[];
     v_now timestamptz;
     v_has_messages boolean := false;
+    v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
     v_stored record;
     v_size integer;
@@ -114,7 +115,7 @@ BEGIN
             v_versions[t] := v_versions[t] + 1;
         END IF;
         v_item_versions[i] := v_versions[t];
-        IF {schema}.is_conversation(
+        IF v_sequences_matter AND {schema}.is_conversation(
             p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
         ) THEN
             v_spoken[t] := v_sequences[t];

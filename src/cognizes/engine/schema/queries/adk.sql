@@ -17,7 +17,7 @@ SELECT t.id AS thread_id, t.session_id, t.version, t.last_sequence, t.created_at
   LEFT JOIN {schema}.user_states u ON u.user_id = t.user_id AND u.app_name = t.app_name
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
   LEFT JOIN LATERAL (
-      SELECT row_number() OVER (ORDER BY some.sequence_num DESC) AS place, some.*
+      SELECT row_number() OVER (ORDER BY asked.sequence_num DESC) AS place, asked.*
         FROM (
             SELECT sequence_num, id, invocation_id, author, event_type, content::text AS content,
                    actions::text AS actions, created_at
@@ -27,7 +27,7 @@ SELECT t.id AS thread_id, t.session_id, t.version, t.last_sequence, t.created_at
                AND ($6::double precision IS NULL OR {schema}.adk_event_time(content::text, created_at) >= $6)
              ORDER BY sequence_num DESC
              LIMIT $7::bigint
-        ) some
+        ) asked
   ) e ON true
  WHERE t.app_name = $1 AND t.user_id = $2 AND md5(t.session_id) = md5($3) AND t.session_id = $3
  ORDER BY e.sequence_num DESC;

@@ -41,12 +41,8 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
  ORDER BY t.updated_at DESC, t.id DESC
  LIMIT $5;
 
--- update_session: Title and metadata; a null leaves the old one, an empty title removes it.
-UPDATE {schema}.threads
-   SET title = CASE WHEN $2::text IS NULL THEN title ELSE nullif($2, '') END,
-       metadata = CASE WHEN $3::text IS NULL THEN metadata ELSE {schema}.merge_state(metadata, $3::jsonb) END
- WHERE id = $1
-RETURNING id;
+-- change_session: Title and metadata, with the event that says so.
+SELECT {schema}.change_session($1, $2, $3::text::jsonb, $4, $5::text::json);
 
 -- delete_session: The thread and everything that hangs on it.
 DELETE FROM {schema}.threads
