@@ -14,6 +14,7 @@ from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import SetupError
 from cognizes.engine.models import Event, Session
+from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
@@ -46,6 +47,7 @@ class Engine:
     maintenance: Maintenance
     listener: PgNotifyListener
     hub: LiveHub
+    bridge: PulseEventBridge
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -73,6 +75,7 @@ class Engine:
             parts.push_async_callback(self.listener.stop)
             await self.hub.start()
             parts.push_async_callback(self.hub.close)
+            await self.bridge.start()
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()
@@ -126,6 +129,7 @@ class Engine:
         listen_url = self.settings.listen_url
         self.listener = PgNotifyListener(listen_url.get_secret_value() if listen_url else self.url)
         self.hub = LiveHub(self.database, self.listener)
+        self.bridge = PulseEventBridge(self.listener, self.hub)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -57,6 +57,7 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
+    heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
     development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
     log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
     log_format: str = Field(default="text", pattern="^(text|json)$", description="text for people, json for machines.")

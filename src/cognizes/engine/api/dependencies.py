@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Depends, Query
 from starlette.requests import HTTPConnection
 
+from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
 from cognizes.engine.pulse.session_store import thread_uuid
 
@@ -23,6 +24,12 @@ def _thread(thread_id: str) -> UUID:
     return thread_uuid(thread_id)
 
 
+def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
+    wheel: HeartbeatWheel = connection.app.state.wheel
+    return wheel
+
+
+Wheel = Annotated[HeartbeatWheel, Depends(_wheel)]
 CurrentEngine = Annotated[Engine, Depends(_engine)]
 ThreadId = Annotated[UUID, Depends(_thread)]
 Limit = Annotated[int, Query(ge=1, le=10_000)]

@@ -10,7 +10,9 @@ from fastapi import FastAPI
 
 from cognizes.engine.api.problems import add_problem_handlers
 from cognizes.engine.api.requests import BodyLimit, RequestContext
-from cognizes.engine.api.routes import debug, health, runs, sessions
+from cognizes.engine.api.routes import debug, health, live, runs, sessions
+from cognizes.engine.api.shutdown import on_shutdown_signal
+from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
@@ -30,18 +32,21 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if engine is None:
-            app.state.engine = await Engine(settings or Settings()).start()
+            _serve(app, await Engine(settings or Settings()).start())
         logger.info("✓ PgNotifyListener started")
         try:
-            yield
+            with on_shutdown_signal(app.state.wheel.end):
+                yield
         finally:
+            await app.state.wheel.close()
             if engine is None:
                 await app.state.engine.close()
 
     app = FastAPI(title="Cognizes Engine", version=__version__, description=_DESCRIPTION, lifespan=lifespan)
-    app.state.engine = engine
+    if engine is not None:
+        _serve(app, engine)
     add_problem_handlers(app)
-    for part in (health, sessions, runs, debug):
+    for part in (health, sessions, runs, live, debug):
         app.include_router(part.router)
 
     def body_limit() -> int:
@@ -51,6 +56,11 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     app.add_middleware(BodyLimit, limit=body_limit)
     app.add_middleware(RequestContext)
     return app
+
+
+def _serve(app: FastAPI, engine: Engine) -> None:
+    app.state.engine = engine
+    app.state.wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
 
 
 app = create_app()

@@ -16,7 +16,6 @@ from cognizes.engine.database.queries import Queries
 from cognizes.engine.errors import PoolTimeoutError
 from cognizes.engine.settings import Settings
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from uuid import UUID
 
 from cognizes.engine.database import Database
@@ -61,6 +62,7 @@ class LiveHub:
         self._listener = listener
         self._log = EventLog(database)
         self._channels: dict[UUID, _Channel] = {}
+        self._awaited_runs: dict[str, asyncio.Event] = {}
         self._rung: set[UUID] = set()
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,6 +107,29 @@ class LiveHub:
         finally:
             self._leave(thread_id, channel)
 
+    async def follow_run(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """All events of a run, also of one that does not exist yet."""
+        thread_id = await self._find_thread_of(run_id)
+        async with aclosing(self.follow(thread_id, after=after)) as events:
+            async for event in events:
+                if event.run_id == run_id:
+                    yield event
+
+    async def _find_thread_of(self, run_id: str) -> UUID:
+        waiting = self._awaited_runs.setdefault(run_id, asyncio.Event())
+        while True:
+            waiting.clear()
+            found: UUID | None = await self._database.fetch_value("find_thread_of_run", run_id)
+            if found is not None:
+                self._awaited_runs.pop(run_id, None)
+                # Whoever waited for the same run looks for it as well.
+                waiting.set()
+                return found
+            try:
+                await asyncio.wait_for(waiting.wait(), _SWEEP_SECONDS)
+            except TimeoutError:
+                continue
+
     async def sweep(self) -> None:
         """Looks how far every subscribed thread has come, whatever the doorbell said."""
         if not self._channels:
@@ -132,6 +157,8 @@ class LiveHub:
             del self._channels[thread_id]
 
     async def _on_notification(self, event: NotifyEvent) -> None:
+        if (awaited := self._awaited_runs.get(str(event.payload.get("run_id")))) is not None:
+            awaited.set()
         try:
             thread_id = UUID(event.payload.get("thread_id", ""))
         except (ValueError, TypeError, AttributeError):

@@ -74,6 +74,10 @@ class PgNotifyListener:
         """Registers an async callback for a channel."""
         self._listeners.setdefault(channel, []).append(callback)
 
+    def off_event(self, channel: str, callback: EventCallback) -> None:
+        """Forgets a callback that `on_event` registered."""
+        self._listeners[channel].remove(callback)
+
     def on_reconnect(self, callback: Reconnected) -> None:
         """Registers an async callback for the moment after a reconnection: catch up now."""
         self._reconnect_listeners.append(callback)

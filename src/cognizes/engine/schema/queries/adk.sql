@@ -71,3 +71,22 @@ WITH gone AS (
     DELETE FROM {schema}.threads WHERE app_name = $1 AND updated_at < now() - $2::interval RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- adk_import_events: Events of a session that happened elsewhere, and the state after them.
+SELECT {schema}.import_events(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::jsonb, $15, $16);
+
+-- adk_import_app_state: The keys of an app's state that are not there yet.
+SELECT {schema}.merge_app_state($1, missing.state, NULL, NULL, $3)
+  FROM (SELECT jsonb_object_agg(new.key, new.value) AS state
+          FROM jsonb_each($2::text::jsonb) AS new
+         WHERE NOT EXISTS (SELECT FROM {schema}.app_states s WHERE s.app_name = $1 AND s.state ? new.key)) AS missing
+ WHERE missing.state IS NOT NULL;
+
+-- adk_import_user_state: The keys of a user's state that are not there yet.
+SELECT {schema}.merge_user_state($1, $2, missing.state, NULL, NULL, $4)
+  FROM (SELECT jsonb_object_agg(new.key, new.value) AS state
+          FROM jsonb_each($3::text::jsonb) AS new
+         WHERE NOT EXISTS (SELECT FROM {schema}.user_states s
+                            WHERE s.app_name = $1 AND s.user_id = $2 AND s.state ? new.key)) AS missing
+ WHERE missing.state IS NOT NULL;

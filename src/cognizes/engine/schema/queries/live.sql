@@ -11,3 +11,13 @@ SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e
          ORDER BY sequence_num
          LIMIT $3) e
  ORDER BY e.thread_id, e.sequence_num;
+
+-- find_thread_of_run: Where a run takes place; the newest thread, should two use one id.
+SELECT thread_id FROM (
+    SELECT thread_id FROM {schema}.runs WHERE id = $1
+    UNION
+    SELECT thread_id FROM {schema}.events WHERE run_id = $1
+) found ORDER BY thread_id DESC LIMIT 1;
+
+-- notify: Rings a channel.
+SELECT pg_notify($1, $2);

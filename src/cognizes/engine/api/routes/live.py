@@ -1,0 +1,107 @@
+"""The pulse on the wire: WebSocket for threads, server-sent events for runs, and test notifications."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket, WebSocketDisconnect
+from starlette.responses import Response
+
+from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.sse import EventStream
+from cognizes.engine.api.thread_feed import ThreadFeed
+from cognizes.engine.database.documents import dump_json
+from cognizes.engine.engine import Engine
+from cognizes.engine.models import new_id
+from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, milliseconds
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
+
+router = APIRouter(tags=["live"])
+
+
+def _development_only(engine: CurrentEngine) -> None:
+    if not engine.settings.development:
+        raise HTTPException(404, "test notifications are off (COGNIZES_DEVELOPMENT)")
+
+
+@router.get("/api/runs/{run_id}/events", summary="Follow a run", response_class=EventStream)
+async def run_events(
+    run_id: str,
+    engine: CurrentEngine,
+    wheel: Wheel,
+    after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Server-sent events: AG-UI frames in the monitor's profile. `id:` numbers the events; `Last-Event-ID` resumes."""
+    resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
+    return EventStream(
+        _run_frames(engine, run_id, resumed), wheel=wheel, heartbeat=lambda: _custom(run_id, "heartbeat")
+    )
+
+
+async def _run_frames(engine: Engine, run_id: str, after: int) -> AsyncGenerator[str, None]:
+    yield _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
+    async with aclosing(engine.bridge.subscribe(run_id, after=after)) as frames:
+        async for frame in frames:
+            numbered = "" if frame.sequence is None else f"id: {frame.sequence}\n"
+            yield numbered + frame.to_sse()
+
+
+def _custom(run_id: str, name: str, **data: str) -> str:
+    return AgUiEvent(AgUiEventType.CUSTOM, run_id, milliseconds(None), {"name": name, **data}).to_sse()
+
+
+@router.websocket("/ws/events/{thread_id:path}")
+async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEngine, after: int | None = None) -> None:
+    """Every event of a thread from now on (or after a number), as `{"channel", "payload", "received_at"}`.
+
+    `*` is everything that pulses. The path may be any text: test notifications name threads that do not exist.
+    """
+    async with ThreadFeed(engine, thread_id, after=after) as feed:
+        await websocket.accept()
+        gone = asyncio.ensure_future(_wait_until_gone(websocket))
+        upcoming = asyncio.ensure_future(feed.next())
+        try:
+            while not gone.done():
+                await asyncio.wait({upcoming, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if upcoming.done():
+                    await websocket.send_text(dump_json(upcoming.result()))
+                    upcoming = asyncio.ensure_future(feed.next())
+        except WebSocketDisconnect:
+            return
+        finally:
+            gone.cancel()
+            upcoming.cancel()
+
+
+async def _wait_until_gone(websocket: WebSocket) -> None:
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+@router.get("/api/test-notify", summary="Ring for a test thread", dependencies=[Depends(_development_only)])
+async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
+    """A notification that is no stored event; `/ws/events/test-thread` hears it."""
+    payload = _test_payload(thread_id=thread_id)
+    await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
+    return DocumentResponse({"status": "sent", "payload": payload})
+
+
+@router.get("/api/test-sse-notify/{run_id}", summary="Ring for a run", dependencies=[Depends(_development_only)])
+async def ring_run(run_id: str, engine: CurrentEngine) -> Response:
+    """A notification that is no stored event; `/api/runs/{run_id}/events` shows it as RAW."""
+    payload = _test_payload(thread_id="test-thread", run_id=run_id)
+    await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
+    return DocumentResponse({"status": "sent", "run_id": run_id, "payload": payload})
+
+
+def _test_payload(**names: str) -> str:
+    moment = datetime.now(UTC).isoformat()
+    return dump_json(
+        {**names, "event_id": str(new_id()), "author": "system", "event_type": "test", "created_at": moment}
+    )

@@ -1,0 +1,92 @@
+"""What a WebSocket says about a thread: stored events through the hub, and whatever else rings for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, NotifyEvent
+
+logger = logging.getLogger(__name__)
+
+EVERYTHING = "*"
+_WAITING = 256
+
+
+class ThreadFeed:
+    """Follows one thread, or everything, for one connection.
+
+    Stored events of a thread are read back by the hub: in order, without gaps. Notifications that are no stored event,
+    and everything under `*`, are passed on as they come; a reader that is too slow for those misses some.
+    """
+
+    def __init__(self, engine: Engine, thread_id: str, *, after: int | None) -> None:
+        self._engine = engine
+        self._name = thread_id
+        self._after = after
+        self._thread: UUID | None = None
+        self._items: asyncio.Queue[JsonObject] = asyncio.Queue(_WAITING)
+        self._pump: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            head = (await self._engine.manager.sessions.get_thread(self._name)).last_sequence
+        except NotFoundError:
+            head = None
+        if head is not None:
+            self._thread = UUID(self._name)
+            start = head if self._after is None else max(self._after, 0)
+            self._pump = asyncio.create_task(self._follow(self._thread, start), name="thread-feed")
+        self._engine.listener.on_event(DEFAULT_CHANNEL, self._on_notification)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.listener.off_event(DEFAULT_CHANNEL, self._on_notification)
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+
+    async def next(self) -> JsonObject:
+        """What is to be sent next."""
+        return await self._items.get()
+
+    async def _follow(self, thread_id: UUID, after: int) -> None:
+        async with aclosing(self._engine.hub.follow(thread_id, after=after)) as events:
+            async for event in events:
+                await self._items.put(_item(_payload(event), datetime.now(UTC)))
+
+    async def _on_notification(self, event: NotifyEvent) -> None:
+        if self._name not in (EVERYTHING, event.payload.get("thread_id")):
+            return
+        if self._thread is not None and isinstance(event.payload.get("sequence_num"), int):
+            return  # a stored event: the hub reads it back
+        try:
+            self._items.put_nowait(_item(event.payload, event.received_at))
+        except asyncio.QueueFull:
+            logger.warning("a reader of %s is too slow for notifications; one was left out", self._name)
+
+
+def _item(payload: JsonObject, received_at: datetime) -> JsonObject:
+    return {"channel": DEFAULT_CHANNEL, "payload": payload, "received_at": received_at.isoformat()}
+
+
+def _payload(event: Event) -> JsonObject:
+    return {
+        "event_id": event.id,
+        "thread_id": event.thread_id,
+        "sequence_num": event.sequence_num,
+        "run_id": event.run_id,
+        "author": event.author,
+        "event_type": event.event_type,
+        "created_at": event.created_at.isoformat() if event.created_at else None,
+    }

@@ -1,0 +1,214 @@
+"""PulseEventBridge: the thread's heartbeat as AG-UI frames, in the words of seed 000 (the monitor's profile).
+
+| a stored event | frames |
+| --- | --- |
+| `run_started` | RUN_STARTED |
+| `run_finished`, `run_failed`, `run_cancelled` | RUN_FINISHED with `status` and `error` |
+| a message of user or agent | TEXT_MESSAGE_START, TEXT_MESSAGE_CONTENT, TEXT_MESSAGE_END |
+| `act`, `tool_call` | TOOL_CALL_START, TOOL_CALL_ARGS, TOOL_CALL_END |
+| `observe`, `tool_result` | TOOL_CALL_RESULT |
+| a state delta, on whatever event | STATE_DELTA, as RFC 6902 operations |
+| anything else | CUSTOM, named after the event's type |
+| a notification that is no stored event | RAW |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from cognizes.engine.database.documents import dump_json
+from cognizes.engine.models import Event, JsonObject, is_delete
+from cognizes.engine.pulse.live_hub import LiveHub
+from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
+
+logger = logging.getLogger(__name__)
+
+_WAITING_FRAMES = 64
+
+
+class AgUiEventType(StrEnum):
+    """The event types of the AG-UI protocol that the engine speaks."""
+
+    RUN_STARTED = "RUN_STARTED"
+    RUN_FINISHED = "RUN_FINISHED"
+    RUN_ERROR = "RUN_ERROR"
+    STEP_STARTED = "STEP_STARTED"
+    STEP_FINISHED = "STEP_FINISHED"
+    TEXT_MESSAGE_START = "TEXT_MESSAGE_START"
+    TEXT_MESSAGE_CONTENT = "TEXT_MESSAGE_CONTENT"
+    TEXT_MESSAGE_END = "TEXT_MESSAGE_END"
+    TOOL_CALL_START = "TOOL_CALL_START"
+    TOOL_CALL_ARGS = "TOOL_CALL_ARGS"
+    TOOL_CALL_END = "TOOL_CALL_END"
+    TOOL_CALL_RESULT = "TOOL_CALL_RESULT"
+    STATE_SNAPSHOT = "STATE_SNAPSHOT"
+    STATE_DELTA = "STATE_DELTA"
+    MESSAGES_SNAPSHOT = "MESSAGES_SNAPSHOT"
+    RAW = "RAW"
+    CUSTOM = "CUSTOM"
+
+
+@dataclass
+class AgUiEvent:
+    """One frame. `timestamp` is in milliseconds; `data` is flattened into the frame.
+
+    `sequence` is the number of the stored event whose last frame this is: whoever has it, has all up to that event.
+    """
+
+    type: AgUiEventType
+    run_id: str
+    timestamp: int
+    data: JsonObject = field(default_factory=dict)
+    sequence: int | None = None
+
+    def to_sse(self) -> str:
+        """The frame on the wire."""
+        frame = {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
+        return f"data: {dump_json(frame)}\n\n"
+
+
+class Subscribable(Protocol):
+    """What the bridge needs of a listener."""
+
+    async def subscribe(self, channel: str, callback: Callable[[str, str], Any]) -> None: ...
+
+    async def unsubscribe(self, channel: str) -> None: ...
+
+
+_ENDS_OF_RUNS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
+
+
+def frames_of(event: Event) -> list[AgUiEvent]:
+    """The frames of a stored event."""
+    moment = milliseconds(event.created_at)
+    frames = _content_frames(event)
+    if delta := event.actions.get("state_delta"):
+        frames.append((AgUiEventType.STATE_DELTA, {"delta": json_patch(delta)}))
+    made = [AgUiEvent(kind, event.run_id or "", moment, data) for kind, data in frames]
+    if made:
+        made[-1].sequence = event.sequence_num
+    return made
+
+
+def _content_frames(event: Event) -> list[tuple[AgUiEventType, JsonObject]]:
+    kind, content = event.event_type, event.content
+    if kind == "run_started":
+        return [(AgUiEventType.RUN_STARTED, {"threadId": event.thread_id})]
+    if kind in _ENDS_OF_RUNS:
+        error = {"error": content["error"]} if "error" in content else {}
+        status = {"threadId": event.thread_id, "status": _ENDS_OF_RUNS[kind]}
+        return [(AgUiEventType.RUN_FINISHED, status | error)]
+    if kind in ("act", "tool_call"):
+        return _tool_call_frames(event)
+    if kind in ("observe", "tool_result"):
+        result = content.get("observation", content.get("output", content))
+        answer = {"toolCallId": _tool_call_id(event), "content": dump_json(result), "role": "tool"}
+        return [(AgUiEventType.TOOL_CALL_RESULT, answer)]
+    role, text = message_role(event), message_text(content)
+    if role is not None and text is not None:
+        message = {"messageId": content.get("message_id") or event.id}
+        return [
+            (AgUiEventType.TEXT_MESSAGE_START, {**message, "role": role}),
+            (AgUiEventType.TEXT_MESSAGE_CONTENT, {**message, "delta": text}),
+            (AgUiEventType.TEXT_MESSAGE_END, message),
+        ]
+    if kind == "state_update":
+        return []
+    return [(AgUiEventType.CUSTOM, {"name": kind, "value": content})]
+
+
+def _tool_call_frames(event: Event) -> list[tuple[AgUiEventType, JsonObject]]:
+    call = {"toolCallId": _tool_call_id(event)}
+    name = str(event.content.get("tool_name") or event.content.get("name") or "")
+    arguments = event.content.get("tool_input", event.content.get("args", {}))
+    return [
+        (AgUiEventType.TOOL_CALL_START, {**call, "toolCallName": name}),
+        (AgUiEventType.TOOL_CALL_ARGS, {**call, "delta": dump_json(arguments)}),
+        (AgUiEventType.TOOL_CALL_END, call),
+    ]
+
+
+def _tool_call_id(event: Event) -> str:
+    return str(event.content.get("tool_call_id") or event.id)
+
+
+def json_patch(delta: JsonObject) -> list[JsonObject]:
+    """A state delta as RFC 6902 operations; `add` also replaces, so it fits new keys and old ones."""
+    operations: list[JsonObject] = []
+    for key, value in delta.items():
+        path = "/" + key.replace("~", "~0").replace("/", "~1")
+        operations.append(
+            {"op": "remove", "path": path} if is_delete(value) else {"op": "add", "path": path, "value": value}
+        )
+    return operations
+
+
+def milliseconds(moment: datetime | None) -> int:
+    """A moment as AG-UI counts time."""
+    return int((moment or datetime.now(UTC)).timestamp() * 1000)
+
+
+class PulseEventBridge:
+    """Turns notifications into frames for whoever follows a run.
+
+    With a hub, stored events are read back: in order, without gaps, from the run's first event on. Without one, a
+    notification is passed on as it came.
+    """
+
+    def __init__(self, listener: Subscribable, hub: LiveHub | None = None) -> None:
+        self._listener = listener
+        self._hub = hub
+        self._followers: dict[str, set[asyncio.Queue[AgUiEvent]]] = {}
+
+    async def start(self) -> None:
+        """Begins to hear the doorbell."""
+        await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
+
+    async def stop(self) -> None:
+        """Hears it no longer."""
+        await self._listener.unsubscribe(DEFAULT_CHANNEL)
+
+    async def subscribe(self, run_id: str, *, after: int = 0) -> AsyncGenerator[AgUiEvent, None]:
+        """The frames of a run, those that are there and those to come."""
+        frames: asyncio.Queue[AgUiEvent] = asyncio.Queue(_WAITING_FRAMES)
+        followers = self._followers.setdefault(run_id, set())
+        followers.add(frames)
+        pump = asyncio.create_task(self._pump(run_id, after, frames.put), name="bridge-pump")
+        try:
+            while True:
+                yield await frames.get()
+        finally:
+            pump.cancel()
+            followers.discard(frames)
+            if not followers:
+                self._followers.pop(run_id, None)
+
+    async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent], Awaitable[None]]) -> None:
+        if self._hub is None:
+            return
+        async for event in self._hub.follow_run(run_id, after=after):
+            for frame in frames_of(event):
+                await put(frame)
+
+    def _on_notification(self, _channel: str, text: str) -> None:
+        try:
+            payload = json.loads(text)
+        except ValueError:
+            return
+        if not isinstance(payload, dict) or not isinstance(run_id := payload.get("run_id"), str):
+            return
+        if self._hub is not None and isinstance(payload.get("sequence_num"), int):
+            return  # a stored event: the hub reads it back
+        for frames in self._followers.get(run_id, ()):
+            try:
+                frames.put_nowait(AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload}))
+            except asyncio.QueueFull:
+                logger.warning("a follower of run %s is too slow for notifications; one was left out", run_id)
