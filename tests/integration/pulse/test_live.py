@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -126,3 +127,29 @@ async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asy
     await write(engine, session, 1)
     assert await following == [1]
     assert isinstance(engine.listener, PgNotifyListener)
+
+
+async def test_a_deleted_thread_ends_the_stream(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await write(engine, session, 2)
+    following = asyncio.create_task(collect(engine.live(session), 99))
+    await asyncio.sleep(0.05)
+    await engine.sessions.delete(session)
+    assert await following == [1, 2]
+
+
+async def test_following_a_run_that_does_not_exist_yet(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    following = [asyncio.create_task(collect(engine.hub.follow_run("later"), 2)) for _ in range(2)]
+    abandoned = asyncio.create_task(collect(engine.hub.follow_run("never"), 1))
+    await asyncio.sleep(0.05)
+    await write(engine, session, 1)
+    async with engine.runs.start(session, run_id="later"):
+        pass
+    for task in following:
+        assert await task == [2, 3]
+    abandoned.cancel()
+    await asyncio.wait([abandoned])
+    del abandoned, following, task
+    gc.collect()
+    assert not dict(engine.hub._awaited_runs)

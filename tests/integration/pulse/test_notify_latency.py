@@ -42,9 +42,7 @@ class TestNotifyLatency:
         await listener.start()
         session = await engine.sessions.create("app", "user")
         for _ in range(100):
-            await asyncio.gather(
-                asyncio.sleep(0.01), engine.sessions.append(session, author="user", kind="message")
-            )
+            await asyncio.gather(asyncio.sleep(0.01), engine.sessions.append(session, author="user", kind="message"))
         await _until(lambda: len(heard) == 100)
         await listener.stop()
         assert heard == list(range(1, 101))

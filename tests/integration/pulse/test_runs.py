@@ -68,7 +68,7 @@ async def test_an_exception_fails_the_run_and_a_cancellation_cancels_it(engine: 
 async def test_an_illegal_move_changes_nothing(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.create(session)
-    with pytest.raises(IllegalTransitionError, match="pending.*completed"):
+    with pytest.raises(IllegalTransitionError, match=r"pending.*completed"):
         await engine.runs.finish(session.thread_id, run.id)
     with pytest.raises(IllegalTransitionError):
         await engine.runs.think(session.thread_id, run.id, "too early")

@@ -18,6 +18,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -166,7 +167,7 @@ class PulseEventBridge:
     def __init__(self, listener: Subscribable, hub: LiveHub | None = None) -> None:
         self._listener = listener
         self._hub = hub
-        self._followers: dict[str, set[asyncio.Queue[AgUiEvent]]] = {}
+        self._followers: dict[str, set[asyncio.Queue[AgUiEvent | None]]] = {}
 
     async def start(self) -> None:
         """Begins to hear the doorbell."""
@@ -178,25 +179,28 @@ class PulseEventBridge:
 
     async def subscribe(self, run_id: str, *, after: int = 0) -> AsyncGenerator[AgUiEvent, None]:
         """The frames of a run, those that are there and those to come."""
-        frames: asyncio.Queue[AgUiEvent] = asyncio.Queue(_WAITING_FRAMES)
+        frames: asyncio.Queue[AgUiEvent | None] = asyncio.Queue(_WAITING_FRAMES)
         followers = self._followers.setdefault(run_id, set())
         followers.add(frames)
         pump = asyncio.create_task(self._pump(run_id, after, frames.put), name="bridge-pump")
         try:
-            while True:
-                yield await frames.get()
+            while (frame := await frames.get()) is not None:
+                yield frame
         finally:
             pump.cancel()
             followers.discard(frames)
             if not followers:
                 self._followers.pop(run_id, None)
 
-    async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent], Awaitable[None]]) -> None:
+    async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent | None], Awaitable[None]]) -> None:
         if self._hub is None:
             return
-        async for event in self._hub.follow_run(run_id, after=after):
-            for frame in frames_of(event):
-                await put(frame)
+        async with aclosing(self._hub.follow_run(run_id, after=after)) as events:
+            async for event in events:
+                for frame in frames_of(event):
+                    await put(frame)
+        # The hub was closed or the thread deleted: there is nothing more to come.
+        await put(None)
 
     def _on_notification(self, _channel: str, text: str) -> None:
         try:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Any, TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import EngineError, NotFoundError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.event_log import EventLog, event_from_row
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, NotifyEvent, PgNotifyListener
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 1.5
 _RECENT_EVENTS = 256
 _PAGE = 500
+_RETRY_SECONDS = 0.2
+
+Result = TypeVar("Result")
 
 
 class _Channel:
@@ -47,6 +52,11 @@ class _Channel:
         self.moved.set()
         self.moved = asyncio.Event()
 
+    def end(self) -> None:
+        """Lets all subscriptions end."""
+        self.head = -1
+        self.moved.set()
+
     def recent_after(self, sequence: int) -> list[Event] | None:
         """The events after a sequence number, or None when they are too old to be remembered."""
         if not self.recent or (self.recent[0].sequence_num or 0) > sequence + 1:
@@ -62,7 +72,8 @@ class LiveHub:
         self._listener = listener
         self._log = EventLog(database)
         self._channels: dict[UUID, _Channel] = {}
-        self._awaited_runs: dict[str, asyncio.Event] = {}
+        # Held by those who wait: with the last of them the entry is gone.
+        self._awaited_runs: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._rung: set[UUID] = set()
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,8 +95,7 @@ class LiveHub:
         if self._tasks:
             await asyncio.wait(self._tasks)
         for channel in self._channels.values():
-            channel.head = -1
-            channel.moved.set()
+            channel.end()
         self._tasks = []
 
     async def follow(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -100,7 +110,9 @@ class LiveHub:
                     continue
                 events = channel.recent_after(cursor)
                 if events is None:
-                    events = await self._log.read(thread_id, after=cursor, limit=_PAGE)
+                    events = await _until_available(self._log.read, thread_id, after=cursor, limit=_PAGE)
+                    if not events:
+                        return  # the thread was deleted
                 for event in events:
                     cursor = event.sequence_num or cursor
                     yield event
@@ -119,11 +131,8 @@ class LiveHub:
         waiting = self._awaited_runs.setdefault(run_id, asyncio.Event())
         while True:
             waiting.clear()
-            found: UUID | None = await self._database.fetch_value("find_thread_of_run", run_id)
+            found: UUID | None = await _until_available(self._database.fetch_value, "find_thread_of_run", run_id)
             if found is not None:
-                self._awaited_runs.pop(run_id, None)
-                # Whoever waited for the same run looks for it as well.
-                waiting.set()
                 return found
             try:
                 await asyncio.wait_for(waiting.wait(), _SWEEP_SECONDS)
@@ -134,11 +143,15 @@ class LiveHub:
         """Looks how far every subscribed thread has come, whatever the doorbell said."""
         if not self._channels:
             return
-        for row in await self._database.fetch("read_thread_heads", list(self._channels)):
-            channel = self._channels.get(row["id"])
-            if channel is not None and row["last_sequence"] > channel.head and row["id"] not in self._rung:
+        looked_at = dict(self._channels)
+        rows = await self._database.fetch("read_thread_heads", list(looked_at))
+        heads = {row["id"]: row["last_sequence"] for row in rows}
+        for thread_id, channel in looked_at.items():
+            if thread_id not in heads:
+                channel.end()  # the thread was deleted
+            elif heads[thread_id] > channel.head and thread_id not in self._rung:
                 self.healed += 1
-                self._ring(row["id"])
+                self._ring(thread_id)
 
     async def _join(self, thread_id: UUID) -> _Channel:
         if thread_id not in self._channels:
@@ -205,3 +218,13 @@ class LiveHub:
                 await self.sweep()
             except EngineError as error:
                 logger.warning("the subscribed threads could not be looked at and will be: %s", error)
+
+
+async def _until_available(read: Callable[..., Awaitable[Result]], *arguments: Any, **named: Any) -> Result:
+    """Reads, and reads again while PostgreSQL is away: a subscription outlives a restart."""
+    while True:
+        try:
+            return await read(*arguments, **named)
+        except (DatabaseUnavailableError, PoolTimeoutError) as error:
+            logger.debug("a subscription waits for PostgreSQL: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
