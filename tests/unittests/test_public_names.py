@@ -2,11 +2,33 @@
 
 import cognizes.engine
 
-EXPORTED = """
-    DELETE AlreadyExistsError ConcurrencyConflictError ConflictError DatabaseError DatabaseUnavailableError
-    DuplicateEventError Engine EngineError Event IllegalTransitionError InvalidInputError LimitExceededError Message
-    MigrationError NotFoundError Page PastState PoolTimeoutError Run RunStatus Session Settings SetupError __version__
-""".split()
+EXPORTED = [
+    "DELETE",
+    "AlreadyExistsError",
+    "ConcurrencyConflictError",
+    "ConflictError",
+    "DatabaseError",
+    "DatabaseUnavailableError",
+    "DuplicateEventError",
+    "Engine",
+    "EngineError",
+    "Event",
+    "IllegalTransitionError",
+    "InvalidInputError",
+    "LimitExceededError",
+    "Message",
+    "MigrationError",
+    "NotFoundError",
+    "Page",
+    "PastState",
+    "PoolTimeoutError",
+    "Run",
+    "RunStatus",
+    "Session",
+    "Settings",
+    "SetupError",
+    "__version__",
+]
 
 
 def test_exported_names() -> None:

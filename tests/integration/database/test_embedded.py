@@ -58,7 +58,7 @@ async def test_kill_9_of_the_server_is_noticed_and_mended_while_writers_wait(dat
             await asyncio.sleep(0.5)
             before = postmaster(data_dir)
             os.kill(before, signal.SIGKILL)
-            while not EmbeddedPostgres(data_dir).is_running() or postmaster(data_dir) == before:  # noqa: ASYNC110
+            while not EmbeddedPostgres(data_dir).is_running() or postmaster(data_dir) == before:
                 await asyncio.sleep(0.05)
         await asyncio.wait_for(writing, 60)
         events = await engine.sessions.events(session)

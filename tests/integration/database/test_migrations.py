@@ -64,7 +64,7 @@ async def test_a_newer_schema_is_refused(connection: Any, empty_database_url: st
 async def test_an_edited_migration_is_refused(connection: Any) -> None:
     await migrator(connection).migrate()
     await connection.execute("UPDATE schema_migrations SET checksum = 'other' WHERE number = 1")
-    with pytest.raises(MigrationError, match="0001_pulse.sql was edited"):
+    with pytest.raises(MigrationError, match=r"0001_pulse\.sql was edited"):
         await migrator(connection).pending()
 
 

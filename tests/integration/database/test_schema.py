@@ -28,9 +28,7 @@ async def test_table(engine: Engine, table: str) -> None:
     assert await engine.database.pool.fetchval("SELECT to_regclass($1)::text", f"public.{table}") == table
 
 
-@pytest.mark.parametrize(
-    ("trigger", "table"), [("notify_event_insert", "events"), ("update_updated_at", "threads")]
-)
+@pytest.mark.parametrize(("trigger", "table"), [("notify_event_insert", "events"), ("update_updated_at", "threads")])
 async def test_trigger(engine: Engine, trigger: str, table: str) -> None:
     found = await engine.database.pool.fetchval(
         "SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid "

@@ -323,8 +323,7 @@ class TestBatches:
         async with pool.acquire() as stranger, stranger.transaction():
             await stranger.execute("SELECT FROM threads WHERE id = $1 FOR UPDATE", UUID(held.thread_id))
             waiting = [
-                asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}")))
-                for n in range(3)
+                asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}"))) for n in range(3)
             ]
             await asyncio.wait_for(
                 asyncio.gather(*(manager.append_event(session, event(delta={"n": 1})) for session in others)), 5

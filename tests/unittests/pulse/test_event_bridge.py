@@ -32,9 +32,24 @@ def test_the_frame_on_the_wire_is_exact() -> None:
 
 
 def test_every_type_that_was_asked_for_is_there() -> None:
-    asked = """RUN_STARTED RUN_FINISHED RUN_ERROR STEP_STARTED STEP_FINISHED TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT
-        TEXT_MESSAGE_END TOOL_CALL_START TOOL_CALL_ARGS TOOL_CALL_END STATE_SNAPSHOT STATE_DELTA MESSAGES_SNAPSHOT RAW
-        CUSTOM""".split()
+    asked = [
+        "RUN_STARTED",
+        "RUN_FINISHED",
+        "RUN_ERROR",
+        "STEP_STARTED",
+        "STEP_FINISHED",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "TOOL_CALL_START",
+        "TOOL_CALL_ARGS",
+        "TOOL_CALL_END",
+        "STATE_SNAPSHOT",
+        "STATE_DELTA",
+        "MESSAGES_SNAPSHOT",
+        "RAW",
+        "CUSTOM",
+    ]
     assert set(asked) <= {kind.value for kind in AgUiEventType}
     assert isinstance(AgUiEventType.RAW, str)
 
