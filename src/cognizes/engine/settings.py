@@ -59,7 +59,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
     development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
-    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_level: str = Field(
+        default="INFO", pattern="(?i)^(debug|info|warning|error)$", description="DEBUG, INFO, WARNING or ERROR."
+    )
     log_format: str = Field(default="text", pattern="^(text|json)$", description="text for people, json for machines.")
 
     @field_validator("data_dir")

@@ -308,7 +308,9 @@ async def test_health_version_and_docs(client: httpx.AsyncClient) -> None:
     version = (await client.get("/version")).json()
     assert int(version["postgresql"].split(".")[0]) >= 16
     document = (await client.get("/openapi.json")).json()
-    assert {tag for path in document["paths"].values() for method in path.values() for tag in method["tags"]} >= {"health", "sessions", "runs", "live", "debug"}  # fmt: skip
+    tags = {tag for path in document["paths"].values() for method in path.values() for tag in method["tags"]}
+    assert tags >= {"health", "sessions", "runs", "live", "debug"}
+    assert (await client.get("/")).headers["location"] == "/docs"
     assert (await client.get("/docs")).status_code == 200
 
 

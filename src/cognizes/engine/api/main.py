@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.responses import RedirectResponse
 
 from cognizes.engine.api.problems import add_problem_handlers
 from cognizes.engine.api.requests import BodyLimit, RequestContext
@@ -48,6 +49,10 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     add_problem_handlers(app)
     for part in (health, sessions, runs, live, debug):
         app.include_router(part.router)
+
+    @app.get("/", include_in_schema=False)
+    async def first_page() -> RedirectResponse:
+        return RedirectResponse("/docs")
 
     def body_limit() -> int:
         current: Engine = app.state.engine

@@ -29,7 +29,12 @@ def _development_only(engine: CurrentEngine) -> None:
         raise HTTPException(404, "test notifications are off (COGNIZES_DEVELOPMENT)")
 
 
-@router.get("/api/runs/{run_id}/events", summary="Follow a run", response_class=EventStream)
+@router.get(
+    "/api/runs/{run_id}/events",
+    summary="Follow a run",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Frames, for as long as you listen"}},
+)
 async def run_events(
     run_id: str,
     engine: CurrentEngine,

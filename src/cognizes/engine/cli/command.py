@@ -1,0 +1,58 @@
+"""The commands under one name, and how they end: 0 for success, 1 for a failure, 2 for a wrong use of the command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cognizes.engine.cli.configuration import config
+from cognizes.engine.cli.database_shell import psql
+from cognizes.engine.cli.doctor import doctor
+from cognizes.engine.cli.migration import migrate
+from cognizes.engine.cli.serve import serve
+from cognizes.engine.errors import EngineError
+from cognizes.engine.version import __version__
+
+app = typer.Typer(
+    name="cognizes",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    # What still ends in a traceback is a bug of ours; its frames hold URLs with passwords.
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(migrate)
+app.command()(config)
+app.command()(doctor)
+# `-h` is psql's word for the host here.
+app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cognizes-engine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def cognizes(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Cognizes Engine: sessions, state, events and memory of AI agents, on nothing but PostgreSQL.
+
+    Start with [bold]cognizes serve[/]. Without DATABASE_URL it brings a PostgreSQL of its own.
+    """
+
+
+def main() -> None:
+    """Runs the command that was typed."""
+    try:
+        app()
+    except EngineError as error:
+        typer.echo(f"cognizes: {error}", err=True)
+        sys.exit(1)

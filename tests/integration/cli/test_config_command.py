@@ -1,0 +1,113 @@
+"""`cognizes config`, `--version` and `--help`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cognizes.engine import Settings, __version__
+from cognizes.engine.cli.connection_urls import describe_url, hide_password
+from tests.integration.cli.running_command import Cognizes
+
+
+def test_every_setting_is_listed(cognizes: Cognizes) -> None:
+    shown = cognizes("config", COGNIZES_POOL_SIZE="33")
+    assert shown.returncode == 0, shown.stderr
+    for name in Settings.model_fields:
+        assert f"│ {name} " in shown.stdout
+    assert "COGNIZES_POOL_TIMEOUT" in shown.stdout
+    assert "│ 33 " in shown.stdout
+    assert "Seconds to wait for a free connection." in shown.stdout
+
+
+def test_machines_get_json(quick: Cognizes) -> None:
+    shown = quick("config", "--json", COGNIZES_POOL_SIZE="33")
+    settings = {setting["name"]: setting for setting in json.loads(shown.stdout)}
+    assert list(settings) == list(Settings.model_fields)
+    assert settings["pool_size"] == {
+        "name": "pool_size",
+        "variable": "COGNIZES_POOL_SIZE",
+        "value": 33,
+        "default": 10,
+        "description": "Connections to PostgreSQL per process.",
+    }
+    assert settings["data_dir"]["value"] == str(quick.data_dir)
+    assert settings["database_url"]["value"] is None
+
+
+def test_an_option_goes_before_the_environment(quick: Cognizes, tmp_path: Path) -> None:
+    shown = quick("config", "--json", "--data-dir", str(tmp_path), DATABASE_URL="postgresql://host/shop")
+    settings = {setting["name"]: setting["value"] for setting in json.loads(shown.stdout)}
+    assert settings["data_dir"] == str(tmp_path)
+    assert settings["database_url"] is None
+
+
+def test_passwords_are_not_shown(quick: Cognizes) -> None:
+    urls = {
+        "DATABASE_URL": "postgresql://ada:s3cret@db.example:5432/shop?password=s3cret",
+        "COGNIZES_LISTEN_URL": "postgresql://ada:12/s3cret@db.example/shop",
+    }
+    table, listed = quick("config", **urls), quick("config", "--json", **urls)
+    assert "s3cret" not in table.stdout + listed.stdout
+    assert "db.example:5432/shop" in table.stdout
+    settings = {setting["name"]: setting["value"] for setting in json.loads(listed.stdout)}
+    assert (settings["database_url"], settings["listen_url"]) == ("db.example:5432/shop", "***")
+
+
+def test_a_wrong_value_is_named(quick: Cognizes) -> None:
+    assert quick.fail("config", COGNIZES_PORT="abc").startswith("COGNIZES_PORT is 'abc'; input should be a valid int")
+
+
+def test_version(cognizes: Cognizes) -> None:
+    assert cognizes("--version").stdout == f"cognizes-engine {__version__}\n"
+
+
+def test_help_names_every_command(quick: Cognizes) -> None:
+    shown = quick("--help")
+    assert shown.returncode == 0
+    for command in ("serve", "migrate", "config", "doctor", "psql"):
+        assert f"│ {command} " in shown.stdout
+    assert quick("no-such-command").returncode == 2
+
+
+def test_the_web_framework_is_for_serve_only() -> None:
+    loaded = "import sys; import cognizes.engine.cli; print({'uvicorn', 'fastapi'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:pw@host:5432/shop", "host:5432/shop"),
+        ("postgres://host", "host"),
+        ("postgresql://ada:pw@one:1,two:2/shop", "one:1,two:2/shop"),
+        ("postgresql://ada:pw@[::1]:5432/shop", "[::1]:5432/shop"),
+        ("postgresql://ada:p@w@host/shop", "host/shop"),
+        ("postgresql://postgres@/shop?host=/run/postgresql", "/run/postgresql/shop"),
+        ("postgresql://ada:12/34@host/shop", "***"),
+        ("postgresql://ada:12?34@host/shop", "***"),
+        ("postgresql://ada:12#34@host/shop", "***"),
+        ("postgresql://host:123456/shop", "***"),
+        ("postgresql://host/shop?port=abc", "***"),
+        ("mysql://ada:pw@host/shop", "***"),
+    ],
+)
+def test_urls_without_passwords(url: str, shown: str) -> None:
+    assert describe_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("postgresql://ada:p%40w@host/shop?sslmode=require", "postgresql://ada@host/shop?sslmode=require", "p@w"),
+        ("postgresql://ada@host/shop?password=pw&a=b+c", "postgresql://ada@host/shop?a=b+c", "pw"),
+        ("postgresql://postgres@/shop?host=/run", "postgresql://postgres@/shop?host=/run", None),
+        ("postgresql:///shop", "postgresql:///shop", None),
+    ],
+)
+def test_psql_gets_the_password_apart(url: str, shown: str, password: str | None) -> None:
+    assert hide_password(url) == (shown, password)
