@@ -75,7 +75,6 @@ class Engine:
             parts.push_async_callback(self.listener.stop)
             await self.hub.start()
             parts.push_async_callback(self.hub.close)
-            await self.bridge.start()
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()

@@ -51,7 +51,7 @@ DELETE_JSON: Final[JsonObject] = {"$delete": True}
 
 def is_delete(value: object) -> bool:
     """Whether a value in a delta, as Python or as decoded JSON, asks for the key to go away."""
-    return value is DELETE or value == DELETE_JSON
+    return value is DELETE or (isinstance(value, dict) and len(value) == 1 and value.get("$delete") is True)
 
 
 @dataclass
@@ -60,6 +60,7 @@ class Session:
 
     `state` holds the effective state: plain keys of the session, `user:` and `app:` keys with their prefix.
     `thread_id` is the engine's own key; it equals `id` unless the caller chose a `session_id`.
+    `user_version` and `app_version` say which version of the wider scopes `state` shows; -1 when that is not known.
     """
 
     id: str
@@ -73,6 +74,8 @@ class Session:
     last_sequence: int = 0
     title: str | None = None
     metadata: JsonObject = field(default_factory=dict)
+    user_version: int = field(default=-1, compare=False)
+    app_version: int = field(default=-1, compare=False)
 
 
 @dataclass

@@ -48,7 +48,7 @@ class Settings(BaseSettings):
 
     max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
     max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
-    max_json_depth: int = Field(default=200, ge=8, le=900, description="Deepest nesting of JSON that is accepted.")
+    max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest nesting of JSON that is accepted.")
 
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
@@ -58,6 +58,13 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
+    agents: str = Field(
+        default="", description="Agents to serve, as package.module:agent, separated by commas; none means the demo."
+    )
+    demo_model: str | None = Field(
+        default=None, description="The Gemini model that drives the demo agent when GOOGLE_API_KEY is set."
+    )
+    shutdown_seconds: float = Field(default=5.0, ge=0, description="Seconds that runs may go on after a stop signal.")
     development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
     log_level: str = Field(
         default="INFO", pattern="(?i)^(debug|info|warning|error)$", description="DEBUG, INFO, WARNING or ERROR."

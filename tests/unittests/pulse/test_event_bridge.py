@@ -116,6 +116,17 @@ def test_an_unknown_kind_is_custom() -> None:
     assert (frame.type, frame.data) == ("CUSTOM", {"name": "skill_matched", "value": {"skill": "x"}})
 
 
+async def test_start_and_stop() -> None:
+    doorbell = Doorbell()
+    bridge = PulseEventBridge(doorbell)
+    await bridge.start()
+    await bridge.start()
+    assert set(doorbell.callbacks) == {"event_stream"}
+    await bridge.stop()
+    await bridge.stop()
+    assert not doorbell.callbacks
+
+
 class Doorbell:
     """A listener that is nothing but `subscribe` and `unsubscribe`."""
 
@@ -149,8 +160,7 @@ async def test_the_bridge_over_a_bare_doorbell() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert not bridge._followers
-    await bridge.stop()
-    assert not doorbell.callbacks
+    assert not doorbell.callbacks, "nobody follows, so nobody listens"
 
 
 async def test_a_follower_that_never_reads_costs_a_bounded_queue() -> None:

@@ -1,12 +1,16 @@
 """JSON text on its way into and out of PostgreSQL, with nothing lost.
 
-Three things that Python holds and JSONB refuses are kept: NUL characters, lone surrogates, and NaN or the infinities.
+Python holds what PostgreSQL's JSON refuses or changes. It is spelled differently there and comes back as it was:
 
-- `dump_json` writes for a `json` column, which keeps the text as it is, so only the floats need a spelling of ours:
-  ``{"$float": "NaN"}``.
-- `dump_jsonb` writes for a `jsonb` column: there the forbidden characters are also escaped, behind U+E000.
+| in Python | `json` column | `jsonb` column |
+| --- | --- | --- |
+| NaN, the infinities | `{"$float": "NaN"}` | `{"$float": "NaN"}` |
+| floats from 1e16 on, and -0.0 | as they are | `{"$float": "1e+23"}`, or they would come back as integers |
+| NUL characters | as `\\u0000` | escaped behind U+E000 |
+| lone surrogates | escaped behind U+E000 | escaped behind U+E000 |
+| a caller's own `{"$float": x}` | `{"$float": [x]}` | `{"$float": [x]}` |
 
-`load_json` and `load_jsonb` undo it. Documents without such values, nearly all, pay one scan of their text.
+Documents without such values, nearly all, pay a scan of their text.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 from cognizes.engine.errors import InvalidInputError
@@ -22,44 +25,60 @@ from cognizes.engine.models import DELETE, DELETE_JSON
 
 _ESCAPE = "\ue000"
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff\ue000]")
+_FORBIDDEN_IN_JSON = re.compile("[\ud800-\udfff\ue000]")
 _ESCAPED = re.compile("\ue000([0-9a-f]{4})")
-_FLOAT_MARK = '"$float"'
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_FLOAT = "$float"
+_ODD_IN_JSON = ('"$float"', _ESCAPE)
+_ODD_IN_JSONB = ('"$float"', "\\u0000", _ESCAPE, "e+", "-0.0")
+_FIRST_FLOAT_THAT_LOOKS_LIKE_AN_INTEGER = 1e16
 
 
 def dump_json(value: Any) -> str:
     """The text of a value for a `json` column."""
-    text = _dump(value, _PLAIN)
-    return text if _is_utf8(text) else _dump(value, _ASCII)
+    if value == {}:
+        return "{}"
+    text = _encode(value, _PLAIN)
+    if text is None or any(sign in text for sign in _ODD_IN_JSON) or not _is_utf8(text):
+        return _encode_spelled(value, _PLAIN, jsonb=False)
+    return text
 
 
 def dump_jsonb(value: Any) -> str:
     """The text of a value for a `jsonb` column."""
-    text = _dump(value, _PLAIN)
-    if "\\u0000" not in text and _ESCAPE not in text and _is_utf8(text):
-        return text
-    return _dump(_map_strings(value, _escape), _PLAIN)
+    text = _encode(value, _PLAIN)
+    if text is None or any(sign in text for sign in _ODD_IN_JSONB) or not _is_utf8(text):
+        return _encode_spelled(value, _PLAIN, jsonb=True)
+    return text
+
+
+def canonical_json(value: Any) -> str:
+    """The same text for the same value, whatever the order of its keys; 1, 1.0 and true are not the same."""
+    return _encode_spelled(value, _SORTED, jsonb=False)
 
 
 def load_json(text: str) -> Any:
     """The value of a `json` column's text."""
-    return json.loads(text, object_hook=_restore_float) if _FLOAT_MARK in text else json.loads(text)
+    value = json.loads(text, object_hook=_restore_float) if '"$float"' in text else json.loads(text)
+    return _unescape_strings(value) if _ESCAPE in text else value
 
 
-def load_jsonb(text: str) -> Any:
-    """The value of a `jsonb` column's text."""
-    value = load_json(text)
-    return _map_strings(value, _unescape) if _ESCAPE in text else value
+load_jsonb = load_json
+"""The value of a `jsonb` column's text: what is spelled differently there is restored by the same rules."""
 
 
 def escape_text(text: str) -> str:
-    """A string for a `text` column, which can hold neither NUL nor lone surrogates."""
-    return _escape(text) if _FORBIDDEN.search(text) else text
+    """A string for a `text` or `jsonb` column, which can hold neither NUL nor lone surrogates."""
+    return _FORBIDDEN.sub(_escape, text)
 
 
 def unescape_text(text: str) -> str:
     """Undoes `escape_text`."""
-    return _unescape(text) if _ESCAPE in text else text
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def text_bytes(text: str) -> int:
+    """How many bytes a text takes."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def check_depth(text: str, value: Any, limit: int) -> None:
@@ -79,19 +98,6 @@ def check_depth(text: str, value: Any, limit: int) -> None:
         level = below
 
 
-def _dump(value: Any, encoder: json.JSONEncoder) -> str:
-    try:
-        return encoder.encode(value)
-    except ValueError as error:
-        if "Out of range float" not in str(error):
-            raise InvalidInputError(f"this value is not JSON: {error}") from error
-        return _dump(_mark_floats(value), encoder)
-    except RecursionError as error:
-        raise InvalidInputError("JSON is nested too deeply; flatten it") from error
-    except TypeError as error:
-        raise InvalidInputError(f"this value is not JSON: {error}; convert it before appending") from error
-
-
 def _default(value: object) -> object:
     if value is DELETE:
         return DELETE_JSON
@@ -99,7 +105,75 @@ def _default(value: object) -> object:
 
 
 _PLAIN = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_default)
-_ASCII = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=_default)
+_SORTED = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_default, sort_keys=True)
+
+
+def _encode(value: Any, encoder: json.JSONEncoder) -> str | None:
+    """The text, or None when a float of the value has no place in JSON."""
+    try:
+        return encoder.encode(value)
+    except ValueError as error:
+        if "Out of range float" in str(error):
+            return None
+        raise InvalidInputError(f"this value is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidInputError("JSON is nested too deeply; flatten it") from error
+    except TypeError as error:
+        raise InvalidInputError(f"this value is not JSON: {error}; convert it before appending") from error
+
+
+def _encode_spelled(value: Any, encoder: json.JSONEncoder, *, jsonb: bool) -> str:
+    try:
+        spelled = _spell(value, jsonb=jsonb)
+    except RecursionError as error:
+        raise InvalidInputError("JSON is nested too deeply; flatten it") from error
+    text = _encode(spelled, encoder)
+    if text is None:
+        raise InvalidInputError("a key of this value is a number that JSON does not know")
+    return text
+
+
+def _spell(value: Any, *, jsonb: bool) -> Any:
+    if isinstance(value, str):
+        return _spell_text(value, jsonb=jsonb)
+    if isinstance(value, float):
+        return _spell_float(value, jsonb=jsonb)
+    if isinstance(value, dict):
+        if len(value) == 1 and _FLOAT in value:
+            return {_FLOAT: [_spell(value[_FLOAT], jsonb=jsonb)]}
+        return {
+            _spell_text(key, jsonb=jsonb) if isinstance(key, str) else key: _spell(item, jsonb=jsonb)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_spell(item, jsonb=jsonb) for item in value]
+    return value
+
+
+def _spell_text(text: str, *, jsonb: bool) -> str:
+    return (_FORBIDDEN if jsonb else _FORBIDDEN_IN_JSON).sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"{_ESCAPE}{ord(match[0]):04x}"
+
+
+def _spell_float(value: float, *, jsonb: bool) -> Any:
+    if not math.isfinite(value):
+        return {_FLOAT: "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    is_negative_zero = value == 0 and math.copysign(1, value) < 0
+    if jsonb and (abs(value) >= _FIRST_FLOAT_THAT_LOOKS_LIKE_AN_INTEGER or is_negative_zero):
+        return {_FLOAT: repr(value)}
+    return value
+
+
+def _restore_float(value: dict[str, Any]) -> Any:
+    if len(value) != 1 or _FLOAT not in value:
+        return value
+    spelled = value[_FLOAT]
+    if isinstance(spelled, list) and len(spelled) == 1:
+        return {_FLOAT: spelled[0]}
+    return float(spelled) if isinstance(spelled, str) else value
 
 
 def _is_utf8(text: str) -> bool:
@@ -112,35 +186,11 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _mark_floats(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
-    if isinstance(value, dict):
-        return {key: _mark_floats(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mark_floats(item) for item in value]
-    return value
-
-
-def _restore_float(value: dict[str, Any]) -> Any:
-    if len(value) == 1 and isinstance(name := value.get("$float"), str):
-        return _FLOATS.get(name, value)
-    return value
-
-
-def _escape(text: str) -> str:
-    return _FORBIDDEN.sub(lambda match: f"{_ESCAPE}{ord(match[0]):04x}", text)
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
-
-
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+def _unescape_strings(value: Any) -> Any:
     if isinstance(value, str):
-        return change(value)
+        return unescape_text(value)
     if isinstance(value, dict):
-        return {change(key) if isinstance(key, str) else key: _map_strings(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_strings(item, change) for item in value]
+        return {unescape_text(key): _unescape_strings(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unescape_strings(item) for item in value]
     return value

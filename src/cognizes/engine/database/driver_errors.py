@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import asyncpg
 
 from cognizes.engine.errors import (
+    AlreadyExistsError,
     ConflictError,
     DatabaseError,
     DatabaseUnavailableError,
@@ -85,6 +86,10 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
             return DatabaseError(f"the schema is not there or not current ({error}); run `cognizes migrate`")
     if isinstance(error, UNAVAILABLE):
         return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
+    if isinstance(error, asyncpg.ForeignKeyViolationError):
+        return NotFoundError("the thread was deleted meanwhile; nothing was stored")
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "messages_thread_id_id":
+        return AlreadyExistsError("the thread has a message of this message_id already; leave it out or choose another")
     if isinstance(error, _DATA):
         return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
     return DatabaseError(str(error))

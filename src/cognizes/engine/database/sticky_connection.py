@@ -27,15 +27,16 @@ class StickyConnection:
         self._database = database
         self._connection: PoolConnectionProxy[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._uses = 0
+        self._is_in_use = False
         self._releases: set[asyncio.Task[None]] = set()
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """All rows of a named query."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._uses += 1
         if self._connection is None:
             self._connection = await self._database.acquire()
+        self._is_in_use = True
         try:
             rows: list[asyncpg.Record] = await self._connection.fetch(self._database.queries[query], *arguments)
         except DRIVER_ERRORS as error:
@@ -46,18 +47,31 @@ class StickyConnection:
         except BaseException:
             self._give_back()
             raise
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._give_back)
+        finally:
+            self._is_in_use = False
+        if self._timer is None:
+            self._watch()
         return rows
+
+    def _watch(self) -> None:
+        # One timer for many uses: setting and cancelling one for each would cost as much as the JSON of an event.
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._give_back_if_idle, self._uses)
+
+    def _give_back_if_idle(self, uses_then: int) -> None:
+        if uses_then == self._uses and not self._is_in_use:
+            self._give_back()
+        else:
+            self._watch()
 
     async def close(self) -> None:
         """Gives the connection back now."""
-        if self._timer is not None:
-            self._timer.cancel()
         self._give_back()
         await asyncio.gather(*self._releases)
 
     def _give_back(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._connection is not None:
             task = asyncio.ensure_future(self._release(self._connection))
             self._releases.add(task)

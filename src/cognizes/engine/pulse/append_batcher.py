@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -40,12 +40,11 @@ class AppendItem:
     text: str | None
     message_id: str | None
     may_be_resent: bool
+    size: int
     expected_sequence: int | None = None
+    expected_user_version: int | None = None
+    expected_app_version: int | None = None
     moved_to: asyncio.Future[AppendAnswer] | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.content) + len(self.actions) + 200
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,9 +92,8 @@ class AppendBatcher:
 
     async def submit(self, item: AppendItem) -> AppendAnswer:
         """Stores an item, or says why not; returns after the commit."""
-        lane = self._lanes.get(item.thread_id)
-        if lane is not None and not lane.is_idle:
-            return await lane.submit(item)
+        if self._is_in_lane(item.thread_id):
+            return await self._lanes[item.thread_id].submit(item)
         answer = await self._groups.submit(item)
         return answer if item.moved_to is None else await item.moved_to
 
@@ -107,14 +105,34 @@ class AppendBatcher:
         await self._connection.close()
 
     async def _send_without_waiting(self, items: list[AppendItem]) -> list[AppendAnswer]:
+        if self._lanes and any(self._is_in_lane(item.thread_id) for item in items):
+            return await self._send_around_lanes(items)
         answers = await self._send(items, self._connection.fetch, wait=False)
         busy = [item for item, answer in zip(items, answers, strict=True) if answer.status == "busy"]
-        for item in busy:
+        self._move_to_lanes(busy)
+        return answers
+
+    async def _send_around_lanes(self, items: list[AppendItem]) -> list[AppendAnswer]:
+        """A batch that is sent again item by item may have opened a lane for the thread of a later item."""
+        held = [item for item in items if self._is_in_lane(item.thread_id)]
+        free = [item for item in items if not self._is_in_lane(item.thread_id)]
+        self._move_to_lanes(held)
+        answers = {id(item): _BUSY for item in held}
+        if free:
+            sent = await self._send_without_waiting(free)
+            answers |= {id(item): answer for item, answer in zip(free, sent, strict=True)}
+        return [answers[id(item)] for item in items]
+
+    def _move_to_lanes(self, items: list[AppendItem]) -> None:
+        for item in items:
             item.moved_to = self._open_lane(item.thread_id).enqueue(item)
         # What was submitted later for such a thread must not overtake: it waits in the lane too, behind.
-        for thread_id in {item.thread_id for item in busy}:
+        for thread_id in {item.thread_id for item in items}:
             self._groups.move_waiting(partial(_is_of, thread_id), self._lanes[thread_id])
-        return answers
+
+    def _is_in_lane(self, thread_id: UUID) -> bool:
+        lane = self._lanes.get(thread_id)
+        return lane is not None and not lane.is_idle
 
     def _open_lane(self, thread_id: UUID) -> GroupCommit[AppendItem, AppendAnswer]:
         if thread_id not in self._lanes:
@@ -138,23 +156,40 @@ class AppendBatcher:
 
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
-            return await fetch("append_event", *_single(items[0]), wait, *self._limits, items[0].expected_sequence)
+            (item,) = items
+            return await fetch("append_event", item.thread_id, *_fields(item), wait, *self._limits, *_expected(item))
+        if (twin := _place_of_twin(items)) is not None:
+            # An event that comes again in one batch must find the first one stored.
+            return await self._call(items[:twin], fetch, wait=wait) + await self._call(items[twin:], fetch, wait=wait)
         places: dict[UUID, int] = {}
         index = [places.setdefault(item.thread_id, len(places) + 1) for item in items]
-        sequences = [item.expected_sequence for item in items]
-        return await fetch("append_events", list(places), index, *_columns(items), wait, *self._limits, sequences)
+        fields, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
+        return await fetch("append_events", list(places), index, *fields, wait, *self._limits, *expected)
+
+
+_BUSY = AppendAnswer(status="busy", sequence_num=0, version=0, created_at=datetime.min.replace(tzinfo=UTC))
+
+
+def _place_of_twin(items: list[AppendItem]) -> int | None:
+    """Where the first event stands that is in the list already."""
+    seen: set[tuple[UUID, str]] = set()
+    for place, item in enumerate(items):
+        if (item.thread_id, item.event_id) in seen:
+            return place
+        seen.add((item.thread_id, item.event_id))
+    return None
 
 
 def _is_of(thread_id: UUID, item: AppendItem) -> bool:
     return item.thread_id == thread_id
 
 
-def _single(item: AppendItem) -> tuple[Any, ...]:
-    return (item.thread_id, *_fields(item))
+def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _columns(items: list[AppendItem]) -> tuple[list[Any], ...]:
-    return tuple(list(column) for column in zip(*map(_fields, items), strict=True))
+def _expected(item: AppendItem) -> tuple[int | None, int | None, int | None]:
+    return item.expected_sequence, item.expected_user_version, item.expected_app_version
 
 
 def _fields(item: AppendItem) -> tuple[Any, ...]:

@@ -168,17 +168,23 @@ class PulseEventBridge:
         self._listener = listener
         self._hub = hub
         self._followers: dict[str, set[asyncio.Queue[AgUiEvent | None]]] = {}
+        self._is_listening = False
 
     async def start(self) -> None:
         """Begins to hear the doorbell."""
-        await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
+        if not self._is_listening:
+            self._is_listening = True
+            await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
 
     async def stop(self) -> None:
         """Hears it no longer."""
-        await self._listener.unsubscribe(DEFAULT_CHANNEL)
+        if self._is_listening:
+            self._is_listening = False
+            await self._listener.unsubscribe(DEFAULT_CHANNEL)
 
     async def subscribe(self, run_id: str, *, after: int = 0) -> AsyncGenerator[AgUiEvent, None]:
-        """The frames of a run, those that are there and those to come."""
+        """The frames of a run, those that are there and those to come. The first follower starts the bridge."""
+        await self.start()
         frames: asyncio.Queue[AgUiEvent | None] = asyncio.Queue(_WAITING_FRAMES)
         followers = self._followers.setdefault(run_id, set())
         followers.add(frames)
@@ -191,6 +197,9 @@ class PulseEventBridge:
             followers.discard(frames)
             if not followers:
                 self._followers.pop(run_id, None)
+            if not self._followers:
+                # Nobody to tell: hearing every append of every process would cost each of them something.
+                await self.stop()
 
     async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent | None], Awaitable[None]]) -> None:
         if self._hub is None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
 from uuid import UUID
 
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, escape_text, load_json
+from cognizes.engine.database.documents import (
+    canonical_json,
+    check_depth,
+    dump_json,
+    dump_jsonb,
+    escape_text,
+    load_json,
+    text_bytes,
+)
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.models import MAX_NAME_BYTES, Event, JsonObject, new_id
 from cognizes.engine.pulse.append_batcher import AppendItem
@@ -38,12 +46,24 @@ def check_text(what: str, value: object) -> str:
     return value
 
 
+def check_object(what: str, value: object) -> JsonObject:
+    """Refuses what is not a JSON object."""
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{what} must be an object, not {type(value).__name__}")
+    return value
+
+
+def check_keys(what: str, value: object) -> JsonObject:
+    """Refuses what is not an object with text keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidInputError(f"{what} must be an object with text keys")
+    return dict(value)
+
+
 def state_delta(event: Event) -> ScopedDelta:
     """The event's state delta, taken apart by scope."""
-    delta = event.actions.get("state_delta") or {}
-    if not isinstance(delta, dict) or not all(isinstance(key, str) for key in delta):
-        raise InvalidInputError("state_delta must be an object with text keys")
-    return split_delta(delta)
+    delta = check_object("actions", event.actions).get("state_delta")
+    return split_delta(check_keys("state_delta", delta)) if delta is not None else ScopedDelta()
 
 
 def append_item(
@@ -56,11 +76,12 @@ def append_item(
     max_depth: int,
 ) -> AppendItem:
     """The item for the batcher. Checks everything that can be checked without the database."""
-    actions = event.actions
+    event_type = check_name("event_type", event.event_type)
+    content, actions = check_object("content", event.content), check_object("actions", event.actions)
     if delta.temp:
         actions = {**actions, "state_delta": without_temp(actions["state_delta"])}
     role = message_role(event)
-    text = message_text(event.content) if role else None
+    text = message_text(content) if role else None
     event_id = check_text("event id", event.id) or str(new_id())
     item = AppendItem(
         thread_id=thread_id,
@@ -68,9 +89,9 @@ def append_item(
         run_id=check_name("run_id", event.run_id) if event.run_id else None,
         invocation_id=check_text("invocation_id", event.invocation_id),
         author=check_text("author", event.author),
-        event_type=check_name("event_type", event.event_type),
-        content=dump_json(_object("content", event.content)),
-        actions=dump_json(_object("actions", actions)),
+        event_type=event_type,
+        content=dump_json(content),
+        actions=dump_json(actions),
         delta=dump_jsonb(delta.session) if delta.session else None,
         user_delta=dump_jsonb(delta.user) if delta.user else None,
         app_delta=dump_jsonb(delta.app) if delta.app else None,
@@ -79,18 +100,15 @@ def append_item(
         text=escape_text(text) if text is not None else None,
         message_id=_message_id(event) or event_id,
         may_be_resent=bool(event.id),
+        size=0,
     )
-    check_depth(item.content, event.content, max_depth)
-    check_depth(item.actions, event.actions, max_depth)
+    check_depth(item.content, content, max_depth)
+    check_depth(item.actions, actions, max_depth)
+    written = (item.event_id, item.invocation_id, item.author, item.content, item.actions)
+    item.size = sum(map(text_bytes, written))
     if item.size > max_bytes:
         raise LimitExceededError("the event", size=item.size, limit=max_bytes, setting="COGNIZES_MAX_EVENT_BYTES")
     return item
-
-
-def _object(what: str, value: object) -> JsonObject:
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"{what} must be an object, not {type(value).__name__}")
-    return value
 
 
 def _message_id(event: Event) -> str | None:
@@ -138,20 +156,11 @@ class EventLog:
 
 def same_event(item: AppendItem, stored: Event) -> bool:
     """Whether a resent event is the one that was stored, compared by value: key order does not matter."""
-
-    def parsed(text: str) -> Any:
-        return load_json(text)
-
     return (
         stored.author == item.author
         and stored.event_type == item.event_type
         and stored.invocation_id == item.invocation_id
         and stored.run_id == item.run_id
-        and _equal(stored.content, parsed(item.content))
-        and _equal(stored.actions, parsed(item.actions))
+        and canonical_json(stored.content) == canonical_json(load_json(item.content))
+        and canonical_json(stored.actions) == canonical_json(load_json(item.actions))
     )
-
-
-def _equal(left: Any, right: Any) -> bool:
-    # Through text, so that NaN equals itself.
-    return left == right or dump_jsonb(left) == dump_jsonb(right)

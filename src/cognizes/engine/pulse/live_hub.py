@@ -23,7 +23,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.event_log import EventLog, event_from_row
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, NotifyEvent, PgNotifyListener
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class LiveHub:
 
     async def start(self) -> None:
         """Begins to follow."""
-        self._listener.on_event(DEFAULT_CHANNEL, self._on_notification)
+        self._listener.tap(DEFAULT_CHANNEL, self._on_notification)
         self._listener.on_reconnect(self.sweep)
         self._tasks = [
             asyncio.create_task(self._read_back_forever(), name="live-read-back"),
@@ -169,15 +169,18 @@ class LiveHub:
         if not channel.subscribers and self._channels.get(thread_id) is channel:
             del self._channels[thread_id]
 
-    async def _on_notification(self, event: NotifyEvent) -> None:
-        if (awaited := self._awaited_runs.get(str(event.payload.get("run_id")))) is not None:
+    def _on_notification(self, text: str) -> None:
+        if not self._channels and not self._awaited_runs:
+            return
+        payload = parse_payload(text)
+        if (awaited := self._awaited_runs.get(str(payload.get("run_id")))) is not None:
             awaited.set()
         try:
-            thread_id = UUID(event.payload.get("thread_id", ""))
+            thread_id = UUID(payload.get("thread_id", ""))
         except (ValueError, TypeError, AttributeError):
             return
         channel = self._channels.get(thread_id)
-        sequence = event.payload.get("sequence_num")
+        sequence = payload.get("sequence_num")
         if channel is not None and (not isinstance(sequence, int) or sequence > channel.head):
             self._ring(thread_id)
 

@@ -57,6 +57,7 @@ class PgNotifyListener:
         self.reconnections = 0
         self._listeners: dict[str, list[EventCallback]] = {}
         self._text_listeners: dict[str, list[TextCallback]] = {}
+        self._taps: dict[str, list[Callable[[str], None]]] = {}
         self._reconnect_listeners: list[Reconnected] = []
         self._connection: asyncpg.Connection[Any] | None = None
         self._running = False
@@ -73,6 +74,11 @@ class PgNotifyListener:
     def on_event(self, channel: str, callback: EventCallback) -> None:
         """Registers an async callback for a channel."""
         self._listeners.setdefault(channel, []).append(callback)
+
+    def tap(self, channel: str, callback: Callable[[str], None]) -> None:
+        """Registers a plain function for a channel's payloads, called at once. It must be quick and must not raise:
+        every append of every process passes by here."""
+        self._taps.setdefault(channel, []).append(callback)
 
     def off_event(self, channel: str, callback: EventCallback) -> None:
         """Forgets a callback that `on_event` registered."""
@@ -180,7 +186,11 @@ class PgNotifyListener:
 
     def _handle_notification(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
         text = str(payload)
-        event = NotifyEvent(channel=channel, payload=_parse(text), received_at=datetime.now(UTC))
+        for tap in self._taps.get(channel, ()):
+            tap(text)
+        if not self._listeners.get(channel) and not self._text_listeners.get(channel):
+            return
+        event = NotifyEvent(channel=channel, payload=parse_payload(text), received_at=datetime.now(UTC))
         key = str(event.payload.get("thread_id", ""))
         if key in self._queues:
             self._queues[key].append((event, text))
@@ -210,7 +220,8 @@ class PgNotifyListener:
             logger.exception("a callback of the listener failed; the others go on")
 
 
-def _parse(text: str) -> JsonObject:
+def parse_payload(text: str) -> JsonObject:
+    """A payload as an object; what is none becomes `{"raw": text}`."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -46,7 +46,7 @@ class Runs:
     @asynccontextmanager
     async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[RunHandle]:
         """A running run for the length of a block: it ends completed, failed with the exception, or cancelled."""
-        run = await self.create(session, run_id=run_id, running=True)
+        run = await self._create_or_cancel(session, run_id)
         handle = RunHandle(self, UUID(run.thread_id), run.id)
         try:
             yield handle
@@ -58,6 +58,18 @@ class Runs:
             raise
         else:
             await self.finish(run.thread_id, run.id)
+
+    async def _create_or_cancel(self, session: Session, run_id: str | None) -> Run:
+        """A running run; one that was created while its caller was cancelled does not stay running."""
+        creating = asyncio.ensure_future(self.create(session, run_id=run_id, running=True))
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            await asyncio.wait([creating])
+            if creating.exception() is None:
+                run = creating.result()
+                await asyncio.shield(self.cancel(run.thread_id, run.id))
+            raise
 
     async def begin(self, thread_id: str | UUID, run_id: str) -> Run:
         """From pending to running."""

@@ -18,9 +18,9 @@ from cognizes.engine.database.documents import check_depth, dump_json, dump_json
 from cognizes.engine.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
-from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.event_log import check_keys, check_name, check_object, check_text
 from cognizes.engine.pulse.group_commit import GroupCommit
-from cognizes.engine.pulse.scopes import join_state, split_delta
+from cognizes.engine.pulse.scopes import apply_delta, join_state, split_delta
 from cognizes.engine.settings import Settings
 
 
@@ -59,6 +59,8 @@ def session_from_row(row: asyncpg.Record) -> Session:
         last_sequence=row["last_sequence"],
         title=row["title"],
         metadata=load_jsonb(row["metadata"]),
+        user_version=row["user_version"],
+        app_version=row["app_version"],
     )
 
 
@@ -97,7 +99,10 @@ class SessionStore:
     ) -> Session:
         """A new session at version 1. Prefixed keys of the state go to their scopes; `temp:` keys stay local."""
         thread_id = new_id()
-        delta = split_delta(state or {})
+        metadata = check_object("metadata", metadata if metadata is not None else {})
+        delta = split_delta(check_keys("state", state if state is not None else {}))
+        # What is to be deleted is not there from the beginning; in wider scopes it may be.
+        delta.session, delta.temp = apply_delta({}, delta.session), apply_delta({}, delta.temp)
         has_name = session_id is not None and check_text("session_id", session_id).strip()
         new = _NewSession(
             thread_id=thread_id,
@@ -105,7 +110,7 @@ class SessionStore:
             user_id=check_name("user_id", user_id),
             session_id=session_id if has_name and session_id else str(thread_id),
             title=check_text("title", title) if title else None,
-            metadata=dump_jsonb(metadata or {}),
+            metadata=dump_jsonb(metadata),
             state=dump_jsonb(delta.session) if delta.session else None,
             user_delta=dump_jsonb(delta.user) if delta.user else None,
             app_delta=dump_jsonb(delta.app) if delta.app else None,
@@ -130,7 +135,9 @@ class SessionStore:
             updated_at=row["created_at"],
             thread_id=str(thread_id),
             title=new.title,
-            metadata=dict(metadata or {}),
+            metadata=dict(metadata),
+            user_version=row["user_version"] or 0,
+            app_version=row["app_version"] or 0,
         )
 
     async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
@@ -168,6 +175,8 @@ class SessionStore:
         with_state: bool = True,
     ) -> Page[Session]:
         """Newest activity first, a page at a time."""
+        if limit < 1:
+            raise InvalidInputError("a page has at least one item; raise the limit")
         updated_at, thread_id = _decode_cursor(cursor) if cursor else (None, None)
         rows = await self._database.fetch(
             "list_sessions",
@@ -188,7 +197,7 @@ class SessionStore:
         if title is None and metadata is None:
             raise InvalidInputError("nothing to change; give a title or metadata")
         content: JsonObject = {} if title is None else {"title": check_text("title", title)}
-        content |= {} if metadata is None else {"metadata": metadata}
+        content |= {} if metadata is None else {"metadata": check_object("metadata", metadata)}
         found = await self._database.fetch_value(
             "change_session",
             thread_uuid(thread_id),
@@ -211,7 +220,7 @@ class SessionStore:
             "fork_session",
             thread_uuid(thread_id),
             fork_id,
-            check_text("session_id", session_id) if session_id else str(fork_id),
+            session_id if session_id and check_text("session_id", session_id).strip() else str(fork_id),
             past.sequence_num if past else None,
             dump_jsonb(session_state) if session_state is not None else None,
             past.version if past else None,

@@ -10,18 +10,19 @@ import copy
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import ConcurrencyConflictError, DuplicateEventError, NotFoundError
+from cognizes.engine.errors import ConcurrencyConflictError, DuplicateEventError, InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, Session, new_id
 from cognizes.engine.pulse import scopes
 from cognizes.engine.pulse.append_batcher import AppendAnswer, AppendBatcher, AppendItem
-from cognizes.engine.pulse.event_log import EventLog, append_item, same_event, state_delta
-from cognizes.engine.pulse.scopes import ScopedDelta, apply_delta
+from cognizes.engine.pulse.event_log import EventLog, append_item, check_keys, same_event, state_delta
+from cognizes.engine.pulse.scopes import ScopedDelta, apply_delta, without_temp
 from cognizes.engine.pulse.session_store import SessionStore
 from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.settings import Settings
@@ -101,11 +102,14 @@ class StateManager:
         With a delta, `ConcurrencyConflictError` when the session is not at the version this object carries.
         The same event (id and content) again is stored once and answered the same.
         """
+        return await self._append_in_turn(session, event, exact=False)
+
+    async def _append_in_turn(self, session: Session, event: Event, *, exact: bool) -> Event:
         delta = state_delta(event)
         if delta.is_stored or self._object_turns.is_taken(id(session)):
             async with self._object_turns.take(id(session)):
-                return await self._append(session, event, delta)
-        return await self._append(session, event, delta)
+                return await self._append(session, event, delta, exact=exact)
+        return await self._append(session, event, delta, exact=exact)
 
     async def append_to_thread(
         self,
@@ -123,18 +127,24 @@ class StateManager:
         item = self._item(event, delta, thread_id=thread_id, expected_version=expected_version)
         item.expected_sequence = expected_sequence
         answer = await self._batcher.submit(item)
-        await self._check(answer, item)
+        if answer.status != "stored":
+            await self._explain(answer, item)
         _fill(event, item, answer)
         return answer.status == "stored"
 
-    async def _append(self, session: Session, event: Event, delta: ScopedDelta) -> Event:
+    async def _append(self, session: Session, event: Event, delta: ScopedDelta, *, exact: bool) -> Event:
         thread_id = await self.sessions.find_thread(session)
         expected = session.version if delta.is_stored else None
         item = self._item(event, delta, thread_id=thread_id, expected_version=expected)
+        if exact:
+            # The thread's version says nothing of wider scopes: other threads write them too.
+            item.expected_user_version = session.user_version if delta.user else None
+            item.expected_app_version = session.app_version if delta.app else None
         answer = await self._batcher.submit(item)
-        await self._check(answer, item)
+        if answer.status != "stored":
+            await self._explain(answer, item)
         _fill(event, item, answer)
-        _advance(session, event, delta, answer)
+        _advance(session, event, delta, answer, exact=exact)
         return event
 
     def _item(self, event: Event, delta: ScopedDelta, *, thread_id: UUID, expected_version: int | None) -> AppendItem:
@@ -147,7 +157,8 @@ class StateManager:
             max_depth=self._settings.max_json_depth,
         )
 
-    async def _check(self, answer: AppendAnswer, item: AppendItem) -> None:
+    async def _explain(self, answer: AppendAnswer, item: AppendItem) -> None:
+        """Raises what the status means; returns when the stored event is the one that was sent."""
         match answer.status:
             case "missing":
                 raise NotFoundError(f"there is no thread {item.thread_id}; it was deleted or never created")
@@ -156,7 +167,9 @@ class StateManager:
                 raise ConcurrencyConflictError(expected=item.expected_version, actual=answer.version)
             case "duplicate":
                 stored = await self.events.find(item.thread_id, item.event_id)
-                if stored is None or not same_event(item, stored):
+                if stored is None:
+                    raise NotFoundError(f"there is no thread {item.thread_id}; it was deleted meanwhile")
+                if not same_event(item, stored):
                     raise DuplicateEventError(
                         f"event {item.event_id!r} is in the thread already, with another content; "
                         "the stored one is kept: send the new one under an id of its own"
@@ -169,15 +182,18 @@ class StateManager:
     ) -> Session:
         """Changes state by a delta, or by a function of the fresh state that returns one; retries conflicts.
 
-        With a function the change is exact: N concurrent increments end at N. Tasks of this process take turns per
-        thread, so that only other processes can be in the way.
+        With a function the change is exact, in every scope that it writes: N concurrent increments end at N. Tasks of
+        this process take turns per thread, so that mostly other processes can be in the way.
         """
+        if max_retries < 1:
+            raise InvalidInputError("max_retries must be at least 1")
         thread_id = await self.sessions.find_thread(session)
         async with self._thread_turns.take(thread_id):
             self._catch_up(session, thread_id)
             for attempt in range(max_retries):
                 try:
-                    await self.append_event(session, await self._state_update(session, change))
+                    event = await self._state_update(session, change)
+                    await self._append_in_turn(session, event, exact=callable(change))
                     break
                 except ConcurrencyConflictError:
                     if attempt == max_retries - 1:
@@ -185,7 +201,7 @@ class StateManager:
                 await asyncio.sleep(random.uniform(0, 0.002 * min(2**attempt, 64)))  # noqa: S311 - jitter
                 await self.refresh(session)
             if self._thread_turns.is_awaited(thread_id):
-                self._newest[thread_id] = copy.copy(session)
+                self._newest[thread_id] = replace(session, state=without_temp(session.state))
             else:
                 self._newest.pop(thread_id, None)
         return session
@@ -214,7 +230,7 @@ class StateManager:
             invocation_id=str(new_id()),
             author="system",
             event_type="state_update",
-            actions={"state_delta": dict(delta)},
+            actions={"state_delta": check_keys("a change of state", delta)},
         )
 
     def parse_state_prefix(self, key: str) -> tuple[str, str]:
@@ -250,12 +266,16 @@ def _fill(event: Event, item: AppendItem, answer: AppendAnswer) -> None:
     event.version = answer.version
 
 
-def _advance(session: Session, event: Event, delta: ScopedDelta, answer: AppendAnswer) -> None:
+def _advance(session: Session, event: Event, delta: ScopedDelta, answer: AppendAnswer, *, exact: bool) -> None:
     """Moves the local session to where the append left the stored one, if it is known to have been there before."""
     if delta.is_stored and answer.version == session.version + 1:
         session.state = apply_delta(session.state, event.actions["state_delta"])
         session.version = answer.version
+        if delta.user:
+            session.user_version = session.user_version + 1 if exact else -1
+        if delta.app:
+            session.app_version = session.app_version + 1 if exact else -1
     elif delta.temp:
         session.state = apply_delta(session.state, {f"temp:{key}": value for key, value in delta.temp.items()})
     session.last_sequence = max(session.last_sequence, answer.sequence_num)
-    session.updated_at = answer.created_at
+    session.updated_at = max(session.updated_at or answer.created_at, answer.created_at)

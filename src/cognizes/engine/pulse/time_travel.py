@@ -44,13 +44,15 @@ class TimeTravel:
         return version
 
     async def _replay(self, thread_id: UUID, sequence: int) -> PastState:
+        rows = await self._database.fetch("read_past", thread_id, sequence)
+        if not any(row["kind"] == "thread" for row in rows):
+            raise NotFoundError(f"there is no thread {thread_id}")
         session: JsonObject = {}
         user: JsonObject = {}
         app: JsonObject = {}
-        rows = await self._database.fetch("read_past", thread_id, sequence)
         version = 1
-        # `kind` sorts app, delta, snapshot, user; the snapshot must come before the deltas.
-        for row in sorted(rows, key=lambda row: (row["kind"] == "delta", row["version"])):
+        # The snapshot has the version of the last delta before it, so by version everything is in its order.
+        for row in rows:
             match row["kind"]:
                 case "snapshot":
                     session = load_jsonb(row["document"])

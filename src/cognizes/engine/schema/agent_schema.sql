@@ -20,20 +20,24 @@ CREATE TABLE IF NOT EXISTS "public".schema_migrations (
 CREATE EXTENSION IF NOT EXISTS vector;
 
 -- threads: one conversation. `version` counts changes of state, `last_sequence` counts events.
--- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update.
+-- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update. A state is stored
+-- uncompressed: compressing a large one anew would cost two thirds of every append that changes a key of it.
 CREATE TABLE IF NOT EXISTS "public".threads (
     id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     app_name       text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
     user_id        text NOT NULL CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
     session_id     text NOT NULL,
     title          text,
-    state          jsonb NOT NULL DEFAULT '{}',
+    state          jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version        bigint NOT NULL DEFAULT 1,
     last_sequence  bigint NOT NULL DEFAULT 0,
     metadata       jsonb NOT NULL DEFAULT '{}',
+    began_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 80);
+
+COMMENT ON COLUMN "public".threads.began_at IS 'The moment of its sequence number 0; a fork has that of its source.';
 
 -- Ids are text of any length, an index key is not: the digest stands for the text.
 CREATE UNIQUE INDEX IF NOT EXISTS threads_app_user_session ON "public".threads (app_name, user_id, md5(session_id));
@@ -120,7 +124,7 @@ CREATE INDEX IF NOT EXISTS idx_snapshots_sequence ON "public".snapshots (thread_
 CREATE TABLE IF NOT EXISTS "public".user_states (
     user_id     text NOT NULL,
     app_name    text NOT NULL,
-    state       jsonb NOT NULL DEFAULT '{}',
+    state       jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version     bigint NOT NULL DEFAULT 0,
     updated_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (user_id, app_name)
@@ -130,7 +134,7 @@ CREATE INDEX IF NOT EXISTS idx_user_states_state ON "public".user_states USING g
 
 CREATE TABLE IF NOT EXISTS "public".app_states (
     app_name    text PRIMARY KEY,
-    state       jsonb NOT NULL DEFAULT '{}',
+    state       jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version     bigint NOT NULL DEFAULT 0,
     updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -171,7 +175,7 @@ CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0001_pulse.sql', 1, '4338dab467982420c640bbec4e62bd66c0d938be84de3b44e0b7d860363455dd', '0.1.0')
+VALUES ('0001_pulse.sql', 1, 'a5fe0ac764682417af4927bf1dc45924556453411b9a75ae4bae96a4ba9b62e8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 10_notify_event_insert.sql
@@ -307,79 +311,106 @@ VALUES ('20_merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b8
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 21_merge_user_state.sql
--- Applies a delta to a user's state and records it. The caller holds the thread's lock; this takes the user's.
+-- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
 CREATE OR REPLACE FUNCTION "public".merge_user_state(
-    p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_max_bytes integer
+    p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz,
+    p_max_bytes integer
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
     v_size integer;
 BEGIN
-    INSERT INTO "public".user_states AS s (user_id, app_name, state, version)
-    VALUES (p_user_id, p_app_name, "public".merge_state('{}', p_delta), 1)
-    ON CONFLICT (user_id, app_name) DO UPDATE
-        SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = clock_timestamp()
+    UPDATE "public".user_states s
+       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
+     WHERE s.user_id = p_user_id AND s.app_name = p_app_name
     RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
     PERFORM "public".refuse_large_state('user', v_size, p_max_bytes);
     INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
-    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, clock_timestamp());
+    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('21_merge_user_state.sql', 0, '4630e9b0c371d1f2ab2127be4941b24d12d3700c2aa0c7a890c9a6948bf3b04d', '0.1.0')
+VALUES ('21_merge_user_state.sql', 0, 'ab1f10d578087e363cfc7de61a985f04afb0f2f2ba814865f435344239c46edd', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 22_merge_app_state.sql
--- Applies a delta to an app's state and records it. The caller holds the thread's lock; this takes the app's.
+-- Applies a delta to an app's state and records it. The caller holds the lock that `lock_scopes` takes.
 CREATE OR REPLACE FUNCTION "public".merge_app_state(
-    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_max_bytes integer
+    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz, p_max_bytes integer
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
     v_size integer;
 BEGIN
-    INSERT INTO "public".app_states AS s (app_name, state, version)
-    VALUES (p_app_name, "public".merge_state('{}', p_delta), 1)
-    ON CONFLICT (app_name) DO UPDATE
-        SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = clock_timestamp()
+    UPDATE "public".app_states s
+       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
+     WHERE s.app_name = p_app_name
     RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
     PERFORM "public".refuse_large_state('app', v_size, p_max_bytes);
     INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
-    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, clock_timestamp());
+    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, p_at);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('22_merge_app_state.sql', 0, '8b3c6b6842c19b1bc8d9e9562330fdfaf37351f53f5d4e38bbc23b7366ee9c63', '0.1.0')
+VALUES ('22_merge_app_state.sql', 0, '15e2da973c54048c2a2683fe87ef2513435d9ef03b0ed29e1313648429f4d836', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 23_lock_scopes.sql
--- Locks the user and app states that a batch will change, users before apps, each in the order of their keys.
--- Item i belongs to the thread p_app_names[p_index[i]], p_user_ids[p_index[i]].
+-- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
+-- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
+-- A moment taken after this is later than every earlier write to those states: time travel relies on it.
 CREATE OR REPLACE FUNCTION "public".lock_scopes(
     p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(array_remove(p_user_deltas, NULL)) > 0 THEN
+        INSERT INTO "public".user_states (user_id, app_name)
+        SELECT DISTINCT p_user_ids[item.owner], p_app_names[item.owner]
+          FROM unnest(p_index, p_user_deltas) AS item (owner, delta)
+         WHERE item.delta IS NOT NULL AND p_user_ids[item.owner] IS NOT NULL
+         ORDER BY 1, 2
+        ON CONFLICT DO NOTHING;
         PERFORM FROM "public".user_states s
           WHERE (s.user_id, s.app_name) IN (
-                SELECT p_user_ids[item.thread], p_app_names[item.thread]
-                  FROM unnest(p_index, p_user_deltas) AS item (thread, delta) WHERE item.delta IS NOT NULL)
+                SELECT p_user_ids[item.owner], p_app_names[item.owner]
+                  FROM unnest(p_index, p_user_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
           ORDER BY s.user_id, s.app_name FOR UPDATE;
     END IF;
     IF cardinality(array_remove(p_app_deltas, NULL)) > 0 THEN
+        INSERT INTO "public".app_states (app_name)
+        SELECT DISTINCT p_app_names[item.owner]
+          FROM unnest(p_index, p_app_deltas) AS item (owner, delta)
+         WHERE item.delta IS NOT NULL AND p_app_names[item.owner] IS NOT NULL
+         ORDER BY 1
+        ON CONFLICT DO NOTHING;
         PERFORM FROM "public".app_states s
           WHERE s.app_name IN (
-                SELECT p_app_names[item.thread]
-                  FROM unnest(p_index, p_app_deltas) AS item (thread, delta) WHERE item.delta IS NOT NULL)
+                SELECT p_app_names[item.owner]
+                  FROM unnest(p_index, p_app_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
           ORDER BY s.app_name FOR UPDATE;
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('23_lock_scopes.sql', 0, '257ce00b6f4a8f425259a88faa8e87dc396a43f19ebe0bc8fa6087fe65e1d404', '0.1.0')
+VALUES ('23_lock_scopes.sql', 0, 'f3f7a6af8db5705b26c8c8b98272992f2fac3aa726ac75ca0e0e59574a08b626', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 24_scopes_changed.sql
+-- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
+CREATE OR REPLACE FUNCTION "public".scopes_changed(
+    p_app_name text, p_user_id text, p_expected_user_version bigint, p_expected_app_version bigint
+) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT p_expected_user_version <> coalesce(
+               (SELECT version FROM "public".user_states WHERE user_id = p_user_id AND app_name = p_app_name), 0)
+        OR p_expected_app_version <> coalesce(
+               (SELECT version FROM "public".app_states WHERE app_name = p_app_name), 0)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('24_scopes_changed.sql', 0, '21de6b04d6a0f09f861c739c8e173202581e03f7879ecc460f8c9f051a3cb0d5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 30_take_snapshot.sql
@@ -403,7 +434,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- conflict fails nobody else:
 --   stored     the event is in the log
 --   duplicate  an event of this id is there already; the caller compares the contents
---   conflict   the thread's version is not the expected one, or the conversation went on after the expected
+--   conflict   the thread's version, or that of a wider scope, is not the expected one, or the conversation went on after the expected
 --              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
 --   busy       without p_wait only: somebody else holds the thread now
@@ -428,6 +459,8 @@ CREATE OR REPLACE FUNCTION "public".append_event(
     p_snapshot_every integer,
     p_max_state_bytes integer,
     p_expected_sequence bigint DEFAULT NULL,
+    p_expected_user_version bigint DEFAULT NULL,
+    p_expected_app_version bigint DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -468,8 +501,14 @@ BEGIN
         END IF;
     END IF;
 
+    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
+        PERFORM "public".lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
+                                     ARRAY[p_app_delta::text]);
+    END IF;
     IF p_expected_version <> version
-       OR p_expected_sequence < sequence_num
+       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND "public".scopes_changed(
+              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
+       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
           AND "public".has_conversation_after(p_thread_id, p_expected_sequence) THEN
         status := 'conflict';
         RETURN;
@@ -496,10 +535,11 @@ BEGIN
     END IF;
     IF p_user_delta IS NOT NULL THEN
         PERFORM "public".merge_user_state(
-            v_app_name, v_user_id, p_user_delta, p_thread_id, sequence_num, p_max_state_bytes);
+            v_app_name, v_user_id, p_user_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
     IF p_app_delta IS NOT NULL THEN
-        PERFORM "public".merge_app_state(v_app_name, p_app_delta, p_thread_id, sequence_num, p_max_state_bytes);
+        PERFORM "public".merge_app_state(
+            v_app_name, p_app_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
 
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
@@ -519,7 +559,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('40_append_event.sql', 0, '9b46de11cface3bbd542d2fb3da87d16dc6812d59739fd67b6355109a12b419a', '0.1.0')
+VALUES ('40_append_event.sql', 0, '447958089cb9467dbcf9b3b9aa852eab8c6a672801d1821848d9596ce36888c3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 41_append_events.sql
@@ -549,7 +589,9 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_wait boolean,
     p_snapshot_every integer,
     p_max_state_bytes integer,
-    p_expected_sequences bigint[] DEFAULT NULL
+    p_expected_sequences bigint[] DEFAULT NULL,
+    p_expected_user_versions bigint[] DEFAULT NULL,
+    p_expected_app_versions bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -590,9 +632,11 @@ BEGIN
     PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
 
     v_now := clock_timestamp();
-    v_times := array_fill(v_now, ARRAY[v_items]);
+    v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
     FOR i IN 1 .. v_items LOOP
         t := p_thread_index[i];
+        -- No two events of a batch at one moment: time travel tells them apart by it.
+        v_times[i] := v_now + i * interval '1 microsecond';
         IF v_sequences[t] IS NULL THEN
             v_statuses[i] := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_threads[t])
                                   THEN 'busy' ELSE 'missing' END;
@@ -612,7 +656,10 @@ BEGIN
         END IF;
         -- What this batch has said so far is not in the table yet: v_spoken knows it.
         IF p_expected_versions[i] <> v_versions[t]
-           OR p_expected_sequences[i] < v_sequences[t]
+           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
+              AND "public".scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
+                                          p_expected_app_versions[i])
+           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
               AND (p_expected_sequences[i] < v_spoken[t]
                    OR "public".has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
             v_statuses[i] := 'conflict';
@@ -630,11 +677,11 @@ BEGIN
         END IF;
         IF p_user_deltas[i] IS NOT NULL THEN
             PERFORM "public".merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
-                                              v_sequences[t], p_max_state_bytes);
+                                              v_sequences[t], v_times[i], p_max_state_bytes);
         END IF;
         IF p_app_deltas[i] IS NOT NULL THEN
             PERFORM "public".merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
-                                             p_max_state_bytes);
+                                             v_times[i], p_max_state_bytes);
         END IF;
         IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
             v_versions[t] := v_versions[t] + 1;
@@ -668,18 +715,20 @@ BEGIN
                                  content, actions, version, changes_state, created_at)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
            item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
-           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, v_now
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at
       FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
-                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses)
+                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses,
+                  v_times)
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
-                    app_delta, sequence_num, version, status)
+                    app_delta, sequence_num, version, status, created_at)
      WHERE item.status = 'stored';
     IF v_has_messages THEN
         INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],
-               item.role, item.body, v_now
-          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses)
-               AS item (thread, event_id, role, body, message_id, sequence_num, status)
+               item.role, item.body, item.created_at
+          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses,
+                      v_times)
+               AS item (thread, event_id, role, body, message_id, sequence_num, status, created_at)
          WHERE item.status = 'stored' AND item.role IS NOT NULL;
     END IF;
     PERFORM "public".take_snapshot(id) FROM unnest(v_snapshots) AS due (id);
@@ -689,7 +738,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '151de7e923c311d95856770a22e6f1819f34f83b702e66ecc3c01b67def6aef4', '0.1.0')
+VALUES ('41_append_events.sql', 0, '0b4a9683ee5d13502c293ef0376285cae69a003f0419b96d45a77fe1399a51d8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql
@@ -706,22 +755,17 @@ CREATE OR REPLACE FUNCTION "public".create_sessions(
     p_user_deltas text[],
     p_app_deltas text[],
     p_max_state_bytes integer
-) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text)
+) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text,
+                 user_version bigint, app_version bigint)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_item record;
+    v_now timestamptz;
 BEGIN
-    -- One order for all locks on wider scopes, so that two batches never wait for each other in a circle.
-    PERFORM FROM "public".user_states s
-      WHERE (s.user_id, s.app_name) IN (
-            SELECT item.user_id, item.app_name FROM unnest(p_user_ids, p_app_names, p_user_deltas)
-                AS item (user_id, app_name, delta) WHERE item.delta IS NOT NULL)
-      ORDER BY s.user_id, s.app_name FOR UPDATE;
-    PERFORM FROM "public".app_states s
-      WHERE s.app_name IN (
-            SELECT item.app_name FROM unnest(p_app_names, p_app_deltas) AS item (app_name, delta)
-             WHERE item.delta IS NOT NULL)
-      ORDER BY s.app_name FOR UPDATE;
+    PERFORM "public".lock_scopes(
+        ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
+        p_app_deltas);
+    v_now := clock_timestamp();
 
     FOR v_item IN
         SELECT * FROM unnest(
@@ -731,11 +775,11 @@ BEGIN
     LOOP
         status := 'created';
         thread_id := v_item.thread_id;
-        user_state := NULL;
-        app_state := NULL;
-        INSERT INTO "public".threads AS t (id, app_name, user_id, session_id, title, metadata, state)
+        v_now := v_now + interval '1 microsecond';
+        INSERT INTO "public".threads AS t (id, app_name, user_id, session_id, title, metadata, state, began_at,
+                                           created_at, updated_at)
         VALUES (v_item.thread_id, v_item.app_name, v_item.user_id, v_item.session_id, v_item.title,
-                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb)
+                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb, v_now, v_now, v_now)
         ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
         RETURNING t.created_at INTO created_at;
         IF NOT FOUND THEN
@@ -751,23 +795,24 @@ BEGIN
             END IF;
             IF v_item.user_delta IS NOT NULL THEN
                 PERFORM "public".merge_user_state(
-                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, p_max_state_bytes);
+                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, v_now,
+                    p_max_state_bytes);
             END IF;
             IF v_item.app_delta IS NOT NULL THEN
                 PERFORM "public".merge_app_state(
-                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, p_max_state_bytes);
+                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, v_now, p_max_state_bytes);
             END IF;
         END IF;
-        SELECT s.state::text INTO user_state FROM "public".user_states s
+        SELECT s.state::text, s.version INTO user_state, user_version FROM "public".user_states s
          WHERE s.user_id = v_item.user_id AND s.app_name = v_item.app_name;
-        SELECT s.state::text INTO app_state FROM "public".app_states s WHERE s.app_name = v_item.app_name;
+        SELECT s.state::text, s.version INTO app_state, app_version FROM "public".app_states s WHERE s.app_name = v_item.app_name;
         RETURN NEXT;
     END LOOP;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('42_create_sessions.sql', 0, '7a47479fddc8037716934a6f064bffd6254c49382424674953b631f77616d7d0', '0.1.0')
+VALUES ('42_create_sessions.sql', 0, '8e823bd0be49351c9b7d1b7faf0f0e3ece57024d00a63f98f74e54d7ec8f01cb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 43_fork_session.sql
@@ -786,12 +831,13 @@ BEGIN
         status := 'missing';
         RETURN;
     END IF;
-    INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence)
+    INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence,
+                                  began_at)
     VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
             v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
                                                     coalesce(p_at_sequence, v_source.last_sequence)),
             coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
-            coalesce(p_at_sequence, v_source.last_sequence))
+            coalesce(p_at_sequence, v_source.last_sequence), v_source.began_at)
     ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
     RETURNING id INTO fork_session.thread_id;
     IF NOT FOUND THEN
@@ -818,7 +864,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, '1b47b43cd7fd5564293ae0f8b6e6d8a53d8f88642f276440a6e3f0e03297832a', '0.1.0')
+VALUES ('43_fork_session.sql', 0, '4fe3d9e85063813d7bf8db3d32151c95e285931bc3bea92bb4918d1a9719b074', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 44_change_session.sql
@@ -990,20 +1036,27 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 
 -- 60_prune_snapshots.sql
 -- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
+-- Rows that somebody else is deleting are left to them, so that nobody waits in a circle.
 CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigint LANGUAGE sql AS $$
     WITH ranked AS (
         SELECT thread_id, version, row_number() OVER (PARTITION BY thread_id ORDER BY version DESC) AS place
           FROM "public".snapshots WHERE sequence_num > 0
+    ), old AS (
+        SELECT s.thread_id, s.version FROM "public".snapshots s
+          JOIN ranked r ON r.thread_id = s.thread_id AND r.version = s.version
+         WHERE r.place > p_keep
+         ORDER BY s.thread_id, s.version
+           FOR UPDATE OF s SKIP LOCKED
     ), gone AS (
-        DELETE FROM "public".snapshots s USING ranked r
-         WHERE s.thread_id = r.thread_id AND s.version = r.version AND r.place > p_keep
+        DELETE FROM "public".snapshots s USING old
+         WHERE s.thread_id = old.thread_id AND s.version = old.version
         RETURNING 1
     )
     SELECT count(*) FROM gone
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('60_prune_snapshots.sql', 0, 'e5572b9efcd64e67272a08b61ad6f458820492037b5ed34acce7028844e7147c', '0.1.0')
+VALUES ('60_prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 61_prune_chunks.sql
@@ -1157,6 +1210,7 @@ BEGIN
            version = v_version + cardinality(array_positions(p_changes_state, true)),
            state = p_state,
            metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
+           began_at = p_created_at,
            created_at = p_created_at,
            updated_at = p_updated_at
      WHERE id = p_thread_id;
@@ -1165,5 +1219,135 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('73_import_events.sql', 0, '4d94f7d35dee69fcb3b4384d076951850b978701f2006c1e353ac21b3791af6b', '0.1.0')
+VALUES ('73_import_events.sql', 0, '47bf8d2d87fb5efa5b7c92a6bcf0b98ffbda38228224cbd3f540f23af246d0aa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 74_adk_read_session.sql
+-- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
+-- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
+-- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
+-- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
+CREATE OR REPLACE FUNCTION "public".adk_read_session(
+    p_app_name text,
+    p_user_id text,
+    p_session_id text,
+    p_known_thread uuid,
+    p_known_sequence bigint,
+    p_from_time double precision,
+    p_limit bigint,
+    p_with_last_time boolean
+) RETURNS TABLE (
+    thread_id uuid, version bigint, last_sequence bigint, thread_created_at timestamptz, state text, user_state text,
+    app_state text, last_event_time double precision,
+    sequence_num bigint, id text, invocation_id text, author text, event_type text, content text, actions text,
+    created_at timestamptz
+) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT t.id, t.version, t.last_sequence, t.created_at, t.state::text,
+           (SELECT u.state::text FROM "public".user_states u WHERE u.user_id = t.user_id AND u.app_name = t.app_name),
+           (SELECT a.state::text FROM "public".app_states a WHERE a.app_name = t.app_name)
+      INTO thread_id, version, last_sequence, thread_created_at, state, user_state, app_state
+      FROM "public".threads t
+     WHERE t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(p_session_id)
+       AND t.session_id = p_session_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF p_with_last_time THEN
+        SELECT "public".adk_event_time(e.content::text, e.created_at) INTO last_event_time
+          FROM "public".events e
+         WHERE e.thread_id = adk_read_session.thread_id
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+         ORDER BY e.sequence_num DESC LIMIT 1;
+    END IF;
+    RETURN NEXT;
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
+               NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type, e.content::text,
+               e.actions::text, e.created_at
+          FROM "public".events e
+         WHERE e.thread_id = adk_read_session.thread_id
+           AND e.sequence_num > CASE WHEN adk_read_session.thread_id = p_known_thread
+                                     THEN p_known_sequence ELSE 0 END
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+           AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
+         ORDER BY e.sequence_num DESC
+         LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('74_adk_read_session.sql', 0, '21ab392ca5269586e7c0f7626b6a796c5f6d96c9418f0b7d29284b946c4c9d3e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 75_adk_list_sessions.sql
+-- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
+-- before them, without a thread, the states they share: the app's, which has no user, and those of the users. Once
+-- each, because they may be large.
+CREATE OR REPLACE FUNCTION "public".adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
+    thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
+    last_update_time double precision, state text
+) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::double precision, a.state::text
+          FROM "public".app_states a WHERE a.app_name = p_app_name;
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::text, u.user_id, NULL::bigint, NULL::bigint, NULL::double precision, u.state::text
+          FROM "public".user_states u
+         WHERE u.app_name = p_app_name
+           AND u.user_id IN (SELECT p_user_id WHERE p_user_id IS NOT NULL
+                             UNION
+                             SELECT t.user_id FROM "public".threads t
+                              WHERE t.app_name = p_app_name AND p_user_id IS NULL);
+    RETURN QUERY
+        SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
+               coalesce((SELECT "public".adk_event_time(e.content::text, e.created_at)
+                           FROM "public".events e
+                          WHERE e.thread_id = t.id
+                            AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+                          ORDER BY e.sequence_num DESC LIMIT 1),
+                        extract(epoch FROM t.created_at)::double precision),
+               t.state::text
+          FROM "public".threads t
+         WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('75_adk_list_sessions.sql', 0, '10a051d12cd7738db0229026dc25e4979bf05971632dca22bd2d1c0a2a4d9365', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 76_import_states.sql
+-- Adds the keys of an app's state that are not there yet.
+CREATE OR REPLACE FUNCTION "public".import_app_state(p_app_name text, p_state jsonb, p_max_bytes integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".lock_scopes(ARRAY[1], ARRAY[p_app_name], ARRAY[NULL::text], ARRAY[NULL::text], ARRAY['{}']);
+    PERFORM "public".merge_app_state(
+        p_app_name, p_state - ARRAY(SELECT jsonb_object_keys(s.state)), NULL, NULL, clock_timestamp(), p_max_bytes)
+       FROM "public".app_states s
+      WHERE s.app_name = p_app_name AND p_state - ARRAY(SELECT jsonb_object_keys(s.state)) <> '{}';
+END
+$$;
+
+-- Adds the keys of a user's state that are not there yet.
+CREATE OR REPLACE FUNCTION "public".import_user_state(
+    p_app_name text, p_user_id text, p_state jsonb, p_max_bytes integer
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".lock_scopes(ARRAY[1], ARRAY[p_app_name], ARRAY[p_user_id], ARRAY['{}'], ARRAY[NULL::text]);
+    PERFORM "public".merge_user_state(
+        p_app_name, p_user_id, p_state - ARRAY(SELECT jsonb_object_keys(s.state)), NULL, NULL, clock_timestamp(),
+        p_max_bytes)
+       FROM "public".user_states s
+      WHERE s.app_name = p_app_name AND s.user_id = p_user_id
+        AND p_state - ARRAY(SELECT jsonb_object_keys(s.state)) <> '{}';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('76_import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

@@ -3,7 +3,7 @@
 -- conflict fails nobody else:
 --   stored     the event is in the log
 --   duplicate  an event of this id is there already; the caller compares the contents
---   conflict   the thread's version is not the expected one, or the conversation went on after the expected
+--   conflict   the thread's version, or that of a wider scope, is not the expected one, or the conversation went on after the expected
 --              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
 --   busy       without p_wait only: somebody else holds the thread now
@@ -28,6 +28,8 @@ CREATE OR REPLACE FUNCTION {schema}.append_event(
     p_snapshot_every integer,
     p_max_state_bytes integer,
     p_expected_sequence bigint DEFAULT NULL,
+    p_expected_user_version bigint DEFAULT NULL,
+    p_expected_app_version bigint DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -68,8 +70,14 @@ BEGIN
         END IF;
     END IF;
 
+    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
+        PERFORM {schema}.lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
+                                     ARRAY[p_app_delta::text]);
+    END IF;
     IF p_expected_version <> version
-       OR p_expected_sequence < sequence_num
+       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND {schema}.scopes_changed(
+              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
+       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
           AND {schema}.has_conversation_after(p_thread_id, p_expected_sequence) THEN
         status := 'conflict';
         RETURN;
@@ -96,10 +104,11 @@ BEGIN
     END IF;
     IF p_user_delta IS NOT NULL THEN
         PERFORM {schema}.merge_user_state(
-            v_app_name, v_user_id, p_user_delta, p_thread_id, sequence_num, p_max_state_bytes);
+            v_app_name, v_user_id, p_user_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
     IF p_app_delta IS NOT NULL THEN
-        PERFORM {schema}.merge_app_state(v_app_name, p_app_delta, p_thread_id, sequence_num, p_max_state_bytes);
+        PERFORM {schema}.merge_app_state(
+            v_app_name, p_app_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
 
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,

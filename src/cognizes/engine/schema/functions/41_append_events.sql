@@ -24,7 +24,9 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_wait boolean,
     p_snapshot_every integer,
     p_max_state_bytes integer,
-    p_expected_sequences bigint[] DEFAULT NULL
+    p_expected_sequences bigint[] DEFAULT NULL,
+    p_expected_user_versions bigint[] DEFAULT NULL,
+    p_expected_app_versions bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -65,9 +67,11 @@ BEGIN
     PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
 
     v_now := clock_timestamp();
-    v_times := array_fill(v_now, ARRAY[v_items]);
+    v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
     FOR i IN 1 .. v_items LOOP
         t := p_thread_index[i];
+        -- No two events of a batch at one moment: time travel tells them apart by it.
+        v_times[i] := v_now + i * interval '1 microsecond';
         IF v_sequences[t] IS NULL THEN
             v_statuses[i] := CASE WHEN EXISTS (SELECT FROM {schema}.threads WHERE id = p_threads[t])
                                   THEN 'busy' ELSE 'missing' END;
@@ -87,7 +91,10 @@ BEGIN
         END IF;
         -- What this batch has said so far is not in the table yet: v_spoken knows it.
         IF p_expected_versions[i] <> v_versions[t]
-           OR p_expected_sequences[i] < v_sequences[t]
+           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
+              AND {schema}.scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
+                                          p_expected_app_versions[i])
+           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
               AND (p_expected_sequences[i] < v_spoken[t]
                    OR {schema}.has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
             v_statuses[i] := 'conflict';
@@ -105,11 +112,11 @@ BEGIN
         END IF;
         IF p_user_deltas[i] IS NOT NULL THEN
             PERFORM {schema}.merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
-                                              v_sequences[t], p_max_state_bytes);
+                                              v_sequences[t], v_times[i], p_max_state_bytes);
         END IF;
         IF p_app_deltas[i] IS NOT NULL THEN
             PERFORM {schema}.merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
-                                             p_max_state_bytes);
+                                             v_times[i], p_max_state_bytes);
         END IF;
         IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
             v_versions[t] := v_versions[t] + 1;
@@ -143,18 +150,20 @@ BEGIN
                                  content, actions, version, changes_state, created_at)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
            item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
-           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, v_now
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at
       FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
-                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses)
+                  p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses,
+                  v_times)
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
-                    app_delta, sequence_num, version, status)
+                    app_delta, sequence_num, version, status, created_at)
      WHERE item.status = 'stored';
     IF v_has_messages THEN
         INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],
-               item.role, item.body, v_now
-          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses)
-               AS item (thread, event_id, role, body, message_id, sequence_num, status)
+               item.role, item.body, item.created_at
+          FROM unnest(p_thread_index, p_event_ids, p_roles, p_texts, p_message_ids, v_item_sequences, v_statuses,
+                      v_times)
+               AS item (thread, event_id, role, body, message_id, sequence_num, status, created_at)
          WHERE item.status = 'stored' AND item.role IS NOT NULL;
     END IF;
     PERFORM {schema}.take_snapshot(id) FROM unnest(v_snapshots) AS due (id);

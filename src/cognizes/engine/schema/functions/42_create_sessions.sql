@@ -11,22 +11,17 @@ CREATE OR REPLACE FUNCTION {schema}.create_sessions(
     p_user_deltas text[],
     p_app_deltas text[],
     p_max_state_bytes integer
-) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text)
+) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text,
+                 user_version bigint, app_version bigint)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_item record;
+    v_now timestamptz;
 BEGIN
-    -- One order for all locks on wider scopes, so that two batches never wait for each other in a circle.
-    PERFORM FROM {schema}.user_states s
-      WHERE (s.user_id, s.app_name) IN (
-            SELECT item.user_id, item.app_name FROM unnest(p_user_ids, p_app_names, p_user_deltas)
-                AS item (user_id, app_name, delta) WHERE item.delta IS NOT NULL)
-      ORDER BY s.user_id, s.app_name FOR UPDATE;
-    PERFORM FROM {schema}.app_states s
-      WHERE s.app_name IN (
-            SELECT item.app_name FROM unnest(p_app_names, p_app_deltas) AS item (app_name, delta)
-             WHERE item.delta IS NOT NULL)
-      ORDER BY s.app_name FOR UPDATE;
+    PERFORM {schema}.lock_scopes(
+        ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
+        p_app_deltas);
+    v_now := clock_timestamp();
 
     FOR v_item IN
         SELECT * FROM unnest(
@@ -36,11 +31,11 @@ BEGIN
     LOOP
         status := 'created';
         thread_id := v_item.thread_id;
-        user_state := NULL;
-        app_state := NULL;
-        INSERT INTO {schema}.threads AS t (id, app_name, user_id, session_id, title, metadata, state)
+        v_now := v_now + interval '1 microsecond';
+        INSERT INTO {schema}.threads AS t (id, app_name, user_id, session_id, title, metadata, state, began_at,
+                                           created_at, updated_at)
         VALUES (v_item.thread_id, v_item.app_name, v_item.user_id, v_item.session_id, v_item.title,
-                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb)
+                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb, v_now, v_now, v_now)
         ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
         RETURNING t.created_at INTO created_at;
         IF NOT FOUND THEN
@@ -56,16 +51,17 @@ BEGIN
             END IF;
             IF v_item.user_delta IS NOT NULL THEN
                 PERFORM {schema}.merge_user_state(
-                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, p_max_state_bytes);
+                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, v_now,
+                    p_max_state_bytes);
             END IF;
             IF v_item.app_delta IS NOT NULL THEN
                 PERFORM {schema}.merge_app_state(
-                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, p_max_state_bytes);
+                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, v_now, p_max_state_bytes);
             END IF;
         END IF;
-        SELECT s.state::text INTO user_state FROM {schema}.user_states s
+        SELECT s.state::text, s.version INTO user_state, user_version FROM {schema}.user_states s
          WHERE s.user_id = v_item.user_id AND s.app_name = v_item.app_name;
-        SELECT s.state::text INTO app_state FROM {schema}.app_states s WHERE s.app_name = v_item.app_name;
+        SELECT s.state::text, s.version INTO app_state, app_version FROM {schema}.app_states s WHERE s.app_name = v_item.app_name;
         RETURN NEXT;
     END LOOP;
 END

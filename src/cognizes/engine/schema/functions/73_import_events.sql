@@ -47,6 +47,7 @@ BEGIN
            version = v_version + cardinality(array_positions(p_changes_state, true)),
            state = p_state,
            metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
+           began_at = p_created_at,
            created_at = p_created_at,
            updated_at = p_updated_at
      WHERE id = p_thread_id;

@@ -4,20 +4,24 @@
 CREATE EXTENSION IF NOT EXISTS vector;
 
 -- threads: one conversation. `version` counts changes of state, `last_sequence` counts events.
--- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update.
+-- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update. A state is stored
+-- uncompressed: compressing a large one anew would cost two thirds of every append that changes a key of it.
 CREATE TABLE IF NOT EXISTS {schema}.threads (
     id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     app_name       text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
     user_id        text NOT NULL CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
     session_id     text NOT NULL,
     title          text,
-    state          jsonb NOT NULL DEFAULT '{}',
+    state          jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version        bigint NOT NULL DEFAULT 1,
     last_sequence  bigint NOT NULL DEFAULT 0,
     metadata       jsonb NOT NULL DEFAULT '{}',
+    began_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 80);
+
+COMMENT ON COLUMN {schema}.threads.began_at IS 'The moment of its sequence number 0; a fork has that of its source.';
 
 -- Ids are text of any length, an index key is not: the digest stands for the text.
 CREATE UNIQUE INDEX IF NOT EXISTS threads_app_user_session ON {schema}.threads (app_name, user_id, md5(session_id));
@@ -104,7 +108,7 @@ CREATE INDEX IF NOT EXISTS idx_snapshots_sequence ON {schema}.snapshots (thread_
 CREATE TABLE IF NOT EXISTS {schema}.user_states (
     user_id     text NOT NULL,
     app_name    text NOT NULL,
-    state       jsonb NOT NULL DEFAULT '{}',
+    state       jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version     bigint NOT NULL DEFAULT 0,
     updated_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (user_id, app_name)
@@ -114,7 +118,7 @@ CREATE INDEX IF NOT EXISTS idx_user_states_state ON {schema}.user_states USING g
 
 CREATE TABLE IF NOT EXISTS {schema}.app_states (
     app_name    text PRIMARY KEY,
-    state       jsonb NOT NULL DEFAULT '{}',
+    state       jsonb STORAGE EXTERNAL NOT NULL DEFAULT '{}',
     version     bigint NOT NULL DEFAULT 0,
     updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );

@@ -1,11 +1,11 @@
 -- append_event: One event, one round trip, one commit. Text in, so that no codec of the pool matters.
 SELECT * FROM {schema}.append_event(
     $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb,
-    $12, $13, $14, $15, $16, $17, $18, $19, $20);
+    $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
 
 -- append_events: A batch of events, one round trip, one commit.
 SELECT * FROM {schema}.append_events(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21);
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23);
 
 -- create_sessions: A batch of new sessions, one round trip, one commit.
 SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
@@ -15,7 +15,8 @@ SELECT id FROM {schema}.threads WHERE app_name = $1 AND user_id = $2 AND md5(ses
 
 -- read_session: A session with its effective state, by the caller's id.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
-       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state
+       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state,
+       coalesce(u.version, 0) AS user_version, coalesce(a.version, 0) AS app_version
   FROM {schema}.threads t
   LEFT JOIN {schema}.user_states u ON u.user_id = t.user_id AND u.app_name = t.app_name
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
@@ -23,7 +24,8 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
 
 -- read_thread: A session with its effective state, by the engine's key.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
-       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state
+       t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state,
+       coalesce(u.version, 0) AS user_version, coalesce(a.version, 0) AS app_version
   FROM {schema}.threads t
   LEFT JOIN {schema}.user_states u ON u.user_id = t.user_id AND u.app_name = t.app_name
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
@@ -32,7 +34,8 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
 -- list_sessions: Newest activity first, after a cursor. A null user means all users of the app.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, CASE WHEN $6 THEN t.state::text ELSE '{}' END AS state,
-       CASE WHEN $6 THEN u.state::text END AS user_state, CASE WHEN $6 THEN a.state::text END AS app_state
+       CASE WHEN $6 THEN u.state::text END AS user_state, CASE WHEN $6 THEN a.state::text END AS app_state,
+       coalesce(u.version, -1) AS user_version, coalesce(a.version, -1) AS app_version
   FROM {schema}.threads t
   LEFT JOIN {schema}.user_states u ON $6 AND u.user_id = t.user_id AND u.app_name = t.app_name
   LEFT JOIN {schema}.app_states a ON $6 AND a.app_name = t.app_name

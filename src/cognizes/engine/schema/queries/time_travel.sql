@@ -12,34 +12,34 @@ SELECT t.last_sequence, t.version,
  WHERE t.id = $1;
 
 -- read_past: What the past is made of: the nearest snapshot, the deltas after it, and the writes to wider scopes
--- up to the moment of the event.
+-- up to the moment of the event. The row `thread` is there as long as the thread is.
 WITH thread AS (
-    SELECT id, app_name, user_id, created_at FROM {schema}.threads WHERE id = $1
+    SELECT id, app_name, user_id, began_at FROM {schema}.threads WHERE id = $1
 ), moment AS (
     SELECT coalesce((SELECT e.created_at FROM {schema}.events e WHERE e.thread_id = $1 AND e.sequence_num = $2),
-                    thread.created_at) AS at FROM thread
+                    thread.began_at) AS at FROM thread
 ), base AS (
     SELECT version, sequence_num, state FROM {schema}.snapshots
      WHERE thread_id = $1 AND sequence_num <= $2
-     ORDER BY sequence_num DESC LIMIT 1
+     ORDER BY sequence_num DESC, version DESC LIMIT 1
 )
-SELECT 'snapshot' AS kind, version, sequence_num, state::text AS document FROM base
+SELECT 'thread' AS kind, 0 AS version, NULL::text AS document FROM thread
 UNION ALL
-SELECT 'delta', e.version, e.sequence_num, e.actions::text
+SELECT 'snapshot', version, state::text FROM base
+UNION ALL
+SELECT 'delta', e.version, e.actions::text
   FROM {schema}.events e
  WHERE e.thread_id = $1 AND e.changes_state AND e.sequence_num <= $2
    AND e.sequence_num > coalesce((SELECT sequence_num FROM base), 0)
 UNION ALL
-SELECT w.scope, w.version, w.sequence_num, w.delta::text
+SELECT w.scope, w.version, w.delta::text
   FROM thread
-  JOIN LATERAL (VALUES ('user', thread.user_id), ('app', '')) AS wider (scope, user_id) ON true
+ CROSS JOIN moment
+ CROSS JOIN (VALUES ('user'), ('app')) AS wider (scope)
   JOIN {schema}.state_writes w
-    ON w.app_name = thread.app_name AND w.scope = wider.scope AND w.user_id = wider.user_id
-   AND w.version <= (
-        SELECT max(m.version) FROM {schema}.state_writes m, moment
-         WHERE m.app_name = thread.app_name AND m.scope = wider.scope AND m.user_id = wider.user_id
-           AND (m.created_at <= moment.at OR (m.thread_id = $1 AND m.sequence_num <= $2)))
-ORDER BY kind, version;
+    ON w.app_name = thread.app_name AND w.scope = wider.scope AND w.created_at <= moment.at
+   AND w.user_id = CASE wider.scope WHEN 'user' THEN thread.user_id ELSE '' END
+ORDER BY version;
 
 -- read_state_history: Every event that changed state, oldest first.
 SELECT sequence_num, id, author, run_id, version, created_at, actions::text AS actions

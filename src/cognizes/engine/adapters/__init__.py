@@ -1,0 +1,1 @@
+"""Other frameworks on this engine, one folder each."""

@@ -1,0 +1,10 @@
+"""Google ADK on this engine: swap one line, get a faster and safer session service.
+
+runner = Runner(app_name="shop", agent=root_agent, session_service=OpenSessionService())
+"""
+
+from cognizes.engine.adapters.adk.registration import register
+from cognizes.engine.adapters.adk.session_service import ListedSession, OpenSessionService
+from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
+
+__all__ = ["EngineStreamPlugin", "ListedSession", "OpenSessionService", "register"]

@@ -1,0 +1,145 @@
+"""Reads sessions as ADK shows them, each in one round trip."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.session import Session
+
+from cognizes.engine.adapters.adk.event_codec import decode_event
+from cognizes.engine.adapters.adk.event_template import EventTemplate
+from cognizes.engine.adapters.adk.lazy_events import LazyEvents
+from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.session_cache import CachedEvents, SessionCache, SessionKey
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import load_jsonb
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.scopes import join_state
+
+Rows = list[asyncpg.Record]
+
+
+class SessionReader:
+    """Reads whole sessions through a cache of their events, and lists of sessions without.
+
+    What of a read can be answered from the cache is known before asking, so one query brings the head, the state and
+    just the events that are missing. The cache is never trusted to be current: the head always comes from the database.
+    """
+
+    def __init__(self, cache: SessionCache) -> None:
+        self._cache = cache
+
+    async def read(self, database: Database, key: SessionKey, config: GetSessionConfig) -> Session | None:
+        """A session with the events that `config` asks for, oldest first."""
+        cached = _usable(self._cache.get(key), config)
+        # A cached session is complete enough for any filter: everything new is fetched and filtered here.
+        after_timestamp = None if cached else config.after_timestamp
+        limit = config.num_recent_events if config.after_timestamp is None or not cached else None
+        last_event_may_be_missing = after_timestamp is not None or limit == 0
+        rows = await database.fetch(
+            "adk_read_session",
+            *key,
+            cached.thread_id if cached else None,
+            cached.last_sequence if cached else 0,
+            after_timestamp,
+            limit,
+            last_event_may_be_missing,
+        )
+        if not rows:
+            self._cache.drop(key)
+            return None
+        head, *event_rows = rows
+        new = self._decode(key, head["thread_id"], event_rows)
+        known = cached if cached and cached.thread_id == head["thread_id"] else None
+        # As many as asked for: there may be more between these and what is known.
+        is_gapless = limit is None or len(new) < limit
+        templates = known.events + new if known and is_gapless else new
+        if not last_event_may_be_missing and (is_gapless or known is None):
+            is_complete = is_gapless and (known is None or known.is_complete)
+            self._cache.put(key, CachedEvents(head["thread_id"], head["last_sequence"], is_complete, templates))
+        session = _make_session(
+            key,
+            head,
+            state=_join(head["state"], head["user_state"], head["app_state"]),
+            last_update_time=_last_update_time(head, templates),
+        )
+        # Assigned, not given: validation would turn it into a plain list.
+        session.events = LazyEvents(_chosen(templates, config))
+        return session
+
+    def _decode(self, key: SessionKey, thread_id: UUID, rows: Rows) -> tuple[EventTemplate, ...]:
+        """The events of rows, oldest first; what somebody else has decoded while we waited is not decoded again."""
+        latest = self._cache.get(key)
+        decoded: dict[int, EventTemplate] = {}
+        if rows and latest is not None and latest.thread_id == thread_id:
+            for template in reversed(latest.events):
+                if template.sequence < rows[-1]["sequence_num"]:
+                    break
+                decoded[template.sequence] = template
+        return tuple(
+            decoded.get(row["sequence_num"]) or EventTemplate(decode_event(row), row["sequence_num"])
+            for row in reversed(rows)
+        )
+
+    async def list(self, database: Database, app_name: str, user_id: str | None) -> list[Session]:
+        """All sessions of a user, or of the app, by their last update, without events."""
+        rows = await database.fetch("adk_list_sessions", app_name, user_id)
+        shared = {row["user_id"]: row["state"] for row in rows if row["thread_id"] is None}
+        sessions = [
+            _make_session(
+                (app_name, row["user_id"], row["session_id"]),
+                row,
+                # Decoded anew for every session: they must not share what can be changed.
+                state=_join(row["state"], shared.get(row["user_id"]), shared.get(None)),
+                last_update_time=row["last_update_time"],
+            )
+            for row in rows
+            if row["thread_id"] is not None
+        ]
+        return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
+
+
+def _usable(cached: CachedEvents | None, config: GetSessionConfig) -> CachedEvents | None:
+    """What is cached, if together with newer events it answers the question."""
+    if cached is None or cached.is_complete:
+        return cached
+    wanted = config.num_recent_events
+    is_enough = config.after_timestamp is None and wanted is not None and len(cached.events) >= wanted
+    return cached if is_enough else None
+
+
+def _chosen(templates: tuple[EventTemplate, ...], config: GetSessionConfig) -> tuple[EventTemplate, ...]:
+    if config.after_timestamp is not None:
+        templates = tuple(template for template in templates if template.event.timestamp >= config.after_timestamp)
+    if config.num_recent_events is not None:
+        templates = templates[max(len(templates) - config.num_recent_events, 0) :]
+    return templates
+
+
+def _last_update_time(head: asyncpg.Record, templates: tuple[EventTemplate, ...]) -> float:
+    if head["last_event_time"] is not None:
+        time: float = head["last_event_time"]
+        return time
+    created_at: datetime = head["thread_created_at"]
+    return templates[-1].event.timestamp if templates else created_at.timestamp()
+
+
+def _make_session(key: SessionKey, head: asyncpg.Record, *, state: JsonObject, last_update_time: float) -> Session:
+    app_name, user_id, session_id = key
+    session = Session(
+        id=session_id,
+        app_name=app_name,
+        user_id=user_id,
+        state=state,
+        last_update_time=last_update_time,
+    )
+    Revision(head["thread_id"], head["version"], head["last_sequence"]).put_on(session)
+    return session
+
+
+def _join(*documents: Any) -> JsonObject:
+    return join_state(*(load_jsonb(document) if document else {} for document in documents))

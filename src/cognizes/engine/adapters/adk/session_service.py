@@ -1,0 +1,345 @@
+"""OpenSessionService: ADK's session service on this engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.not_found_error import NotFoundError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
+from google.adk.sessions.session import Session
+
+from cognizes.engine import errors, models
+from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
+from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.service_uri import parse_address
+from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
+from cognizes.engine.adapters.adk.session_reader import SessionReader
+from cognizes.engine.adapters.adk.shared_engine import EngineLease
+from cognizes.engine.database.documents import load_jsonb
+from cognizes.engine.engine import Engine
+from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
+from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.scopes import without_temp
+from cognizes.engine.pulse.turns import Turns
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+OnConflict = Literal["raise", "rebase"]
+
+_EVERYTHING = GetSessionConfig()
+_GIVEN_BY_ADK = frozenset({"agents_dir", "per_agent"})
+
+
+@dataclass(frozen=True)
+class ListedSession:
+    """A session without its events, and what ADK's `Session` has no room for."""
+
+    session: Session
+    title: str | None
+
+
+class OpenSessionService(BaseSessionService):
+    """Sessions of Google ADK in PostgreSQL, embedded when no URL is given.
+
+    - Connects when first used; services with the same settings share one engine. `close()` gives the share back.
+    - An append is one round trip, a read is one round trip and fetches only events that were not read before.
+    - A failed append leaves the session and the event as they were, so it can be tried again; the same event
+      delivered twice is stored once.
+    - `on_conflict="raise"`: a session object that is not current any more raises ADK's `StaleSessionError`, decided by
+      version and sequence number. `"rebase"`: the event is appended to what is there now, its state delta merged key
+      by key.
+    - `cache_size` bounds the events kept decoded. Sessions that are handed out share nothing with the cache.
+
+    Other keyword arguments are settings of the engine (`pool_size`, `db_schema`, …); those that ADK's servers hand to
+    every service are ignored.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        uri: str | None = None,
+        on_conflict: OnConflict = "raise",
+        cache_size: int = 10_000,
+        **settings: Any,
+    ) -> None:
+        """`uri` is what `services.yaml` hands over; it means the same as `database_url`."""
+        address = parse_address(database_url if database_url is not None else uri)
+        options: dict[str, Any] = {"on_conflict": on_conflict, "cache_size": cache_size} | settings | address.options
+        self._on_conflict = options.pop("on_conflict")
+        if self._on_conflict not in ("raise", "rebase"):
+            raise ValueError(f"on_conflict is 'raise' or 'rebase', not {self._on_conflict!r}")
+        self._cache = SessionCache(int(options.pop("cache_size")))
+        self._reader = SessionReader(self._cache)
+        self._lease = EngineLease(Settings(**_known_settings(options), **address.settings))
+        self._turns = Turns()
+        self._runs: dict[tuple[UUID, str], str] = {}
+
+    async def engine(self) -> Engine:
+        """The engine underneath, opened if it is not yet."""
+        return await self._lease.engine()
+
+    async def flush(self) -> None:
+        """Nothing is ever buffered: an append is answered after its commit."""
+
+    async def close(self) -> None:
+        """Gives the engine back; the last service that used it closes it."""
+        await self._lease.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What ADK asks for
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session; a blank id asks for a new one. `AlreadyExistsError` when the id is taken."""
+        engine = await self.engine()
+        with _adk_errors():
+            created = await engine.manager.sessions.create(
+                app_name, user_id, state=to_json(without_temp(state or {})), session_id=_clean(session_id) or None
+            )
+        return _empty_session(created)
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """A session with its events, or those of them that `config` asks for; None when there is none."""
+        engine = await self.engine()
+        return await self._reader.read(engine.database, _key(app_name, user_id, session_id), config or _EVERYTHING)
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """All sessions of a user, or of the app, oldest update first, without events."""
+        engine = await self.engine()
+        check_text("app_name", app_name)
+        if user_id is not None:
+            check_text("user_id", user_id)
+        return ListSessionsResponse(sessions=await self._reader.list(engine.database, app_name, user_id))
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Removes a session and its events, if there is one. User and app state stay."""
+        engine = await self.engine()
+        key = _key(app_name, user_id, session_id)
+        self._cache.drop(key)
+        await engine.manager.sessions.delete(*key)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """What a user's sessions share, without the prefix."""
+        engine = await self.engine()
+        names = check_text("app_name", app_name), check_text("user_id", user_id)
+        document = await engine.database.fetch_value("read_user_state", *names)
+        state: JsonObject = load_jsonb(document or "{}")
+        return state
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Stores an event and applies its state delta, then does the same to the object; a partial one is left alone.
+
+        `StaleSessionError` when the object is not current, `SessionNotFoundError` when the session was deleted,
+        `AlreadyExistsError` when another event has this id.
+        """
+        if event.partial:
+            return event
+        engine = await self.engine()
+        # Parallel agents share one object; each must find it as the one before has left it.
+        async with self._turns.take(id(session)):
+            revision = Revision.of(session) or await self._find_revision(engine, session)
+            row = encode_event(
+                event,
+                thread_id=str(revision.thread_id),
+                run_id=self._runs.get((revision.thread_id, event.invocation_id)),
+            )
+            is_strict = self._on_conflict == "raise"
+            with _adk_errors():
+                is_new = await engine.manager.append_to_thread(
+                    revision.thread_id,
+                    row,
+                    expected_version=revision.version if is_strict else None,
+                    expected_sequence=revision.sequence if is_strict else None,
+                )
+            if is_new or all(known.id != event.id for known in session.events):
+                _advance(session, event, revision, row)
+        return event
+
+    async def _find_revision(self, engine: Engine, session: Session) -> Revision:
+        """For an object without a revision, such as one rebuilt from JSON: current if its last event is the last."""
+        head = await engine.database.fetch_row("adk_read_head", *_key(session.app_name, session.user_id, session.id))
+        if head is None:
+            raise SessionNotFoundError(f"Session {session.id} not found.")
+        last_event_id = session.events[-1].id if session.events else None
+        if self._on_conflict == "raise" and last_event_id != head["last_event_id"]:
+            raise _stale()
+        return Revision(head["thread_id"], head["version"], head["last_sequence"])
+
+    # What ADK's users ask for
+
+    async def list_sessions_page(
+        self, *, app_name: str, user_id: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> Page[ListedSession]:
+        """Sessions with their titles, newest activity first, a page at a time; `next_cursor` asks for the next."""
+        engine = await self.engine()
+        page = await engine.manager.sessions.list(app_name, user_id, limit=limit, cursor=cursor)
+        return Page(
+            items=[ListedSession(_empty_session(item), item.title) for item in page.items],
+            next_cursor=page.next_cursor,
+        )
+
+    async def fork_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        at_event_id: str | None = None,
+        new_session_id: str | None = None,
+    ) -> Session:
+        """A new session with the same past, up to and including an event or up to now; from then on it is its own."""
+        engine = await self.engine()
+        source = await self._stored(engine, app_name, user_id, session_id)
+        with _adk_errors():
+            fork = await engine.sessions.fork(
+                source,
+                at_sequence=await _sequence_of(engine, source, at_event_id) if at_event_id else None,
+                session_id=_clean(new_session_id) or None,
+            )
+        forked = await self.get_session(app_name=app_name, user_id=user_id, session_id=fork.id)
+        if forked is None:
+            raise SessionNotFoundError(f"Session {fork.id} was deleted while it was being forked.")
+        return forked
+
+    async def delete_state_keys(self, *, app_name: str, user_id: str, session_id: str, keys: Iterable[str]) -> None:
+        """Removes keys from the state, in the scope their prefix names; an event in the session says so."""
+        engine = await self.engine()
+        source = await self._stored(engine, app_name, user_id, session_id)
+        await engine.sessions.update(source, dict.fromkeys(keys, DELETE))
+
+    async def set_title(self, *, app_name: str, user_id: str, session_id: str, title: str) -> None:
+        """Names a session for listings; an empty title removes the name."""
+        engine = await self.engine()
+        await engine.sessions.change(await self._stored(engine, app_name, user_id, session_id), title=title)
+
+    async def prune_sessions(self, *, app_name: str, older_than: timedelta) -> int:
+        """Removes the sessions of an app that were not touched for that long; returns how many."""
+        engine = await self.engine()
+        removed: int = await engine.database.fetch_value(
+            "adk_prune_sessions", check_text("app_name", app_name), older_than
+        )
+        return removed
+
+    def run_begins(self, thread_id: UUID, invocation_id: str, run_id: str) -> None:
+        """From now on events of this invocation belong to a run; see `EngineStreamPlugin`."""
+        self._runs[thread_id, invocation_id] = run_id
+
+    def run_ends(self, thread_id: UUID, invocation_id: str) -> None:
+        """The run of an invocation is over."""
+        self._runs.pop((thread_id, invocation_id), None)
+
+    async def _stored(self, engine: Engine, app_name: str, user_id: str, session_id: str) -> models.Session:
+        session = await engine.manager.sessions.get(*_key(app_name, user_id, session_id))
+        if session is None:
+            raise SessionNotFoundError(f"Session {session_id} not found.")
+        return session
+
+
+def _known_settings(options: dict[str, Any]) -> dict[str, Any]:
+    unknown = options.keys() - Settings.model_fields.keys() - _GIVEN_BY_ADK
+    if unknown:
+        logger.warning("OpenSessionService knows no option %s; ignored", ", ".join(sorted(unknown)))
+    return {name: value for name, value in options.items() if name in Settings.model_fields}
+
+
+def _clean(session_id: str | None) -> str:
+    return (session_id or "").strip()
+
+
+def _key(app_name: str, user_id: str, session_id: str) -> SessionKey:
+    return (
+        check_text("app_name", app_name),
+        check_text("user_id", user_id),
+        check_text("session_id", _clean(session_id)),
+    )
+
+
+def _empty_session(stored: models.Session) -> Session:
+    session = Session(
+        id=stored.id,
+        app_name=stored.app_name,
+        user_id=stored.user_id,
+        state=stored.state,
+        last_update_time=stored.updated_at.timestamp() if stored.updated_at else 0.0,
+    )
+    Revision(UUID(stored.thread_id), stored.version, stored.last_sequence).put_on(session)
+    return session
+
+
+def _advance(session: Session, event: Event, revision: Revision, row: models.Event) -> None:
+    """Does to the objects what the commit did to the database."""
+    event.id = row.id
+    delta = event.actions.state_delta
+    for key, value in delta.items():
+        if is_delete(value):
+            session.state.pop(key, None)
+        else:
+            session.state[key] = value
+    event.actions.state_delta = without_temp(delta)
+    session.events.append(event)
+    session.last_update_time = event.timestamp
+    Revision(
+        revision.thread_id,
+        max(revision.version, row.version or 0),
+        max(revision.sequence, row.sequence_num or 0),
+    ).put_on(session)
+
+
+async def _sequence_of(engine: Engine, session: models.Session, event_id: str) -> int | None:
+    event = await engine.manager.events.find(UUID(session.thread_id), event_id)
+    if event is None:
+        raise NotFoundError(f"There is no event {event_id} in session {session.id}.")
+    return event.sequence_num
+
+
+def _stale() -> StaleSessionError:
+    return StaleSessionError(
+        "The session has been modified in storage since it was loaded. "
+        'Reload it before appending more events, or use on_conflict="rebase".'
+    )
+
+
+@contextmanager
+def _adk_errors() -> Iterator[None]:
+    """Within it, errors of the engine leave as ADK's."""
+    try:
+        yield
+    except errors.ConcurrencyConflictError as error:
+        raise _stale() from error
+    except (errors.AlreadyExistsError, errors.DuplicateEventError) as error:
+        raise AlreadyExistsError(str(error)) from error
+    except errors.NotFoundError as error:
+        raise SessionNotFoundError(str(error)) from error

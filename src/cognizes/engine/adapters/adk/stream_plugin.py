@@ -1,0 +1,207 @@
+"""EngineStreamPlugin: what ADK does between two events, as rows in `runs`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.sessions.session import Session
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
+from cognizes.engine import models
+from cognizes.engine.adapters.adk.event_codec import to_json
+from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.session_service import OpenSessionService
+from cognizes.engine.database.documents import dump_jsonb
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError, EngineError
+from cognizes.engine.models import JsonObject, RunStatus, new_id
+
+logger = logging.getLogger(__name__)
+
+_InvocationKey = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class _OpenRun:
+    service: OpenSessionService
+    engine: Engine
+    thread_id: UUID
+    invocation_id: str
+    id: str
+
+
+class EngineStreamPlugin(BasePlugin):
+    """Records every invocation on an `OpenSessionService` as a run.
+
+    - A run starts with the invocation, under the invocation's id, and ends completed, failed with the error, or
+      cancelled. The thread's log says so; the events of the invocation carry the run's id.
+    - Thoughts, tool calls and their results are on the run's row as they happen.
+    - Recording never stands in an agent's way: what cannot be recorded is logged. On other session services the
+      plugin does nothing.
+
+    runner = Runner(..., session_service=OpenSessionService(), plugins=[EngineStreamPlugin()])
+    """
+
+    def __init__(self, name: str = "cognizes_engine_stream") -> None:
+        super().__init__(name=name)
+        self._runs: dict[_InvocationKey, _OpenRun] = {}
+        self._watches: dict[_InvocationKey, Callable[[], object]] = {}
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """The run starts."""
+        service = invocation_context.session_service
+        revision = Revision.of(invocation_context.session)
+        if not isinstance(service, OpenSessionService) or revision is None:
+            return
+        with _only_logged():
+            key = _key(invocation_context.session, invocation_context.invocation_id)
+            self._runs[key] = await _begin(service, revision.thread_id, invocation_context)
+            self._watch(key)
+
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
+        """Keeps the thoughts of a whole event."""
+        run = self._runs.get(_key(invocation_context.session, invocation_context.invocation_id))
+        if run is None or event.partial or event.content is None:
+            return
+        for part in event.content.parts or []:
+            if part.thought and part.text and part.text.strip():
+                await _record(run, "thought", {"thought": part.text, "at": _now()})
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> None:
+        """A tool is called."""
+        if run := self._run_of(tool_context):
+            entry = {
+                "id": tool_context.function_call_id,
+                "tool_name": tool.name,
+                "input": to_json(tool_args),
+                "at": _now(),
+            }
+            await _record(run, "act", entry)
+
+    async def after_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
+    ) -> None:
+        """A tool has answered."""
+        await self._finish_tool(tool_context, to_json(result), is_error=False)
+
+    async def on_tool_error_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: BaseException
+    ) -> None:
+        """A tool has failed, or was cancelled."""
+        await self._finish_tool(tool_context, _description(error), is_error=True)
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """The run is over."""
+        key = _key(invocation_context.session, invocation_context.invocation_id)
+        await self._end(key, RunStatus.CANCELLED if invocation_context.is_aborted else RunStatus.COMPLETED)
+
+    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+        """The run has failed."""
+        key = _key(invocation_context.session, invocation_context.invocation_id)
+        await self._end(key, RunStatus.FAILED, error=_description(error))
+
+    async def close(self) -> None:
+        """Waits until every cancelled run is recorded."""
+        if self._cancelling:
+            await asyncio.wait(self._cancelling)
+
+    def _run_of(self, context: ToolContext) -> _OpenRun | None:
+        return self._runs.get(_key(context.session, context.invocation_id))
+
+    async def _finish_tool(self, context: ToolContext, output: Any, *, is_error: bool) -> None:
+        if run := self._run_of(context):
+            entry = {
+                "id": context.function_call_id,
+                "output": output,
+                "is_error": is_error,
+                "finished_at": _now(),
+            }
+            await _record(run, "observe", entry)
+
+    def _watch(self, key: _InvocationKey) -> None:
+        """ADK tells plugins nothing about a cancelled invocation; but its task ends, and then the run must be over."""
+        task = asyncio.current_task()
+        if task is not None:
+            watcher = partial(self._cancel_left_over, key)
+            task.add_done_callback(watcher)
+            self._watches[key] = partial(task.remove_done_callback, watcher)
+
+    def _cancel_left_over(self, key: _InvocationKey, _: asyncio.Task[Any]) -> None:
+        cancelling = asyncio.ensure_future(self._end(key, RunStatus.CANCELLED))
+        self._cancelling.add(cancelling)
+        cancelling.add_done_callback(self._cancelling.discard)
+
+    async def _end(self, key: _InvocationKey, status: RunStatus, *, error: str | None = None) -> None:
+        run = self._runs.pop(key, None)
+        if run is None:
+            return
+        if stop_watching := self._watches.pop(key, None):
+            stop_watching()
+        run.service.run_ends(run.thread_id, run.invocation_id)
+        with _only_logged():
+            if status is RunStatus.FAILED:
+                await run.engine.runs.fail(run.thread_id, run.id, error=error or "")
+            elif status is RunStatus.CANCELLED:
+                await run.engine.runs.cancel(run.thread_id, run.id)
+            else:
+                await run.engine.runs.finish(run.thread_id, run.id)
+
+
+async def _begin(service: OpenSessionService, thread_id: UUID, context: InvocationContext) -> _OpenRun:
+    engine = await service.engine()
+    session = models.Session(
+        id=context.session.id,
+        app_name=context.session.app_name,
+        user_id=context.session.user_id,
+        thread_id=str(thread_id),
+    )
+    try:
+        run = await engine.runs.create(session, run_id=context.invocation_id, running=True)
+    except ConflictError:
+        # A resumed invocation keeps its id, its first run has ended.
+        run = await engine.runs.create(session, run_id=f"{context.invocation_id}/{new_id()}", running=True)
+    service.run_begins(thread_id, context.invocation_id, run.id)
+    return _OpenRun(service, engine, thread_id, context.invocation_id, run.id)
+
+
+async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:
+    """Without an event of its own: ADK's event that says the same is stored by the session service."""
+    with _only_logged():
+        await run.engine.database.fetch_value(
+            "record_run_progress", run.thread_id, run.id, kind, dump_jsonb(entry), None, None
+        )
+
+
+@contextmanager
+def _only_logged() -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        logger.warning("a run could not be recorded: %s", error)
+
+
+def _key(session: Session, invocation_id: str) -> _InvocationKey:
+    return session.app_name, session.user_id, session.id, invocation_id
+
+
+def _description(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
