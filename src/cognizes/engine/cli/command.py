@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cognizes.engine.cli.adk_import import import_adk
 from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database_shell import psql
 from cognizes.engine.cli.doctor import doctor
@@ -27,6 +28,7 @@ app.command()(serve)
 app.command()(migrate)
 app.command()(config)
 app.command()(doctor)
+app.command("import-adk")(import_adk)
 # `-h` is psql's word for the host here.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 

@@ -7,7 +7,8 @@ overwritten: a session that went on there, and keys of user and app state that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -18,6 +19,7 @@ from google.adk.sessions.migration import _schema_check_utils
 from google.adk.sessions.schemas.v1 import StorageAppState, StorageEvent, StorageSession, StorageUserState
 from sqlalchemy import func, inspect, select
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from cognizes.engine import models
@@ -79,12 +81,22 @@ async def import_sessions(
     batch: int = 500,
 ) -> ImportReport:
     """Copies everything from an SQLAlchemy URL into the engine's database. Run again, it continues."""
-    source = create_async_engine(_with_async_driver(source_url))
     try:
-        async with source.connect() as connection:
+        async with _open_source(source_url) as connection:
             await _check_schema(connection)
             async with AsyncSession(bind=connection, expire_on_commit=False) as session:
                 return await _Import(session, engine, progress=progress, batch=batch).run()
+    except (SQLAlchemyError, OSError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise SetupError(f"the source cannot be read ({reason}); check its URL, then run it again") from error
+
+
+@asynccontextmanager
+async def _open_source(url: str) -> AsyncIterator[AsyncConnection]:
+    source = create_async_engine(_with_async_driver(url))
+    try:
+        async with source.connect() as connection:
+            yield connection
     finally:
         await source.dispose()
 
