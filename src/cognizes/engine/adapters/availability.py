@@ -1,0 +1,17 @@
+"""Which frameworks are installed. Finding out imports none of them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+HOW_TO_GET_AGENTS = (
+    "google-adk is not installed; get it with `uv sync --extra adk` or `pip install 'cognizes-engine[adk]'`"
+)
+
+
+def has_adk() -> bool:
+    """Whether google-adk can be imported."""
+    try:
+        return importlib.util.find_spec("google.adk") is not None
+    except ModuleNotFoundError:
+        return False
