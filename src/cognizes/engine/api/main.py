@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
 
+from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.problems import add_problem_handlers
 from cognizes.engine.api.requests import BodyLimit, RequestContext
-from cognizes.engine.api.routes import debug, health, live, runs, sessions
+from cognizes.engine.api.routes import agui, copilotkit, debug, health, live, runs, sessions
 from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
@@ -27,27 +29,35 @@ Errors are problem details (`application/problem+json`). Every answer carries `X
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
 
 
-def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
-    """An application. It opens an engine of its own for as long as it runs, unless it is handed a started one."""
+def create_app(
+    settings: Settings | None = None, engine: Engine | None = None, agents: Sequence[str] | None = None
+) -> FastAPI:
+    """An application. It opens an engine of its own for as long as it runs, unless it is handed a started one.
+
+    `agents` are served over AG-UI, as `package.module:agent`; None means those of the settings, else the demo.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if engine is None:
-            _serve(app, await Engine(settings or Settings()).start())
+            _serve(app, await Engine(settings or Settings()).start(), agents)
         logger.info("✓ PgNotifyListener started")
         try:
-            with on_shutdown_signal(app.state.wheel.end):
+            await app.state.agents.start()
+            with on_shutdown_signal(partial(_end_streams, app)):
                 yield
         finally:
+            await app.state.agents.close()
             await app.state.wheel.close()
+            await app.state.agent_wheel.close()
             if engine is None:
                 await app.state.engine.close()
 
     app = FastAPI(title="Cognizes Engine", version=__version__, description=_DESCRIPTION, lifespan=lifespan)
     if engine is not None:
-        _serve(app, engine)
+        _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, runs, live, debug):
+    for part in (health, sessions, runs, live, debug, agui, copilotkit):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
@@ -63,9 +73,16 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     return app
 
 
-def _serve(app: FastAPI, engine: Engine) -> None:
+def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.engine = engine
+    app.state.agents = ServedAgents(engine, agents)
     app.state.wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
+    app.state.agent_wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
+
+
+def _end_streams(app: FastAPI) -> None:
+    app.state.wheel.end()
+    app.state.agents.close_soon()
 
 
 app = create_app()

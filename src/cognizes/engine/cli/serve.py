@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.connection_urls import check_urls, describe_url, naming_server
 from cognizes.engine.cli.listening_socket import is_loopback, open_listening_socket, page_url
 from cognizes.engine.cli.log_output import configure_logging
@@ -30,6 +30,14 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Port to listen on; 0 for any (COGNIZES_PORT, 8000).", show_default=False),
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:AGENT",
+            help="A Google ADK agent to serve over AG-UI; may be repeated (COGNIZES_AGENTS, the built-in demo).",
+            show_default=False,
+        ),
     ] = None,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
@@ -58,6 +66,7 @@ def serve(
         port=port,
         log_level=log_level,
         log_format=log_format,
+        agents=",".join(agent) if agent else None,
     )
     check_urls(settings)
     _refuse_strangers(settings.host, insecure=insecure)
@@ -90,7 +99,7 @@ def _print_banner(settings: Settings, url: str) -> None:
         "Access": "this machine only, no key needed"
         if is_loopback(settings.host)
         else "[red]whoever reaches this machine, without a key[/]",
-        "Agents": "" if has_adk() else escape(HOW_TO_GET_AGENTS),
+        "Agents": f"{url}agui" if has_adk() else escape(HOW_TO_GET_AGENTS),
         "Stop": "Ctrl-C",
     }
     console = Console(highlight=False, soft_wrap=True)
@@ -112,16 +121,3 @@ def _place_of_data(settings: Settings) -> str:
     if settings.url is None:
         return f"{settings.data_dir} (embedded PostgreSQL)"
     return f"{describe_url(settings.url)} (your PostgreSQL)"
-
-
-HOW_TO_GET_AGENTS = (
-    "google-adk is not installed; get it with `uv sync --extra adk` or `pip install 'cognizes-engine[adk]'`"
-)
-
-
-def has_adk() -> bool:
-    """Whether google-adk can be imported; finding out does not import it."""
-    try:
-        return importlib.util.find_spec("google.adk") is not None
-    except ModuleNotFoundError:
-        return False

@@ -50,7 +50,13 @@ class Service:
             await self._engine.close()
 
     async def _serve(self) -> None:
-        self._server = _HttpServer(create_app(self._engine.settings, engine=self._engine), announce=self._announce)
+        app = create_app(self._engine.settings, engine=self._engine)
+        # Here and not by the application, for the same reason: an agent that cannot be loaded is an error.
+        await app.state.agents.start()
+        if self._stopping:
+            await app.state.agents.close()
+            return
+        self._server = _HttpServer(app, announce=self._announce)
         # Newer versions of uvicorn exit when the application does not start, older ones just return.
         with suppress(SystemExit):
             await self._server.serve(sockets=[self._listening])

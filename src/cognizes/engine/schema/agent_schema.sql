@@ -994,6 +994,7 @@ CREATE OR REPLACE FUNCTION "public".record_run_progress(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
+    v_owner text;
     v_place integer;
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
@@ -1012,17 +1013,18 @@ BEGIN
     ELSIF p_kind = 'act' THEN
         UPDATE "public".runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
     ELSE
-        SELECT call.place - 1 INTO v_place
-          FROM jsonb_array_elements(v_run.tool_calls) WITH ORDINALITY AS call (entry, place)
-         WHERE call.entry ->> 'id' = p_entry ->> 'id'
-         ORDER BY call.place DESC LIMIT 1;
+        -- A run that resumes another one answers the call of that one.
+        SELECT r.id, call.place - 1 INTO v_owner, v_place
+          FROM "public".runs r, jsonb_array_elements(r.tool_calls) WITH ORDINALITY AS call (entry, place)
+         WHERE r.thread_id = p_thread_id AND call.entry ->> 'id' = p_entry ->> 'id'
+         ORDER BY (r.id = p_run_id) DESC, r.created_at DESC, call.place DESC LIMIT 1;
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ404',
                 MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
         END IF;
         UPDATE "public".runs
            SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
-         WHERE thread_id = p_thread_id AND id = p_run_id;
+         WHERE thread_id = p_thread_id AND id = v_owner;
     END IF;
     IF p_event_id IS NOT NULL THEN
         PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
@@ -1031,7 +1033,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('53_record_run_progress.sql', 0, 'e650b2a34b1075f70156c81c49a38b5808d32709589b9355e8faa437b6338fe5', '0.1.0')
+VALUES ('53_record_run_progress.sql', 0, 'dc6b3aa702b81396ce0b8deaaf6b1c4a3c9e4c6e04e6ade78779b26612927b1f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 60_prune_snapshots.sql

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
 
+from cognizes.engine.adapters.observers import make_observer
+from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream
@@ -39,11 +41,19 @@ async def run_events(
     run_id: str,
     engine: CurrentEngine,
     wheel: Wheel,
+    streams: Streams,
+    profile: Annotated[Literal["monitor", "agui"], Query()] = "monitor",
     after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Server-sent events: AG-UI frames in the monitor's profile. `id:` numbers the events; `Last-Event-ID` resumes."""
+    """Server-sent events. `id:` numbers the events; `Last-Event-ID` resumes.
+
+    `profile=monitor` has the frames of the seed and never ends; `profile=agui` has only what AG-UI clients accept, and
+    ends with the run.
+    """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
+    if profile == "agui":
+        return streams.open(make_observer(engine).observe_run(run_id, after=resumed))
     return EventStream(
         _run_frames(engine, run_id, resumed), wheel=wheel, heartbeat=lambda: _custom(run_id, "heartbeat")
     )

@@ -6,6 +6,7 @@ CREATE OR REPLACE FUNCTION {schema}.record_run_progress(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
+    v_owner text;
     v_place integer;
 BEGIN
     PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
@@ -24,17 +25,18 @@ BEGIN
     ELSIF p_kind = 'act' THEN
         UPDATE {schema}.runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
     ELSE
-        SELECT call.place - 1 INTO v_place
-          FROM jsonb_array_elements(v_run.tool_calls) WITH ORDINALITY AS call (entry, place)
-         WHERE call.entry ->> 'id' = p_entry ->> 'id'
-         ORDER BY call.place DESC LIMIT 1;
+        -- A run that resumes another one answers the call of that one.
+        SELECT r.id, call.place - 1 INTO v_owner, v_place
+          FROM {schema}.runs r, jsonb_array_elements(r.tool_calls) WITH ORDINALITY AS call (entry, place)
+         WHERE r.thread_id = p_thread_id AND call.entry ->> 'id' = p_entry ->> 'id'
+         ORDER BY (r.id = p_run_id) DESC, r.created_at DESC, call.place DESC LIMIT 1;
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ404',
                 MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
         END IF;
         UPDATE {schema}.runs
            SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
-         WHERE thread_id = p_thread_id AND id = p_run_id;
+         WHERE thread_id = p_thread_id AND id = v_owner;
     END IF;
     IF p_event_id IS NOT NULL THEN
         PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);

@@ -1,0 +1,237 @@
+"""AgentHost: ADK agents whose runs belong to the server.
+
+A request starts a run and then only watches it, like any other observer. When the client goes away the run goes on;
+whoever connects later is told what happened so far and follows from there. One run at a time on a thread: a second one
+is a `ConflictError`, because two answers at once would mix in one conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from uuid import UUID
+
+from ag_ui.core import RunAgentInput
+from google.adk.apps.app import App
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.runners import Runner
+from google.adk.sessions.session import Session
+
+from cognizes.engine import models
+from cognizes.engine.adapters.adk.client_tools import with_client_tools
+from cognizes.engine.adapters.adk.hosted_run import HostedRun
+from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService, StreamedIds
+from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.run_executor import RunExecutor
+from cognizes.engine.adapters.adk.run_input import UserTurn, client_state_delta, read_turn
+from cognizes.engine.adapters.adk.run_watch import RunWatch
+from cognizes.engine.adapters.adk.session_cache import SessionKey
+from cognizes.engine.adapters.observers import make_observer
+from cognizes.engine.agui.observation import Observation, started
+from cognizes.engine.agui.translator import Translator
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.turns import Turns
+
+
+class AgentHost:
+    """Runs agents on the server's engine, each run as a task of the host."""
+
+    def __init__(self, engine: Engine, apps: Mapping[str, App]) -> None:
+        self._engine = engine
+        self._service = HostedSessionService(engine, self._active_run)
+        self._streamed_ids = StreamedIds()
+        self._apps = {name: _with_plugin(app, self._streamed_ids) for name, app in apps.items()}
+        self._runners = {name: self._runner(app) for name, app in self._apps.items()}
+        self._active: dict[SessionKey, HostedRun] = {}
+        self._observer = make_observer(engine)
+        self._starting = Turns()
+        self._watch = RunWatch(engine, list(apps), self._active.values())
+        self._executor = RunExecutor(engine, self._service, self._watch)
+        self._is_closing = False
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """The agents by name, and what they say of themselves."""
+        return {name: getattr(app.root_agent, "description", "") for name, app in self._apps.items()}
+
+    def start(self) -> None:
+        """Begins to look after runs."""
+        self._watch.start()
+
+    async def close(self, *, seconds: float) -> None:
+        """Lets runs go on for a while, then ends them as failed; observers see the end."""
+        self._is_closing = True
+        if tasks := self._tasks():
+            await asyncio.wait(tasks, timeout=seconds)
+        while tasks := self._tasks():
+            # Also those that were being started when the host began to close.
+            for run in list(self._active.values()):
+                run.cancel(by_server=True)
+            await asyncio.wait(tasks)
+        await self._watch.close()
+        for runner in self._runners.values():
+            await runner.close()
+
+    async def run(self, name: str, user_id: str, run_input: RunAgentInput) -> HostedRun:
+        """Starts a run; it is going on, and its row says so, when this returns."""
+        self.check_agent(name)
+        if self._is_closing:
+            raise ConflictError("the server is about to stop and takes no more runs; try again in a moment")
+        key = (name, user_id, run_input.thread_id)
+        async with self._starting.take(key):
+            session = await self._open_session(key, run_input)
+            await self._refuse_second_run(key, session)
+            turn = read_turn(run_input, session.events)
+            run = await self._begin(key, run_input, turn)
+            run.task = asyncio.create_task(self._execute(run, session, run_input, turn), name=f"run-{run.run_id}")
+        return run
+
+    async def watch(self, run: HostedRun) -> Observation:
+        """All frames of a run that was started here."""
+        async with aclosing(run.log.follow()) as frames:
+            async for number, frame in frames:
+                yield number, frame
+
+    async def connect(self, name: str, user_id: str, thread_id: str, *, run_id: str) -> Observation:
+        """What happened on a thread so far, then the rest of its active run; when there is none, a run `run_id`."""
+        self.check_agent(name)
+        if run := self._active.get((name, user_id, thread_id)):
+            first = started(thread_id, run.run_id)
+            frames = self._observer.observe_active(run.thread_id, run.log, first, after=run.start_sequence)
+        else:
+            session = await self._engine.sessions.get(name, user_id, thread_id)
+            thread = thread_uuid(session.thread_id) if session else None
+            elsewhere = await self._find_leased_run(thread) if thread else None
+            frames = self._observer.observe_thread(thread, started(thread_id, elsewhere or run_id))
+        async with aclosing(frames):
+            async for item in frames:
+                yield item
+
+    async def cancel(self, name: str, user_id: str, thread_id: str, *, run_id: str | None = None) -> bool:
+        """Stops the run of a thread, only the one of that id if given. False when there is none; else it has ended."""
+        self.check_agent(name)
+        run = self._active.get((name, user_id, thread_id))
+        if run is None or run.task is None or (run_id is not None and run_id not in (run.run_id, run.asked_id)):
+            return False
+        is_cancelled = run.cancel()
+        await asyncio.wait([run.task])
+        return is_cancelled
+
+    def check_agent(self, name: str) -> None:
+        """`NotFoundError` when there is no such agent."""
+        if name not in self._apps:
+            raise NotFoundError(f"there is no agent {name!r}; there is {', '.join(self._apps)}")
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [run.task for run in self._active.values() if run.task is not None]
+
+    def _runner(self, app: App) -> Runner:
+        return Runner(app=app, session_service=self._service)
+
+    def _active_run(self, key: SessionKey) -> HostedRun | None:
+        return self._active.get(key)
+
+    async def _open_session(self, key: SessionKey, run_input: RunAgentInput) -> Session:
+        app_name, user_id, session_id = key
+        if session := await self._service.get_session(app_name=app_name, user_id=user_id, session_id=session_id):
+            return session
+        state = client_state_delta(run_input.state, {})
+        try:
+            return await self._service.create_session(
+                app_name=app_name, user_id=user_id, session_id=session_id, state=state
+            )
+        except AlreadyExistsError:
+            # Another process was asked for the same thread at the same time, and was faster.
+            return await self._open_session(key, run_input)
+
+    async def _refuse_second_run(self, key: SessionKey, session: Session) -> None:
+        revision = Revision.of(session)
+        if active := self._active.get(key):
+            raise _is_busy(active.run_id)
+        if revision and (elsewhere := await self._find_leased_run(revision.thread_id)):
+            raise _is_busy(elsewhere)
+
+    async def _find_leased_run(self, thread_id: UUID) -> str | None:
+        found: str | None = await self._engine.database.fetch_value("find_leased_run", thread_id)
+        return found
+
+    async def _begin(self, key: SessionKey, run_input: RunAgentInput, turn: UserTurn) -> HostedRun:
+        stored = await self._engine.sessions.get(*key)
+        if stored is None:
+            raise NotFoundError(f"the thread {key[2]} was deleted a moment ago")
+        created = await self._engine.runs.create(stored, run_id=await self._free_id(stored, run_input), running=True)
+        try:
+            if delta := client_state_delta(run_input.state, stored.state):
+                await self._engine.sessions.update(stored, delta)
+            stored = await self._engine.manager.sessions.get_thread(created.thread_id)
+            run = self._make_run(key, stored, created.id, turn)
+            await self._watch.keep([run])
+            # Another process may have been asked at the same moment. The lease that runs out first was there first;
+            # both may find they were second, but never both that they were first.
+            first = await self._find_leased_run(run.thread_id)
+            if first is not None and first != run.run_id:
+                raise _is_busy(first)
+        except BaseException as error:
+            await self._engine.runs.fail(created.thread_id, created.id, error=f"it could not be started: {error!r}")
+            raise
+        run.asked_id = run_input.run_id
+        run.begin(_new_input(run_input, turn, run_id=run.run_id))
+        self._active[key] = run
+        return run
+
+    async def _free_id(self, session: models.Session, run_input: RunAgentInput) -> str | None:
+        """The client's id. One that resumes may send the id of the run that asked (CopilotKit does): that is taken."""
+        if not run_input.resume:
+            return run_input.run_id
+        taken = await self._engine.database.fetch_row("read_run", thread_uuid(session.thread_id), run_input.run_id)
+        return None if taken else run_input.run_id
+
+    def _make_run(self, key: SessionKey, stored: models.Session, run_id: str, turn: UserTurn) -> HostedRun:
+        root = self._apps[key[0]].root_agent
+        translator = Translator(
+            thread_id=key[2], run_id=run_id, state=stored.state, root_agent=root.name if root else None
+        )
+        return HostedRun(
+            key,
+            thread_id=thread_uuid(stored.thread_id),
+            translator=translator,
+            start_sequence=stored.last_sequence,
+            message_ids=[message_id for message_id, _ in turn.earlier] + ([turn.message_id] if turn.message_id else []),
+        )
+
+    async def _execute(self, run: HostedRun, session: Session, run_input: RunAgentInput, turn: UserTurn) -> None:
+        app_name = run.key[0]
+        runner = self._runners[app_name]
+        if run_input.tools:
+            runner = self._runner(with_client_tools(self._apps[app_name], run_input.tools))
+        try:
+            await self._executor.execute(run, runner, session, run_input, turn)
+        finally:
+            self._streamed_ids.forget(run.invocation_id)
+            del self._active[run.key]
+
+
+def _is_busy(run_id: str) -> ConflictError:
+    return ConflictError(f"run {run_id} is going on in this thread; connect to it, cancel it, or wait for its end")
+
+
+def _with_plugin(app: App, plugin: BasePlugin) -> App:
+    return app.model_copy(update={"plugins": [*app.plugins, plugin]})
+
+
+def _new_input(run_input: RunAgentInput, turn: UserTurn, *, run_id: str) -> RunAgentInput:
+    """The input as RUN_STARTED carries it: what is new, and every field that older clients insist on."""
+    return RunAgentInput(
+        thread_id=run_input.thread_id,
+        run_id=run_id,
+        state={},
+        messages=turn.new_messages,
+        tools=[],
+        context=[],
+        forwarded_props={},
+        resume=run_input.resume,
+    )

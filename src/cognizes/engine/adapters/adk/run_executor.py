@@ -1,0 +1,119 @@
+"""Executes a hosted run from its first event to its last frame, whatever happens on the way.
+
+The order at the end is a promise: what is left of the answer is stored, then the run's row changes, then observers see
+the end. Whoever sees the end finds everything in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+
+from ag_ui.core import BaseEvent, RunAgentInput
+from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.run_config import RunConfig
+from google.adk.events.event import Event
+from google.adk.runners import Runner
+from google.adk.sessions.session import Session
+
+from cognizes.engine.adapters.adk.hosted_run import HostedRun
+from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
+from cognizes.engine.adapters.adk.run_input import UserTurn
+from cognizes.engine.adapters.adk.run_progress import record_progress
+from cognizes.engine.adapters.adk.run_watch import RunWatch
+from cognizes.engine.adapters.adk.unfinished import store_unfinished
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import EngineError
+from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "the server was stopped while the run was going on; what it had said until then is kept"
+
+
+class RunExecutor:
+    """Drives ADK's runner for hosted runs, and ends them."""
+
+    def __init__(self, engine: Engine, service: HostedSessionService, watch: RunWatch) -> None:
+        self._engine = engine
+        self._service = service
+        self._watch = watch
+
+    async def execute(
+        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn
+    ) -> None:
+        """Returns when the run has ended; never raises."""
+        frames: list[BaseEvent] = []
+        try:
+            for message_id, content in turn.earlier:
+                await self._service.append_event(session, Event(id=message_id, author="user", content=content))
+            async with aclosing(_events(runner, run, run_input, turn)) as events:
+                async for event in events:
+                    run.take(event)
+                    await record_progress(self._engine, run.thread_id, run.run_id, event)
+            run.is_ending = True
+            frames = await self._finish(run)
+        except asyncio.CancelledError:
+            frames = await self._stop(run)
+        except Exception as error:
+            # Whatever an agent raises ends its run, and the client is told.
+            run.is_ending = True
+            logger.warning("run %s failed", run.run_id, exc_info=error)
+            frames = await self._fail(run, f"{type(error).__name__}: {error}", code=type(error).__name__)
+        finally:
+            run.end(frames or run.translator.fail("the run ended unexpectedly; the server's log says why"))
+
+    async def _finish(self, run: HostedRun) -> list[BaseEvent]:
+        if run.error is not None:
+            return await self._fail(run, run.error)
+        await self._settle(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
+        return run.translator.finish()
+
+    async def _stop(self, run: HostedRun) -> list[BaseEvent]:
+        if run.is_stopped_by_server:
+            return await self._fail(run, STOPPED, code="SERVER_STOPPED")
+        try:
+            await self._settle(run, partial(self._engine.runs.cancel, run.thread_id, run.run_id))
+        except EngineError as error:
+            logger.error("run %s was cancelled, which could not be stored: %s", run.run_id, error)
+        return run.translator.cancel()
+
+    async def _fail(self, run: HostedRun, message: str, *, code: str | None = None) -> list[BaseEvent]:
+        try:
+            await self._settle(run, partial(self._engine.runs.fail, run.thread_id, run.run_id, error=message))
+        except EngineError as error:
+            logger.error("run %s failed, which could not be stored: %s", run.run_id, error)
+        return run.translator.fail(message, code)
+
+    async def _settle(self, run: HostedRun, change_row: Callable[[], Awaitable[Run]]) -> None:
+        """Keeps what never became whole, and changes the row, also when PostgreSQL is away for a moment."""
+        turns = run.translator.unfinished_turns()
+        await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
+        seconds = self._engine.settings.retry_seconds
+        await retry_while_unavailable(change_row, seconds=seconds, before_retry=lambda: None)
+        await self._watch.forget(run)
+
+
+def _events(runner: Runner, run: HostedRun, run_input: RunAgentInput, turn: UserTurn) -> AsyncGenerator[Event, None]:
+    _, user_id, session_id = run.key
+    return runner.run_async(
+        user_id=user_id,
+        session_id=session_id,
+        new_message=turn.content,
+        state_delta=_client_context(run_input) or None,
+        run_config=RunConfig(streaming_mode=StreamingMode.SSE),
+    )
+
+
+def _client_context(run_input: RunAgentInput) -> JsonObject:
+    """What the agent may know of its client, for the length of the run: instructions can name these keys."""
+    context: JsonObject = {}
+    if run_input.context:
+        context["temp:agui_context"] = [item.model_dump(by_alias=True) for item in run_input.context]
+    if run_input.forwarded_props:
+        context["temp:agui_forwarded_props"] = run_input.forwarded_props
+    return context

@@ -1,0 +1,171 @@
+"""What a client's input means to ADK: a message, results of its tools, answers to questions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
+from google.adk.events.event import Event
+from google.genai import types
+
+from cognizes.engine.agui.event_reading import REQUEST_PREFIX
+from cognizes.engine.agui.interrupts import CONFIRMATION
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.scopes import SESSION, parse_state_prefix
+
+
+@dataclass
+class OpenCalls:
+    """The calls of a session that wait for somebody outside: their names by id."""
+
+    questions: dict[str, str] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> OpenCalls:
+        """What is open after these events."""
+        calls = cls()
+        for event in events:
+            if event.author == "user":
+                calls._close(event)
+            for call in event.get_function_calls():
+                if call.id and call.name and call.id in (event.long_running_tool_ids or ()):
+                    kind = calls.questions if call.name.startswith(REQUEST_PREFIX) else calls.tools
+                    kind[call.id] = call.name
+        return calls
+
+    def _close(self, event: Event) -> None:
+        for response in event.get_function_responses():
+            self.questions.pop(response.id or "", None)
+            self.tools.pop(response.id or "", None)
+        if any(part.text for part in (event.content and event.content.parts) or ()):
+            # Whoever says something else has moved on.
+            self.questions.clear()
+
+
+@dataclass(frozen=True)
+class UserTurn:
+    """What is new in an input. `earlier` is said before `content`, which the agent answers."""
+
+    content: types.Content
+    message_id: str | None
+    earlier: list[tuple[str, types.Content]]
+    new_messages: list[Message]
+
+
+def read_turn(run_input: RunAgentInput, events: Sequence[Event]) -> UserTurn:
+    """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer."""
+    calls = OpenCalls.of(events)
+    new = _new_messages(run_input.messages, {event.id for event in events})
+    said = [(message.id, _content(message)) for message in new if isinstance(message, UserMessage)]
+    results = [message for message in new if isinstance(message, ToolMessage) and message.tool_call_id in calls.tools]
+    answers = _answers(run_input.resume or [], calls.questions)
+    answers += [_tool_result(message, calls.tools[message.tool_call_id]) for message in results]
+    if answers:
+        message_id = results[0].id if results and not run_input.resume else None
+        return UserTurn(types.Content(role="user", parts=answers), message_id, said, new)
+    if said:
+        message_id, content = said.pop()
+        return UserTurn(content, message_id, said, new)
+    again = run_input.messages[-1] if run_input.messages else None
+    if isinstance(again, UserMessage):
+        # Asked once more. The log is never rewritten, so the question is there twice.
+        return UserTurn(_content(again), None, [], [])
+    raise InvalidInputError("there is nothing to answer: the input has no new user message, tool result or resume")
+
+
+def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
+    """What a client has changed in the session's own state.
+
+    It cannot remove keys, since a client that has just connected holds none; and what belongs to the user or to the
+    app is not a client's to write, since its copy may be older than what others wrote.
+    """
+    if not isinstance(client_state, dict):
+        return {}
+    return {
+        key: value
+        for key, value in client_state.items()
+        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
+    }
+
+
+def _new_messages(messages: Sequence[Message], known_ids: set[str]) -> list[Message]:
+    """Those behind the last one that is stored or not the client's."""
+    new: list[Message] = []
+    for message in reversed(messages):
+        if message.id in known_ids or not isinstance(message, UserMessage | ToolMessage):
+            break
+        new.append(message)
+    return new[::-1]
+
+
+def _answers(resume: Sequence[ResumeEntry], questions: dict[str, str]) -> list[types.Part]:
+    given = {entry.interrupt_id for entry in resume}
+    if unknown := given - questions.keys():
+        raise InvalidInputError(f"nobody asked {', '.join(sorted(unknown))}, or it is answered already; connect again")
+    if resume and (missing := questions.keys() - given):
+        raise InvalidInputError(f"resume must answer every open interrupt; {', '.join(sorted(missing))} is missing")
+    return [_answer(entry, questions[entry.interrupt_id]) for entry in resume]
+
+
+def _answer(entry: ResumeEntry, name: str) -> types.Part:
+    payload = entry.payload
+    response: JsonObject
+    if name == CONFIRMATION:
+        response = {"confirmed": False} if entry.status == "cancelled" else _confirmation(entry)
+    elif isinstance(payload, dict):
+        response = payload
+    else:
+        response = {"result": payload, "status": entry.status}
+    return types.Part(function_response=types.FunctionResponse(id=entry.interrupt_id, name=name, response=response))
+
+
+def _confirmation(entry: ResumeEntry) -> JsonObject:
+    payload = {"confirmed": entry.payload} if isinstance(entry.payload, bool) else entry.payload
+    if not isinstance(payload, dict) or not isinstance(payload.get("confirmed"), bool):
+        raise InvalidInputError(
+            f"the answer to interrupt {entry.interrupt_id} must say whether it is confirmed: "
+            '{"confirmed": true} or {"confirmed": false}'
+        )
+    return {key: payload[key] for key in ("confirmed", "payload") if key in payload}
+
+
+def _tool_result(message: ToolMessage, name: str) -> types.Part:
+    text = message.content if isinstance(message.content, str) else "".join(_texts(message.content))
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    response = value if isinstance(value, dict) else {"result": value}
+    if message.error:
+        response = {"error": message.error}
+    return types.Part(function_response=types.FunctionResponse(id=message.tool_call_id, name=name, response=response))
+
+
+def _texts(parts: Iterable[Any]) -> Iterable[str]:
+    return (part.text for part in parts if part.type == "text")
+
+
+def _content(message: UserMessage) -> types.Content:
+    if isinstance(message.content, str):
+        return types.Content(role="user", parts=[types.Part(text=message.content)])
+    return types.Content(role="user", parts=[_part(part) for part in message.content])
+
+
+def _part(part: Any) -> types.Part:
+    if part.type == "text":
+        return types.Part(text=part.text)
+    source = part.source
+    if source.type == "data":
+        try:
+            data = base64.b64decode(source.value, validate=True)
+        except binascii.Error as error:
+            raise InvalidInputError(f"the {part.type} of a message is not base64: {error}") from error
+        return types.Part(inline_data=types.Blob(data=data, mime_type=source.mime_type))
+    return types.Part(file_data=types.FileData(file_uri=source.value, mime_type=source.mime_type))

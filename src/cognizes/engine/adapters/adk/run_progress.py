@@ -1,0 +1,43 @@
+"""What a hosted run does, on its row in `runs`: thoughts, tool calls and their results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+from google.adk.events.event import Event
+
+from cognizes.engine.adapters.adk.event_codec import to_json
+from cognizes.engine.database.documents import dump_jsonb
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import EngineError
+from cognizes.engine.models import JsonObject
+
+logger = logging.getLogger(__name__)
+
+
+async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: Event) -> None:
+    """Records what a stored event did. What cannot be recorded is logged: the event itself is safe."""
+    if event.partial:
+        return
+    for kind, entry in _entries(event):
+        try:
+            await engine.database.fetch_value(
+                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None
+            )
+        except EngineError as error:
+            logger.warning("the progress of run %s could not be recorded: %s", run_id, error)
+
+
+def _entries(event: Event) -> Iterator[tuple[str, JsonObject]]:
+    moment = datetime.now(UTC).isoformat()
+    for part in (event.content and event.content.parts) or ():
+        if part.thought and part.text:
+            yield "thought", {"thought": part.text, "at": moment}
+        elif call := part.function_call:
+            yield "act", {"id": call.id, "tool_name": call.name, "input": to_json(call.args), "at": moment}
+        elif response := part.function_response:
+            output = {"id": response.id, "output": to_json(response.response), "is_error": False}
+            yield "observe", output | {"finished_at": moment}

@@ -1,0 +1,127 @@
+"""What a stored event says, whoever wrote it: Google ADK (`content.parts`) or the engine's own calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cognizes.engine.agui.frames import to_json
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.messages import message_role, message_text
+
+REQUEST_PREFIX = "adk_request_"
+"""ADK asks a person for something by a call of a function of this kind, which no tool answers."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Something said, or thought."""
+
+    text: str
+    is_thought: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool is called; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tool has answered; `content` is JSON text."""
+
+    call_id: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A person is asked for something: the run waits for a function response to `id`."""
+
+    id: str
+    name: str
+    arguments: JsonObject
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A person has answered the question `id`."""
+
+    id: str
+
+
+Part = Text | Call | Result | Question | Answer
+
+
+def read_parts(event: Event) -> Iterator[Part]:
+    """The parts of an event, in order."""
+    parts = event.content.get("parts")
+    if isinstance(parts, list):
+        return _adk_parts(event, [part for part in parts if isinstance(part, dict)])
+    return _engine_parts(event)
+
+
+def adk_field(event: Event, name: str) -> Any:
+    """A field that only ADK knows, or None."""
+    fields = event.content.get("adk")
+    return fields.get(name) if isinstance(fields, dict) else None
+
+
+def is_partial(event: Event) -> bool:
+    """Whether an event is a fragment of one that is still to come."""
+    return bool(adk_field(event, "partial"))
+
+
+def long_running_calls(event: Event) -> set[str]:
+    """The tool calls of an event that are answered later, by somebody else."""
+    return set(adk_field(event, "long_running_tool_ids") or ())
+
+
+def unconfirmed_calls(event: Event) -> set[str]:
+    """The tool calls whose result in this event only says that a person must confirm them first."""
+    return set(event.actions.get("requested_tool_confirmations") or ())
+
+
+def _adk_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
+    for number, part in enumerate(parts):
+        if text := part.get("text"):
+            yield Text(text, is_thought=bool(part.get("thought")))
+        if call := part.get("function_call"):
+            yield _call(call, fallback=f"{event.id}/{number}")
+        if response := part.get("function_response"):
+            yield _response(response, fallback=f"{event.id}/{number}")
+
+
+def _call(call: JsonObject, *, fallback: str) -> Call | Question:
+    identifier, name = call.get("id") or fallback, call.get("name") or ""
+    if name.startswith(REQUEST_PREFIX):
+        return Question(identifier, name, call.get("args") or {})
+    return Call(identifier, name, to_json(call.get("args") or {}))
+
+
+def _response(response: JsonObject, *, fallback: str) -> Result | Answer:
+    identifier = response.get("id") or fallback
+    if (response.get("name") or "").startswith(REQUEST_PREFIX):
+        return Answer(identifier)
+    return Result(identifier, to_json(response.get("response")))
+
+
+def _engine_parts(event: Event) -> Iterator[Part]:
+    content = event.content
+    call_id = str(content.get("tool_call_id") or event.id)
+    if event.event_type in ("act", "tool_call"):
+        name = str(content.get("tool_name") or content.get("name") or "")
+        yield Call(call_id, name, to_json(content.get("tool_input", content.get("args", {}))))
+    elif event.event_type in ("observe", "tool_result"):
+        yield Result(call_id, to_json(content.get("observation", content.get("output", content))))
+    elif event.event_type == "thought":
+        thought = content.get("thought", content.get("text"))
+        if isinstance(thought, str) and thought:
+            yield Text(thought, is_thought=True)
+    elif message_role(event) is not None and (text := message_text(content)):
+        yield Text(text)

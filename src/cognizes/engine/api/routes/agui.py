@@ -1,0 +1,73 @@
+"""Agents over AG-UI, in the strict profile: run, connect, cancel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ag_ui.core import RunAgentInput
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
+from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+
+router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)
+
+
+class Connection(BaseModel):
+    """Which thread to connect to. A whole RunAgentInput will do: clients send it on every call."""
+
+    model_config = ConfigDict(extra="allow")
+
+    thread_id: str = Field(alias="threadId", min_length=1)
+    run_id: str = Field(default="", alias="runId")
+    protocol_version: str | None = Field(default=None, alias="protocolVersion")
+
+
+class AgentList(BaseModel):
+    """The agents of this server."""
+
+    agents: list[dict[str, Any]]
+
+
+@router.get("", response_model=AgentList, summary="List the agents")
+async def list_agents(agents: Served) -> Response:
+    """Empty without google-adk."""
+    host = await agents.find_host()
+    descriptions: dict[str, str] = host.descriptions if host else {}
+    listed = [
+        {"name": name, "description": description, "url": f"/agui/{name}"} for name, description in descriptions.items()
+    ]
+    return DocumentResponse({"agents": listed})
+
+
+@router.post("/{agent}", summary="Run an agent")
+async def run_agent(
+    agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, streams: Streams
+) -> Response:
+    """Starts a run and streams it. The run belongs to the server: it goes on when the client leaves.
+
+    409 while another run is going on in the thread.
+    """
+    run = await host.run(agent, user, run_input)
+    return streams.open(host.watch(run), protocol_version=run_input.protocol_version)
+
+
+@router.post("/{agent}/connect", summary="Connect to a thread")
+async def connect_agent(
+    agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams
+) -> Response:
+    """Where the thread stands, then the rest of its active run. May be called again at any time."""
+    host.check_agent(agent)
+    frames = host.connect(agent, user, body.thread_id, run_id=body.run_id or f"connect-{body.thread_id}")
+    return streams.open(frames, protocol_version=body.protocol_version)
+
+
+@router.post("/{agent}/cancel", summary="Cancel the active run of a thread")
+async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: CurrentUser) -> Response:
+    """Answers when the run has ended; `cancelled` is false when there was none."""
+    cancelled = await host.cancel(agent, user, body.thread_id, run_id=body.run_id or None)
+    return DocumentResponse({"cancelled": cancelled})

@@ -1,0 +1,148 @@
+"""A CopilotKit runtime without a Node process: `runtimeUrl="http://127.0.0.1:8000/copilotkit"`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ag_ui.core import RunAgentInput
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from cognizes.engine.agui.history import frames_of_thread, read_events, read_history
+from cognizes.engine.api.agents import CurrentHost, CurrentUser
+from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.dependencies import CurrentEngine
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import JsonObject, Session
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.version import __version__
+
+router = APIRouter(prefix="/copilotkit", tags=["copilotkit"], responses=PROBLEMS)
+
+
+class Stop(BaseModel):
+    """Which run to stop; without an id, whichever is active."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str | None = Field(default=None, alias="runId")
+
+
+@router.get("/info", summary="What this runtime offers")
+async def info(host: CurrentHost) -> Response:
+    """The agents, and that threads can be listed and inspected."""
+    agents = {
+        name: {"name": name, "description": description, "className": "LlmAgent"}
+        for name, description in host.descriptions.items()
+    }
+    threads = {"list": True, "inspect": True, "mutations": False, "realtimeMetadata": False}
+    return DocumentResponse(
+        {
+            "version": __version__,
+            "agents": agents,
+            "audioFileTranscriptionEnabled": False,
+            "mode": "sse",
+            "threadEndpoints": threads,
+            "suggestions": False,
+            "a2uiEnabled": False,
+            "openGenerativeUIEnabled": False,
+            "telemetryDisabled": True,
+        }
+    )
+
+
+@router.post("/agent/{agent}/run", summary="Run an agent")
+async def run(agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
+    """The same as `POST /agui/{agent}`."""
+    return await run_agent(agent, run_input, host, user, streams)
+
+
+@router.post("/agent/{agent}/connect", summary="Connect to a thread")
+async def connect(agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
+    """The same as `POST /agui/{agent}/connect`."""
+    return await connect_agent(agent, body, host, user, streams)
+
+
+@router.post("/agent/{agent}/stop/{thread_id}", summary="Stop the active run of a thread")
+async def stop(agent: str, thread_id: str, host: CurrentHost, user: CurrentUser, body: Stop | None = None) -> Response:
+    """Whether a run was stopped."""
+    run_id = body.run_id if body else None
+    if await host.cancel(agent, user, thread_id, run_id=run_id):
+        interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
+        return DocumentResponse({"stopped": True, "interrupt": interrupt})
+    return DocumentResponse({"stopped": False, "message": f"No active run for thread '{thread_id}'."})
+
+
+@router.get("/threads", summary="List threads, newest activity first")
+async def list_threads(
+    engine: CurrentEngine,
+    host: CurrentHost,
+    user: CurrentUser,
+    agent: Annotated[str | None, Query(alias="agentId")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: str | None = None,
+) -> Response:
+    """The user's threads with one agent, or the newest with each of them."""
+    if agent is not None:
+        page = await engine.sessions.list(agent, user, limit=limit, cursor=cursor, with_state=False)
+        return DocumentResponse({"threads": [_thread(item) for item in page.items], "nextCursor": page.next_cursor})
+    pages = [await engine.sessions.list(name, user, limit=limit, with_state=False) for name in host.descriptions]
+    threads = [_thread(item) for page in pages for item in page.items]
+    newest = sorted(threads, key=lambda thread: str(thread["updatedAt"]), reverse=True)[:limit]
+    return DocumentResponse({"threads": newest, "nextCursor": None})
+
+
+@router.get("/threads/{thread_id}/messages", summary="The messages of a thread")
+async def thread_messages(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+    """As CopilotKit's inspector shows them."""
+    session = await _find(engine, host, user, thread_id)
+    history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
+    return DocumentResponse({"messages": [_message(message) for message in history.snapshot.messages]})
+
+
+@router.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")
+async def thread_events(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+    """All stored events, translated."""
+    session = await _find(engine, host, user, thread_id)
+    events = await read_events(engine.manager.events, thread_uuid(session.thread_id))
+    frames = [frame.model_dump(by_alias=True) for frame in frames_of_thread(events, thread_id=thread_id)]
+    return DocumentResponse({"events": frames})
+
+
+@router.get("/threads/{thread_id}/state", summary="The state of a thread")
+async def thread_state(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+    """Session, user and app state, with prefixes."""
+    return DocumentResponse({"state": (await _find(engine, host, user, thread_id)).state})
+
+
+async def _find(engine: Engine, host: Any, user: str, thread_id: str) -> Session:
+    for name in host.descriptions:
+        if session := await engine.sessions.get(name, user, thread_id):
+            return session
+    raise NotFoundError(f"there is no thread {thread_id}")
+
+
+def _thread(session: Session) -> JsonObject:
+    return {
+        "id": session.id,
+        "name": session.title,
+        "agentId": session.app_name,
+        "organizationId": "",
+        "createdById": session.user_id,
+        "archived": False,
+        "createdAt": session.created_at.isoformat() if session.created_at else None,
+        "updatedAt": session.updated_at.isoformat() if session.updated_at else None,
+    }
+
+
+def _message(message: JsonObject) -> JsonObject:
+    calls = [
+        {"id": call["id"], "name": call["function"]["name"], "args": call["function"]["arguments"]}
+        for call in message.get("toolCalls") or ()
+    ]
+    return {**message, "toolCalls": calls} if calls else message

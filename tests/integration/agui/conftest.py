@@ -1,0 +1,55 @@
+"""A real server with agents, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from cognizes.engine.database import EmbeddedPostgres
+from tests.conftest import _TEMPLATE, _new_database
+from tests.integration.live.conftest import Served, serve
+
+REPOSITORY = Path(__file__).parents[3]
+AGENTS = ",".join(
+    ["demo", *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter"))]
+)
+
+
+def serve_agents(database_url: str, **settings: str) -> Served:
+    """Starts a server with the test agents and the demo."""
+    return serve(
+        database_url,
+        **{"COGNIZES_AGENTS": AGENTS, "PYTHONPATH": str(REPOSITORY), "COGNIZES_SHUTDOWN_SECONDS": "0.3", **settings},
+    )
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """One database for a module: a server that has imported ADK is too slow to start for every test."""
+    database = _new_database(postgres_server.url, _TEMPLATE)
+    url = asyncio.run(database.__aenter__())
+    yield url
+    asyncio.run(database.__aexit__())
+
+
+@pytest.fixture(scope="module")
+def served(database_url: str) -> Iterator[Served]:
+    """A server over the module's database."""
+    server = serve_agents(database_url)
+    yield server
+    if server.process.poll() is None:
+        server.process.kill()
+        server.process.communicate()
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    """Requests of a user of the test's own."""
+    user = {"X-User-ID": f"user-{uuid4()}"}
+    async with httpx.AsyncClient(base_url=served.url, timeout=30, headers=user) as opened:
+        yield opened

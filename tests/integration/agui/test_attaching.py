@@ -1,0 +1,164 @@
+"""The run belongs to the server: leaving, coming back, watching together, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from cognizes.engine import Engine
+from cognizes.engine.models import RunStatus
+from tests.integration.agui.agents import SLOW_TEXT
+from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
+from tests.integration.agui.conftest import serve_agents
+from tests.integration.agui.test_turns import assert_as_stored, stored_session
+from tests.integration.live.conftest import Served
+from tests.unittests.agui.legality import assert_legal
+
+
+async def status(engine: Engine, client: AgentClient, run_id: str) -> RunStatus:
+    return (await engine.runs.get((await stored_session(engine, client)).thread_id, run_id)).status
+
+
+async def until_ended(engine: Engine, client: AgentClient, run_id: str, *, seconds: float = 20) -> RunStatus:
+    async with asyncio.timeout(seconds):
+        while (found := await status(engine, client, run_id)) in (RunStatus.RUNNING, RunStatus.PENDING):
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "slow")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=3, run_id="r1")
+    assert await until_ended(engine, client, "r1") == RunStatus.COMPLETED
+    rows = await engine.sessions.messages(await stored_session(engine, client))
+    assert [row.content for row in rows] == ["go", SLOW_TEXT]
+    await client.connect()
+    await assert_as_stored(engine, client)
+
+
+async def test_connecting_in_the_middle_warm_cold_and_again(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "slow")
+    await client.run("first")
+    left = await client.leave_after("TEXT_MESSAGE_CONTENT", "second", count=5, run_id="r2")
+    cold = AgentClient(http, "slow", client.thread_id)
+    warm_frames, cold_frames = await asyncio.gather(client.connect(), cold.connect())
+    for frames in (warm_frames, cold_frames):
+        assert kinds(frames)[:4] == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START"]
+        assert frames[0]["runId"] == "r2"
+        so_far = frames[2]["messages"][-1]
+        assert so_far["content"].startswith(text_of(left))
+        assert so_far["content"] + text_of(frames) == SLOW_TEXT
+    assert client.view.messages == cold.view.messages
+    await assert_as_stored(engine, client)
+    before = list(client.view.messages)
+    assert kinds(await client.connect()) == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert client.view.messages == before
+
+
+async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "slow")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=2)
+    async with http.stream("POST", "/agui/slow/connect", json=client.input()) as response:
+        frames = read_frames(response)
+        seen = [await anext(frames) for _ in range(8)]
+    client._fold(seen)
+    await client.connect()
+    await assert_as_stored(engine, client)
+
+
+async def test_two_observers_see_the_same(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "slow")
+    running = asyncio.create_task(client.run("go"))
+    await client.hears_words.wait()
+    others = [AgentClient(http, "slow", client.thread_id) for _ in range(2)]
+    await asyncio.gather(running, *(other.connect() for other in others))
+    assert client.view.messages == others[0].view.messages == others[1].view.messages
+    assert client.view.messages[-1]["content"] == SLOW_TEXT
+
+
+async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "slow")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", run_id="r1")
+    refused = await http.post("/agui/slow", json=client.input("and another"))
+    assert refused.status_code == 409
+    assert "r1" in refused.json()["detail"]
+    assert await client.cancel()
+    assert (await client.run("now"))[-1]["type"] == "RUN_FINISHED"
+
+
+async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "slow")
+    running = asyncio.create_task(client.run("go", run_id="r1"))
+    await client.hears_words.wait()
+    assert not await client.cancel(runId="another")
+    assert sorted(await asyncio.gather(*(client.cancel(runId="r1") for _ in range(3)))) == [False, False, True]
+    frames = await running
+    assert frames[-1]["outcome"] == {"type": "cancelled"}
+    assert await status(engine, client, "r1") == RunStatus.CANCELLED
+    assert 0 < len(client.view.messages[-1]["content"]) < len(SLOW_TEXT)
+    await assert_as_stored(engine, client)
+    assert not await client.cancel()
+
+
+async def test_a_thread_nobody_has_used(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "slow")
+    assert kinds(await client.connect()) == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert client.view.messages == []
+
+
+async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: Engine, database_url: str) -> None:
+    """It has no fragments, but whole messages and the end."""
+    second = await asyncio.to_thread(serve_agents, database_url)
+    try:
+        client = AgentClient(http, "slow")
+        await client.leave_after("TEXT_MESSAGE_CONTENT", "go", run_id="r1")
+        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+            refused = await elsewhere.post("/agui/slow", json=client.input("another"))
+            assert refused.status_code == 409
+            other = AgentClient(elsewhere, "slow", client.thread_id)
+            frames = await other.connect()
+        assert frames[0]["runId"] == "r1"
+        await assert_as_stored(engine, other)
+    finally:
+        await asyncio.to_thread(second.stop)
+
+
+async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, database_url: str) -> None:
+    server = await asyncio.to_thread(serve_agents, database_url)
+    async with httpx.AsyncClient(base_url=server.url, headers={"X-User-ID": "stopped"}, timeout=30) as http:
+        client = AgentClient(http, "slow")
+        running = asyncio.create_task(client.run("go", run_id="r1"))
+        await client.hears_words.wait()
+        code, printed = await asyncio.to_thread(server.stop)
+        frames = await running
+    assert (frames[-1]["type"], frames[-1]["code"]) == ("RUN_ERROR", "SERVER_STOPPED")
+    assert code == 0, printed
+    assert "Traceback" not in printed, printed
+    run = await engine.runs.get((await stored_session(engine, client)).thread_id, "r1")
+    assert (run.status, "stopped" in (run.error or "")) == (RunStatus.FAILED, True)
+    assert client.view.messages[-1]["content"].startswith("word0 word1")
+    await assert_as_stored(engine, client)
+
+
+async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
+    http: httpx.AsyncClient, served: Served, engine: Engine, database_url: str
+) -> None:
+    """The other server finds the run orphaned, and keeps what is left of the answer."""
+    server = await asyncio.to_thread(serve_agents, database_url)
+    async with httpx.AsyncClient(base_url=server.url, headers=http.headers, timeout=30) as doomed:
+        client = AgentClient(doomed, "slow")
+        # More than a second of words: some of them were saved by then.
+        await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=25, run_id="r1")
+    server.process.kill()
+    await asyncio.to_thread(server.process.communicate)
+    survivor = AgentClient(http, "slow", client.thread_id)
+    following = asyncio.create_task(survivor.connect())
+    assert await until_ended(engine, survivor, "r1", seconds=30) == RunStatus.FAILED
+    assert_legal(await following)
+    run = await engine.runs.get((await stored_session(engine, survivor)).thread_id, "r1")
+    assert "went away" in (run.error or "")
+    await survivor.connect()
+    assert survivor.view.messages[-1]["content"].startswith("word0 word1")
+    await assert_as_stored(engine, survivor)
+    assert (await survivor.run("again"))[-1]["type"] == "RUN_FINISHED"

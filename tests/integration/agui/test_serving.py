@@ -1,0 +1,95 @@
+"""How a server comes by its agents."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.adapters.adk.agent_loading import load_agents
+from cognizes.engine.adapters.adk.demo import ScriptedModel
+from cognizes.engine.api import agents
+from cognizes.engine.api.main import create_app
+from cognizes.engine.errors import SetupError
+from tests.integration.agui.client import AgentClient
+from tests.integration.agui.conftest import serve_agents
+
+
+async def test_without_google_adk_there_are_no_agents_but_a_hint(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "has_adk", lambda: False)
+    app = create_app(engine=engine)
+    await app.state.agents.start()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+        assert (await http.get("/agui")).json() == {"agents": []}
+        for method, path in (("POST", "/agui/demo/connect"), ("GET", "/copilotkit/info")):
+            answer = await http.request(method, path, json={"threadId": "t"})
+            assert answer.status_code == 404
+            assert "cognizes-engine[adk]" in answer.json()["detail"]
+    await app.state.agents.close()
+
+
+async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:
+    app = create_app(engine=engine, agents=[])
+    await app.state.agents.start()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+        assert [agent["name"] for agent in (await http.get("/agui")).json()["agents"]] == ["demo"]
+        assert (await http.get("/openapi.json")).status_code == 200
+    await app.state.agents.close()
+
+
+@pytest.mark.parametrize("path", ["nowhere:agent", "tests.integration.agui.agents:nobody", "os:path", ":", ""])
+def test_what_is_no_agent_is_a_clear_error(engine: Engine, path: str) -> None:
+    with pytest.raises(SetupError, match="agent"):
+        load_agents([path], engine.settings)
+
+
+def test_two_agents_of_one_name_are_refused(engine: Engine) -> None:
+    with pytest.raises(SetupError, match="two agents"):
+        load_agents(["demo", "demo"], engine.settings)
+
+
+def test_a_model_drives_the_demo_only_with_a_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = engine.settings.model_copy(update={"demo_model": "gemini-2.5-flash"})
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    assert isinstance(load_agents([], settings)["demo"].root_agent.model, ScriptedModel)  # type: ignore[union-attr]
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    assert load_agents([], settings)["demo"].root_agent.model == "gemini-2.5-flash"  # type: ignore[union-attr]
+
+
+async def test_two_processes_never_run_one_thread_at_once(http: httpx.AsyncClient, database_url: str) -> None:
+    second = await asyncio.to_thread(serve_agents, database_url)
+    try:
+        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+            for _ in range(5):
+                client = AgentClient(http, "slow")
+                codes = await asyncio.gather(
+                    *(_start(server, client) for server in (http, elsewhere) for _ in range(3))
+                )
+                assert codes.count(200) <= 1
+                assert set(codes) <= {200, 409}
+    finally:
+        await asyncio.to_thread(second.stop)
+
+
+async def _start(http: httpx.AsyncClient, client: AgentClient) -> int:
+    async with http.stream("POST", "/agui/slow", json=client.input("go")) as response:
+        return response.status_code
+
+
+async def test_a_follower_of_another_processes_run_is_told_when_its_server_stops(
+    http: httpx.AsyncClient, database_url: str
+) -> None:
+    second = await asyncio.to_thread(serve_agents, database_url)
+    client = AgentClient(http, "slow")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", "go")
+    async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+        follower = AgentClient(elsewhere, "slow", client.thread_id)
+        following = asyncio.create_task(follower.connect())
+        await follower.is_attached.wait()
+        code, printed = await asyncio.to_thread(second.stop)
+        frames = await following
+    assert (frames[-1]["type"], frames[-1]["code"], code) == ("RUN_ERROR", "SERVER_STOPPED", 0), printed

@@ -1,0 +1,218 @@
+"""Turns over AG-UI: what clients hold in the end is what the database holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from cognizes.engine import Engine
+from cognizes.engine.agui.history import read_history
+from cognizes.engine.models import RunStatus, Session
+from cognizes.engine.pulse.session_store import thread_uuid
+from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
+from tests.unittests.agui.legality import assert_legal
+
+
+async def stored_session(engine: Engine, client: AgentClient) -> Session:
+    session = await engine.sessions.get(client.agent, client.user, client.thread_id)
+    assert session is not None
+    return session
+
+
+async def assert_as_stored(engine: Engine, client: AgentClient) -> None:
+    """Messages by the stored events, texts by the stored messages, and the state."""
+    session = await stored_session(engine, client)
+    history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
+    assert client.view.messages == history.snapshot.messages
+    rows = await engine.sessions.messages(session)
+    said = {row.id: row.content for row in rows if row.role in ("user", "assistant")}
+    seen = {
+        message["id"]: message["content"]
+        for message in client.view.messages
+        if message["role"] in ("user", "assistant") and message.get("content")
+    }
+    assert seen == said
+    assert client.view.state == session.state
+
+
+async def test_a_turn_with_thoughts_tools_and_state(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "demo")
+    frames = await client.run("Hello there", run_id="r1")
+    assert kinds(frames) == [
+        "RUN_STARTED", "STATE_SNAPSHOT", "REASONING_START", "REASONING_MESSAGE_START", "REASONING_MESSAGE_CONTENT",
+        "REASONING_MESSAGE_END", "REASONING_END", "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END",
+        "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT", "STATE_DELTA", "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
+    ]  # fmt: skip
+    assert [message["content"] for message in frames[0]["input"]["messages"]] == ["Hello there"]
+    assert client.view.state["turns"] == 1
+    assert client.view.state["app:messages"] >= 1
+    assert client.view.state["user:topics"] == ["Hello there"]
+    await assert_as_stored(engine, client)
+    session = await stored_session(engine, client)
+    run = await engine.runs.get(session.thread_id, "r1")
+    assert run.status == RunStatus.COMPLETED
+    assert [call["tool_name"] for call in run.tool_calls] == ["read_clock", "note_topic"]
+    assert len(run.thinking_steps) == 1
+    assert {event.run_id for event in await engine.sessions.events(session)} == {"r1"}
+
+
+async def test_three_turns(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "demo")
+    for number, text in enumerate(["one", "two", "three"], 1):
+        frames = await client.run(text)
+        assert frames[1]["snapshot"].get("turns", 0) == number - 1
+        await assert_as_stored(engine, client)
+    assert client.view.state["user:topics"] == ["one", "two", "three"]
+    assert [message["content"] for message in client.view.messages if message["role"] == "user"] == [
+        "one", "two", "three",
+    ]  # fmt: skip
+
+
+async def test_sub_agents_are_steps(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "team")
+    frames = await client.run("a poem, please")
+    assert [(frame["type"], frame["stepName"]) for frame in frames if "stepName" in frame] == [
+        ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"),
+    ]  # fmt: skip
+    assert text_of(frames) == "A rose is a rose."
+    await assert_as_stored(engine, client)
+
+
+async def test_an_exception_and_what_was_said_before_it(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "failing")
+    frames = await client.run("go", run_id="r1")
+    assert frames[-1]["type"] == "RUN_ERROR"
+    assert "the model is out of order" in frames[-1]["message"]
+    session = await stored_session(engine, client)
+    run = await engine.runs.get(session.thread_id, "r1")
+    assert run.status == RunStatus.FAILED
+    assert "the model is out of order" in (run.error or "")
+    assert client.view.messages[-1]["content"] == "I was about to "
+    await assert_as_stored(engine, client)
+    assert (await client.run("again"))[-1]["type"] == "RUN_ERROR"
+
+
+async def test_an_error_that_the_model_reports(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "failing")
+    frames = await client.run("report", run_id="r1")
+    assert (frames[-1]["type"], frames[-1]["code"]) == ("RUN_ERROR", "SAFETY")
+    run = await engine.runs.get((await stored_session(engine, client)).thread_id, "r1")
+    assert (run.status, run.error) == (RunStatus.FAILED, "the answer was blocked")
+
+
+async def test_interrupt_and_resume(http: httpx.AsyncClient, engine: Engine) -> None:
+    for confirmed in (True, False):
+        client = AgentClient(http, "demo")
+        frames = await client.run("delete my diary")
+        (interrupt,) = frames[-1]["outcome"]["interrupts"]
+        assert "TOOL_CALL_RESULT" not in kinds(frames)
+        (call_id,) = [frame["toolCallId"] for frame in frames if frame["type"] == "TOOL_CALL_START"]
+        assert interrupt["toolCallId"] == call_id
+        # After a reload the question is still there.
+        reloaded = AgentClient(http, "demo", client.thread_id)
+        assert (await reloaded.connect())[-1]["outcome"]["interrupts"] == [interrupt]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": confirmed}}
+        resumed = await client.run(resume=[answer])
+        assert [frame["toolCallId"] for frame in resumed if frame["type"].startswith("TOOL_CALL")] == [call_id]
+        assert ("Done: diary is deleted." in text_of(resumed)) == confirmed
+        assert client.view.state.get("deleted") == (["diary"] if confirmed else None)
+        await assert_as_stored(engine, client)
+        assert "outcome" not in (await reloaded.connect())[-1]
+
+
+async def test_a_resume_under_the_id_of_the_run_that_asked(http: httpx.AsyncClient, engine: Engine) -> None:
+    """CopilotKit sends it so; the answer is a run of its own, and the call's row gets its result."""
+    client = AgentClient(http, "demo")
+    (interrupt,) = (await client.run("delete my diary", run_id="asked"))[-1]["outcome"]["interrupts"]
+    answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}
+    resumed = await client.run(resume=[answer], run_id="asked")
+    assert "Done: diary is deleted." in text_of(resumed)
+    assert resumed[0]["runId"] != "asked"
+    thread_id = (await stored_session(engine, client)).thread_id
+    asked = await engine.runs.get(thread_id, "asked")
+    (call,) = [call for call in asked.tool_calls if call["id"] == interrupt["toolCallId"]]
+    assert "diary" in str(call["output"])
+    assert (await engine.runs.get(thread_id, resumed[0]["runId"])).status == RunStatus.COMPLETED
+
+
+async def test_a_wrong_resume_is_refused(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "demo")
+    (interrupt,) = (await client.run("delete my diary"))[-1]["outcome"]["interrupts"]
+    for answer in (
+        {"interruptId": "nobody", "status": "resolved", "payload": {"confirmed": True}},
+        {"interruptId": interrupt["id"], "status": "resolved", "payload": "sure"},
+    ):
+        refused = await http.post("/agui/demo", json=client.input(resume=[answer]))
+        assert refused.status_code == 422, refused.text
+    cancelled = await client.run(resume=[{"interruptId": interrupt["id"], "status": "cancelled"}])
+    assert "did not confirm" in text_of(cancelled)
+
+
+async def test_tools_of_the_client(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "painter")
+    tool = {"name": "pick_colour", "description": "Asks the user.", "parameters": {"type": "object"}}
+    frames = await client.run("paint", tools=[tool])
+    (call_id,) = frames[-1]["outcome"]["pendingToolCallIds"]
+    client.view.messages.append({"id": "answer", "role": "tool", "toolCallId": call_id, "content": "blue"})
+    frames = await client.run(tools=[tool])
+    assert text_of(frames) == "You picked blue."
+    again = AgentClient(http, "painter", client.thread_id)
+    await again.connect()
+    assert [message["id"] for message in again.view.messages] == [message["id"] for message in client.view.messages]
+
+
+async def test_the_clients_state_is_kept(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "demo")
+    client.view.state = {"theme": "dark", "user:topics": ["forged"], "temp:x": 1}
+    frames = await client.run("hi")
+    assert frames[1]["snapshot"]["theme"] == "dark"
+    assert "forged" not in frames[1]["snapshot"].get("user:topics", [])
+    assert "temp:x" not in frames[1]["snapshot"]
+    client.view.state = {**client.view.state, "theme": "light", "app:messages": 0}
+    frames = await client.run("hi again")
+    assert frames[1]["snapshot"]["theme"] == "light"
+    assert client.view.state["app:messages"] >= 2
+    await assert_as_stored(engine, client)
+
+
+async def test_older_clients_get_what_they_know(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "slow")
+    running = asyncio.create_task(client.run("go", protocolVersion=None))
+    await client.hears_words.wait()
+    assert await client.cancel()
+    assert "outcome" not in (await running)[-1]
+
+
+async def test_problems(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "demo")
+    for path in ("/agui/nobody", "/agui/nobody/connect", "/agui/nobody/cancel"):
+        answer = await http.post(path, json=client.input("x"))
+        assert answer.status_code == 404
+        assert "demo" in answer.json()["detail"]
+    assert (await http.post("/agui/demo", json=client.input())).status_code == 422
+    assert (await http.post("/agui/demo", json={})).status_code == 422
+    await client.run("hello", run_id="r1")
+    assert (await http.post("/agui/demo", json=client.input("more", run_id="r1"))).status_code == 409
+
+
+async def test_the_strict_profile_of_the_runs_own_route(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "demo")
+
+    async def follow() -> list[dict[str, Any]]:
+        async with http.stream("GET", "/api/runs/r-strict/events", params={"profile": "agui"}) as response:
+            return [frame async for frame in read_frames(response)]
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0.3)
+    await client.run("hello", run_id="r-strict")
+    frames = await asyncio.wait_for(following, 10)
+    assert_legal(frames)
+    late = await follow()
+    assert [frame["type"] for frame in late] == [frame["type"] for frame in frames]
+    observer = AgentClient(http, "demo", client.thread_id)
+    observer._fold(late)
+    assert observer.view.messages == client.view.messages
+    assert observer.view.state == client.view.state

@@ -1,0 +1,55 @@
+"""Frames on the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from ag_ui.core import CustomEvent, RunFinishedEvent, StateSnapshotEvent
+
+from cognizes.engine.agui.frames import encode, speaks_protocol_1
+from tests.unittests.agui.conftest import adk, call, make_translator
+
+
+def payload(text: str) -> dict[str, object]:
+    parsed: dict[str, object] = json.loads(text.split("data: ")[1])
+    return parsed
+
+
+def test_framing_is_lf_with_an_id() -> None:
+    text = encode(CustomEvent(name="x", value="a\r\nb", timestamp=1), number=7)
+    assert text.startswith("id: 7\ndata: {")
+    assert text.endswith("}\n\n")
+    assert "\r" not in text
+    assert text.count("\n") == 3
+
+
+def test_optional_fields_are_left_out_and_required_nulls_stay() -> None:
+    assert payload(encode(RunFinishedEvent(thread_id="t", run_id="r"))) == {
+        "type": "RUN_FINISHED", "threadId": "t", "runId": "r",
+    }  # fmt: skip
+    assert payload(encode(CustomEvent(name="x", value=None)))["value"] is None
+
+
+def test_values_that_are_no_json_pass() -> None:
+    assert payload(encode(StateSnapshotEvent(snapshot={"n": math.nan, "s": "\ud800"})))["snapshot"] == {
+        "n": None, "s": "\ufffd",
+    }  # fmt: skip
+
+
+def test_old_clients_get_only_the_outcome_they_know() -> None:
+    cancelled = make_translator().cancel()[-1]
+    assert payload(encode(cancelled))["outcome"] == {"type": "cancelled"}
+    assert "outcome" not in payload(encode(cancelled, protocol_1=False))
+    pending = make_translator()
+    pending.translate(adk(call("c"), long_running_tool_ids=["c"]))
+    assert "outcome" not in payload(encode(pending.finish()[-1], protocol_1=False))
+    asking = make_translator()
+    asking.translate(adk(call("q", "adk_request_confirmation")))
+    assert "outcome" in payload(encode(asking.finish()[-1], protocol_1=False))
+
+
+def test_protocol_versions() -> None:
+    assert [speaks_protocol_1(version) for version in ("1.0", "2.3", None, "", "0.9", "x")] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
