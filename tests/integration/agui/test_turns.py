@@ -164,6 +164,21 @@ async def test_tools_of_the_client(http: httpx.AsyncClient, engine: Engine) -> N
     assert [message["id"] for message in again.view.messages] == [message["id"] for message in client.view.messages]
 
 
+async def test_a_tab_that_missed_a_turn_takes_nothing_back(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "demo")
+    await client.run("one")
+    late = AgentClient(http, "demo", client.thread_id)
+    await late.connect()
+    assert late.view.state["turns"] == 1
+    await client.run("two")
+    await late.run("three", state={**late.view.state, "mine": True})
+    state = (await stored_session(engine, client)).state
+    assert (state["turns"], state["mine"]) == (3, True)
+    await late.run("four", state={**late.view.state, "mine": False})
+    await late.run("five", state={**late.view.state, "mine": True})
+    assert (await stored_session(engine, client)).state["mine"] is True, "a client may set a key back"
+
+
 async def test_the_clients_state_is_kept(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "demo")
     client.view.state = {"theme": "dark", "user:topics": ["forged"], "temp:x": 1}

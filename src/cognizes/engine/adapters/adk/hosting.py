@@ -33,6 +33,7 @@ from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.turns import Turns
 
@@ -165,7 +166,7 @@ class AgentHost:
             raise NotFoundError(f"the thread {key[2]} was deleted a moment ago")
         created = await self._engine.runs.create(stored, run_id=await self._free_id(stored, run_input), running=True)
         try:
-            if delta := client_state_delta(run_input.state, stored.state):
+            if delta := await self._client_changes(stored, run_input):
                 await self._engine.sessions.update(stored, delta)
             stored = await self._engine.manager.sessions.get_thread(created.thread_id)
             run = self._make_run(key, stored, created.id, turn)
@@ -182,6 +183,24 @@ class AgentHost:
         run.begin(_new_input(run_input, turn, run_id=run.run_id))
         self._active[key] = run
         return run
+
+    async def _client_changes(self, session: models.Session, run_input: RunAgentInput) -> JsonObject:
+        """What the client itself changed. It sends its whole state each time, and a tab that missed a turn sends an
+        old one: a value it was shown at the newest message it knows, or later, is not a change."""
+        delta = client_state_delta(run_input.state, session.state)
+        if not delta:
+            return {}
+        thread_id = thread_uuid(session.thread_id)
+        known = [message.id for message in run_input.messages]
+        newest: int = await self._engine.database.fetch_value("find_newest_message", thread_id, known)
+        past = await self._engine.time_travel.at(thread_id, sequence=newest)
+        later = await self._engine.debug.history(thread_id, after_version=past.version)
+        shown = [past.state, *(item["delta"] for item in later)]
+        return {
+            key: value
+            for key, value in delta.items()
+            if not any(key in values and values[key] == value for values in shown)
+        }
 
     async def _free_id(self, session: models.Session, run_input: RunAgentInput) -> str | None:
         """The client's id. One that resumes may send the id of the run that asked (CopilotKit does): that is taken."""

@@ -34,3 +34,6 @@ SELECT c.message_id, string_agg(c.delta, '' ORDER BY c.sequence) AS text
 -- drop_chunks: The messages are whole, or will never be.
 DELETE FROM {schema}.message_chunks c USING unnest($1::uuid[], $2::text[]) AS done (thread_id, message_id)
  WHERE c.thread_id = done.thread_id AND md5(c.message_id) = md5(done.message_id);
+
+-- find_newest_message: How far a client has come that knows these messages.
+SELECT coalesce(max(sequence_num), 0) FROM {schema}.messages WHERE thread_id = $1 AND id = ANY ($2::text[]);
