@@ -39,9 +39,9 @@ CREATE TABLE IF NOT EXISTS "public".threads (
 
 COMMENT ON COLUMN "public".threads.began_at IS 'The moment of its sequence number 0; a fork has that of its source.';
 
--- Ids are text of any length, an index key is not: the digest stands for the text.
-CREATE UNIQUE INDEX IF NOT EXISTS threads_app_user_session ON "public".threads (app_name, user_id, md5(session_id));
-CREATE INDEX IF NOT EXISTS idx_threads_app_user ON "public".threads (app_name, user_id, id);
+-- Ids are text of any length, an index key is not: the digest stands for the text. There is no second index on app and
+-- user: before statistics are there the planner would take it, and read all sessions of a user to find one.
+CREATE UNIQUE INDEX IF NOT EXISTS idx_threads_app_user ON "public".threads (app_name, user_id, md5(session_id));
 
 -- events: the immutable log. `json`, not `jsonb`: key order, NUL and lone surrogates come back as they went in.
 CREATE TABLE IF NOT EXISTS "public".events (
@@ -175,7 +175,7 @@ CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0001_pulse.sql', 1, 'a5fe0ac764682417af4927bf1dc45924556453411b9a75ae4bae96a4ba9b62e8', '0.1.0')
+VALUES ('0001_pulse.sql', 1, '0e2db27fa2c8ddefea950407cae355cec8725e172ca28bc4e326ea3e8a39a3bf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 10_notify_event_insert.sql
@@ -593,7 +593,13 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_expected_user_versions bigint[] DEFAULT NULL,
     p_expected_app_versions bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
 #variable_conflict use_column
 DECLARE
     -- by thread
@@ -738,12 +744,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '0b4a9683ee5d13502c293ef0376285cae69a003f0419b96d45a77fe1399a51d8', '0.1.0')
+VALUES ('41_append_events.sql', 0, '5d434206ab14c578621e1c5a966967205ed5c9bbc91c6a3056d5c8bb2cf0ec64', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql
--- Creates a batch of sessions in one transaction; answers per item: `created`, or `exists` where the caller's
--- session id is taken. Deltas of wider scopes are merged into what is there: concurrent creates lose nothing.
+-- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
+-- the caller's session id is taken. Deltas of wider scopes are merged into what is there: concurrent creates lose
+-- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
 CREATE OR REPLACE FUNCTION "public".create_sessions(
     p_thread_ids uuid[],
     p_app_names text[],
@@ -757,62 +764,84 @@ CREATE OR REPLACE FUNCTION "public".create_sessions(
     p_max_state_bytes integer
 ) RETURNS TABLE (status text, thread_id uuid, created_at timestamptz, user_state text, app_state text,
                  user_version bigint, app_version bigint)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
 DECLARE
+    v_created uuid[];
+    v_has_wider boolean := cardinality(array_remove(p_user_deltas, NULL)) > 0
+                        OR cardinality(array_remove(p_app_deltas, NULL)) > 0;
     v_item record;
     v_now timestamptz;
 BEGIN
-    PERFORM "public".lock_scopes(
-        ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
-        p_app_deltas);
+    IF v_has_wider THEN
+        PERFORM "public".lock_scopes(
+            ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
+            p_app_deltas);
+    END IF;
     v_now := clock_timestamp();
-
-    FOR v_item IN
-        SELECT * FROM unnest(
-            p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states, p_user_deltas,
-            p_app_deltas
-        ) AS item (thread_id, app_name, user_id, session_id, title, metadata, state, user_delta, app_delta)
-    LOOP
-        status := 'created';
-        thread_id := v_item.thread_id;
-        v_now := v_now + interval '1 microsecond';
-        INSERT INTO "public".threads AS t (id, app_name, user_id, session_id, title, metadata, state, began_at,
-                                           created_at, updated_at)
-        VALUES (v_item.thread_id, v_item.app_name, v_item.user_id, v_item.session_id, v_item.title,
-                v_item.metadata::jsonb, coalesce(v_item.state, '{}')::jsonb, v_now, v_now, v_now)
+    -- No two sessions of a batch at one moment: time travel tells their writes apart by it.
+    WITH created AS (
+        INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, began_at, created_at,
+                                      updated_at)
+        SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, item.metadata::jsonb,
+               coalesce(item.state, '{}')::jsonb, moment.at, moment.at, moment.at
+          FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states)
+               WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, title, metadata, state, place)
+         CROSS JOIN LATERAL (SELECT v_now + item.place * interval '1 microsecond' AS at) AS moment
         ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
-        RETURNING t.created_at INTO created_at;
-        IF NOT FOUND THEN
-            status := 'exists';
-            SELECT t.id, t.created_at INTO thread_id, created_at FROM "public".threads t
-             WHERE t.app_name = v_item.app_name AND t.user_id = v_item.user_id
-               AND md5(t.session_id) = md5(v_item.session_id);
-        ELSE
-            IF v_item.state IS NOT NULL THEN
-                PERFORM "public".refuse_large_state(
-                    'session', pg_column_size(v_item.state::jsonb), p_max_state_bytes);
-                PERFORM "public".take_snapshot(thread_id);
-            END IF;
+        RETURNING id, pg_column_size(state) AS size
+    )
+    SELECT array_agg(id), "public".refuse_large_state('session', max(size), p_max_state_bytes)
+      INTO v_created
+      FROM created;
+
+    IF cardinality(array_remove(p_states, NULL)) > 0 THEN
+        INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+        SELECT id, version, 0, app_name, state, '{"events": 0}'
+          FROM "public".threads WHERE id = ANY (v_created) AND state <> '{}';
+    END IF;
+    IF v_has_wider THEN
+        FOR v_item IN
+            SELECT item.*, v_now + item.place * interval '1 microsecond' AS at
+              FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_user_deltas, p_app_deltas)
+                   WITH ORDINALITY AS item (thread_id, app_name, user_id, user_delta, app_delta, place)
+             WHERE item.thread_id = ANY (v_created)
+             ORDER BY item.place
+        LOOP
             IF v_item.user_delta IS NOT NULL THEN
-                PERFORM "public".merge_user_state(
-                    v_item.app_name, v_item.user_id, v_item.user_delta::jsonb, thread_id, 0, v_now,
-                    p_max_state_bytes);
+                PERFORM "public".merge_user_state(v_item.app_name, v_item.user_id, v_item.user_delta::jsonb,
+                                                  v_item.thread_id, 0, v_item.at, p_max_state_bytes);
             END IF;
             IF v_item.app_delta IS NOT NULL THEN
-                PERFORM "public".merge_app_state(
-                    v_item.app_name, v_item.app_delta::jsonb, thread_id, 0, v_now, p_max_state_bytes);
+                PERFORM "public".merge_app_state(v_item.app_name, v_item.app_delta::jsonb, v_item.thread_id, 0,
+                                                 v_item.at, p_max_state_bytes);
             END IF;
-        END IF;
-        SELECT s.state::text, s.version INTO user_state, user_version FROM "public".user_states s
-         WHERE s.user_id = v_item.user_id AND s.app_name = v_item.app_name;
-        SELECT s.state::text, s.version INTO app_state, app_version FROM "public".app_states s WHERE s.app_name = v_item.app_name;
-        RETURN NEXT;
-    END LOOP;
+        END LOOP;
+    END IF;
+
+    RETURN QUERY
+    SELECT CASE WHEN found.id IS NULL THEN 'created' ELSE 'exists' END, coalesce(found.id, item.thread_id),
+           coalesce(found.created_at, v_now + item.place * interval '1 microsecond'),
+           u.state::text, a.state::text, u.version, a.version
+      FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids)
+           WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, place)
+      LEFT JOIN "public".threads found
+        ON NOT item.thread_id = ANY (coalesce(v_created, '{}')) AND found.app_name = item.app_name
+       AND found.user_id = item.user_id AND md5(found.session_id) = md5(item.session_id)
+      LEFT JOIN "public".user_states u ON u.user_id = item.user_id AND u.app_name = item.app_name
+      LEFT JOIN "public".app_states a ON a.app_name = item.app_name
+     ORDER BY item.place;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('42_create_sessions.sql', 0, '8e823bd0be49351c9b7d1b7faf0f0e3ece57024d00a63f98f74e54d7ec8f01cb', '0.1.0')
+VALUES ('42_create_sessions.sql', 0, '9da6c212c622112279a39c3bae18179c2f59d512517643c1d153d368d156e21d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 43_fork_session.sql

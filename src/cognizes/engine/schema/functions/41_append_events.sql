@@ -28,7 +28,13 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_expected_user_versions bigint[] DEFAULT NULL,
     p_expected_app_versions bigint[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
 #variable_conflict use_column
 DECLARE
     -- by thread
