@@ -5,7 +5,8 @@ one query for all threads that rang. It also looks at all subscribed threads fro
 reconnection of the listener, so that a lost notification costs latency and never data.
 
 A subscriber has no queue. It has a place in the log, and the hub tells it how far the log reaches by now; recent events
-are shared between all subscribers of a thread, older ones are read from the database. A slow reader costs nothing.
+are shared between all subscribers of a thread, older ones are read from the database. A slow reader costs no more than
+the page it is reading.
 """
 
 from __future__ import annotations

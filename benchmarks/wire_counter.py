@@ -1,0 +1,65 @@
+"""Counts round trips on the wire: a proxy between a client and PostgreSQL's socket."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Self
+
+_STARTUP = 196608
+_AWAITS_AN_ANSWER = (b"S", b"H", b"Q")
+
+
+class WireCounter:
+    """Listens on a port of its own; `requests` are the messages after which a client waits for the server."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._server: asyncio.Server | None = None
+        self.requests = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def settle(self) -> int:
+        """Waits until nothing has been asked for a while; returns what was counted so far."""
+        before = -1
+        while before != self.requests:
+            before = self.requests
+            await asyncio.sleep(0.05)
+        return before
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_unix_connection(self._socket)
+        back = asyncio.create_task(_pump(from_server, writer))
+        try:
+            version = 0
+            while version != _STARTUP:  # before it, a client may ask for TLS
+                size, version = struct.unpack("!ii", head := await reader.readexactly(8))
+                to_server.write(head + await reader.readexactly(size - 8))
+            while True:
+                head = await reader.readexactly(5)
+                to_server.write(head + await reader.readexactly(struct.unpack("!i", head[1:])[0] - 4))
+                self.requests += head[:1] in _AWAITS_AN_ANSWER
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            to_server.close()
+            await asyncio.wait([back])
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
