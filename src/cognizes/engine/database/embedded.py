@@ -19,6 +19,7 @@ import logging
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -91,12 +92,30 @@ class EmbeddedPostgres:
                 if not (self.cluster / "PG_VERSION").exists():
                     self._initialise()
                 self._check_version()
-                if not self.is_running():
-                    self._run_server()
+                self._ensure_server()
             except BaseException:
                 hold.close()
                 raise
             self._hold = hold
+
+    def _ensure_server(self) -> None:
+        """Finds the server running and answering, or starts it. One that was just killed may still be dying."""
+        deadline = time.monotonic() + _START_SECONDS
+        while self.is_running():
+            if self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise SetupError(f"the embedded PostgreSQL runs but does not answer; its log is {self.log_file}")
+            time.sleep(0.05)
+        self._run_server()
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(self._socket_dir() / ".s.PGSQL.5432"))
+            except OSError:
+                return False
+        return True
 
     def _restart(self) -> bool:
         with self._exclusive():
@@ -117,10 +136,20 @@ class EmbeddedPostgres:
             except BlockingIOError:
                 return
             else:
-                if self.is_running():
-                    self._pg_ctl("stop", "-m", "fast", "-w", "-t", str(_START_SECONDS))
+                self._stop_server()
             finally:
                 hold.close()
+
+    def _stop_server(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while self.is_running():
+            try:
+                self._pg_ctl("stop", "-m", "fast", "-w", "-t", str(_START_SECONDS))
+            except subprocess.CalledProcessError as error:
+                # It may have died by itself meanwhile, and then there is nothing to stop.
+                time.sleep(0.2)
+                if self._answers() or time.monotonic() > deadline:
+                    raise SetupError(f"the embedded PostgreSQL does not stop; its log is {self.log_file}") from error
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
