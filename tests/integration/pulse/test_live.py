@@ -11,7 +11,6 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Event, NotFoundError, Session
-from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 
 
 async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 15) -> list[int]:
@@ -126,7 +125,6 @@ async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asy
     await asyncio.sleep(0.05)
     await write(engine, session, 1)
     assert await following == [1]
-    assert isinstance(engine.listener, PgNotifyListener)
 
 
 async def test_a_deleted_thread_ends_the_stream(engine: Engine) -> None:

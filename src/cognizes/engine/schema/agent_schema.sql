@@ -21,7 +21,7 @@ CREATE EXTENSION IF NOT EXISTS vector;
 
 -- threads: one conversation. `version` counts changes of state, `last_sequence` counts events.
 -- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update. A state is stored
--- uncompressed: compressing a large one anew would cost two thirds of every append that changes a key of it.
+-- uncompressed: compressing a large one anew would be the larger part of every append that changes a key of it.
 CREATE TABLE IF NOT EXISTS "public".threads (
     id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     app_name       text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
@@ -175,7 +175,7 @@ CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0001_pulse.sql', 1, '0e2db27fa2c8ddefea950407cae355cec8725e172ca28bc4e326ea3e8a39a3bf', '0.1.0')
+VALUES ('0001_pulse.sql', 1, '8425274c6a453887185c98be4a599cce574826e1629d738bffe14e050d34dba9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 10_notify_event_insert.sql

@@ -5,7 +5,7 @@ CREATE EXTENSION IF NOT EXISTS vector;
 
 -- threads: one conversation. `version` counts changes of state, `last_sequence` counts events.
 -- The fill factor and the missing index on `updated_at` keep every append a heap-only (HOT) update. A state is stored
--- uncompressed: compressing a large one anew would cost two thirds of every append that changes a key of it.
+-- uncompressed: compressing a large one anew would be the larger part of every append that changes a key of it.
 CREATE TABLE IF NOT EXISTS {schema}.threads (
     id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     app_name       text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
