@@ -6,17 +6,26 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from cognizes.engine import Engine, Settings
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.migrations import Migrator
+from tests.database_supply import DatabaseSupply
 
 _TEMPLATE = "migrated"
+
+# The same examples each time, so that a run tells about the change and not about luck.
+# `--hypothesis-profile=random` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,39 +71,32 @@ def replace_database(url: str, name: str) -> str:
     return url.replace("/cognizes-engine?", f"/{name}?")
 
 
+@pytest.fixture(scope="session")
+def database_supply(postgres_server: EmbeddedPostgres) -> Iterator[DatabaseSupply]:
+    """Databases with the schema, made ahead."""
+    with closing(DatabaseSupply(postgres_server.url, _TEMPLATE)) as supply:
+        yield supply
+
+
 @pytest.fixture
 async def empty_database_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
     """A new database with nothing in it."""
-    async with _new_database(postgres_server.url, "template1") as url:
-        yield url
+    name = f"test_{uuid4().hex}"
+    connection = await asyncpg.connect(postgres_server.url)
+    try:
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE template1")
+        yield replace_database(postgres_server.url, name)
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
 
 
 @pytest.fixture
-async def database_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
+async def database_url(postgres_server: EmbeddedPostgres, database_supply: DatabaseSupply) -> AsyncIterator[str]:
     """A new database with the schema."""
-    async with _new_database(postgres_server.url, _TEMPLATE) as url:
-        yield url
-
-
-class _new_database:  # noqa: N801 - used like a function
-    def __init__(self, server_url: str, template: str) -> None:
-        self._server_url = server_url
-        self._template = template
-        self._name = f"test_{uuid4().hex}"
-
-    async def __aenter__(self) -> str:
-        await self._execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
-        return replace_database(self._server_url, self._name)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._execute(f"DROP DATABASE {self._name} WITH (FORCE)")
-
-    async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._server_url)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+    name = await database_supply.take()
+    yield replace_database(postgres_server.url, name)
+    database_supply.give_back(name)
 
 
 @pytest.fixture

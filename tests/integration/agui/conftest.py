@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from cognizes.engine.database import EmbeddedPostgres
-from tests.conftest import _TEMPLATE, _new_database
+from tests.conftest import replace_database
+from tests.database_supply import DatabaseSupply
 from tests.integration.live.conftest import Served, serve
 
 REPOSITORY = Path(__file__).parents[3]
@@ -29,12 +30,11 @@ def serve_agents(database_url: str, **settings: str) -> Served:
 
 
 @pytest.fixture(scope="module")
-def database_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+def database_url(postgres_server: EmbeddedPostgres, database_supply: DatabaseSupply) -> Iterator[str]:
     """One database for a module: a server that has imported ADK is too slow to start for every test."""
-    database = _new_database(postgres_server.url, _TEMPLATE)
-    url = asyncio.run(database.__aenter__())
-    yield url
-    asyncio.run(database.__aexit__())
+    name = asyncio.run(database_supply.take())
+    yield replace_database(postgres_server.url, name)
+    database_supply.give_back(name)
 
 
 @pytest.fixture(scope="module")

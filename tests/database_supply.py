@@ -1,0 +1,59 @@
+"""Fresh databases, made ahead: making one takes longer than most tests that want one."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from uuid import uuid4
+
+import asyncpg
+
+_KEPT_READY = 3
+
+
+class DatabaseSupply:
+    """Keeps copies of a template ready, and drops those that were used, in a thread of its own."""
+
+    def __init__(self, server_url: str, template: str) -> None:
+        self._server_url = server_url
+        self._template = template
+        self._ready: queue.Queue[str | BaseException] = queue.Queue()
+        self._wanted: queue.Queue[str | None] = queue.Queue()
+        for _ in range(_KEPT_READY):
+            self._wanted.put("")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="database-supply")
+        self._thread.start()
+
+    async def take(self) -> str:
+        """The name of a database that nobody has used."""
+        name = await asyncio.to_thread(self._ready.get)
+        if isinstance(name, BaseException):
+            self._ready.put(name)
+            raise name
+        return name
+
+    def give_back(self, name: str) -> None:
+        """It is dropped, and another one made."""
+        self._wanted.put(name)
+
+    def close(self) -> None:
+        """Stops making databases; those that are there go with their server."""
+        self._wanted.put(None)
+        self._thread.join()
+
+    async def _work(self) -> None:
+        try:
+            connection = await asyncpg.connect(self._server_url)
+            try:
+                while (used := await asyncio.to_thread(self._wanted.get)) is not None:
+                    name = f"test_{uuid4().hex}"
+                    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
+                    self._ready.put(name)
+                    if used:
+                        await connection.execute(f"DROP DATABASE {used} WITH (FORCE)")
+            finally:
+                await connection.close()
+        except BaseException as error:
+            self._ready.put(error)
+            raise
