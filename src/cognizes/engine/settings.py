@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     demo_model: str | None = Field(
         default=None, description="The Gemini model that drives the demo agent when GOOGLE_API_KEY is set."
     )
+    demo_token_seconds: float = Field(
+        default=0.03, ge=0, description="Seconds that the demo agent takes for a token when it follows its script."
+    )
     shutdown_seconds: float = Field(default=5.0, ge=0, description="Seconds that runs may go on after a stop signal.")
     development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
     log_level: str = Field(

@@ -25,7 +25,13 @@ def serve_agents(database_url: str, **settings: str) -> Served:
     """Starts a server with the test agents and the demo."""
     return serve(
         database_url,
-        **{"COGNIZES_AGENTS": AGENTS, "PYTHONPATH": str(REPOSITORY), "COGNIZES_SHUTDOWN_SECONDS": "0.3", **settings},
+        **{
+            "COGNIZES_AGENTS": AGENTS,
+            "PYTHONPATH": str(REPOSITORY),
+            "COGNIZES_SHUTDOWN_SECONDS": "0.3",
+            "COGNIZES_DEMO_TOKEN_SECONDS": "0.002",
+            **settings,
+        },
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps.app import App
 
-from cognizes.engine.adapters.adk.demo import DEMO, make_demo_agent
+from cognizes.engine.adapters.adk.demo import DEMO, ScriptedModel, make_demo_agent
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
@@ -28,7 +28,8 @@ def load_agents(paths: Sequence[str], settings: Settings) -> dict[str, App]:
 
 def _load_demo(settings: Settings) -> App:
     has_key = bool(os.environ.get("GOOGLE_API_KEY"))
-    return _as_app(make_demo_agent(settings.demo_model if has_key else None))
+    script = ScriptedModel(seconds_a_token=settings.demo_token_seconds)
+    return _as_app(make_demo_agent(settings.demo_model if has_key and settings.demo_model else script))
 
 
 def _load(path: str) -> App:

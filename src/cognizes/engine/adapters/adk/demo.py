@@ -26,7 +26,6 @@ DEMO = "demo"
 _INSTRUCTION = """You show what the Cognizes Engine can do. On every message call read_clock and note_topic once, then
 answer in two or three friendly sentences. Call delete_note only when the user asks to delete something."""
 _TOKEN = re.compile(r"\s*\S+\s*")
-_SECONDS_A_TOKEN = 0.03
 
 
 def read_clock(tool_context: ToolContext) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class ScriptedModel(BaseLlm):
     """A model that follows a script, so that the demo is the same everywhere and costs nothing."""
 
     model: str = "scripted"
-    seconds_a_token: float = _SECONDS_A_TOKEN
+    seconds_a_token: float = 0.03
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -78,12 +77,12 @@ class ScriptedModel(BaseLlm):
         yield _response(parts)
 
 
-def make_demo_agent(model: str | BaseLlm | None = None) -> LlmAgent:
+def make_demo_agent(model: str | BaseLlm) -> LlmAgent:
     """The demo agent, on its script or on a model."""
     return LlmAgent(
         name=DEMO,
         description="Streams text, thinks, calls tools, writes state; asks before it deletes.",
-        model=model or ScriptedModel(),
+        model=model,
         instruction=_INSTRUCTION,
         tools=[read_clock, note_topic, FunctionTool(delete_note, require_confirmation=True)],
     )
