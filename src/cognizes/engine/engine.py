@@ -13,6 +13,7 @@ from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import SetupError
+from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
 from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
@@ -42,6 +43,7 @@ class Engine:
     sessions: Sessions
     messages: Messages
     runs: Runs
+    memory: Memory
     time_travel: TimeTravel
     debug: StateDebugService
     maintenance: Maintenance
@@ -123,6 +125,7 @@ class Engine:
         self.time_travel = TimeTravel(self.database)
         self.sessions = Sessions(self.manager, self.messages, self.time_travel)
         self.runs = Runs(self.database, self.manager.sessions)
+        self.memory = Memory(self.database, self.manager, self.settings)
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings)
         listen_url = self.settings.listen_url

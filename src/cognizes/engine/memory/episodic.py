@@ -1,0 +1,215 @@
+"""Episodic memory: what happened, told in a few lines, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
+from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.memory.ingest import Ingest
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.models import JsonObject, RunStatus, new_id
+from cognizes.engine.pulse.event_log import check_object, check_text
+from cognizes.engine.pulse.session_store import thread_uuid
+
+_SUMMARY_LINES = 3
+_SUMMARY_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class EpisodicEntry:
+    """One episode. An entry without an id gets one; `text` is what recall reads, by default the summary."""
+
+    scope: MemoryScope
+    summary: str
+    id: str = ""
+    session_id: str | None = None
+    run_id: str | None = None
+    payload: JsonObject = field(default_factory=dict)
+    created_at: datetime | None = None
+
+    def to_json(self) -> JsonObject:
+        """As JSON data."""
+        return {
+            "id": self.id,
+            "app_name": self.scope.app_name,
+            "user_id": self.scope.user_id,
+            "agent_id": self.scope.agent_id,
+            "session_id": self.session_id,
+            "run_id": self.run_id,
+            "summary": self.summary,
+            "payload": self.payload,
+            "created_at": self.created_at.isoformat() if self.created_at else None,
+        }
+
+    @classmethod
+    def from_json(cls, document: JsonObject) -> EpisodicEntry:
+        """Undoes `to_json`."""
+        try:
+            return cls(
+                MemoryScope(document["app_name"], document["user_id"], document["agent_id"]),
+                document["summary"],
+                id=document["id"],
+                session_id=document["session_id"],
+                run_id=document["run_id"],
+                payload=document["payload"],
+                created_at=datetime.fromisoformat(document["created_at"]) if document["created_at"] else None,
+            )
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidInputError(f"this is not an episode: {error}") from error
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What a summariser gets to see of a run."""
+
+    thread_id: str
+    run_id: str
+    status: RunStatus
+    error: str | None
+    question: str | None
+    answer: str | None
+    tool_calls: list[Any]
+
+
+Summariser = Callable[[EndedRun], Awaitable[str]]
+
+
+class EpisodicMemoryStore:
+    """Episodes in `agent_episodic_chunks`."""
+
+    def __init__(self, database: Database, ingest: Ingest, *, summariser: Summariser | None = None) -> None:
+        self._database = database
+        self._ingest = ingest
+        self.summariser = summariser
+
+    async def append(self, entry: EpisodicEntry, *, text: str | None = None) -> EpisodicEntry:
+        """Keeps an episode; one of the same id is kept as it is and returned. `text` is what recall reads."""
+        new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
+        readable = text if text is not None else new.summary
+        is_new = await self._database.fetch_value(
+            "append_episode",
+            *new.scope.columns,
+            check_text("id", new.id),
+            None if new.session_id is None else check_text("session_id", new.session_id),
+            None if new.run_id is None else check_text("run_id", new.run_id),
+            escape_text(new.summary),
+            dump_jsonb(check_object("payload", new.payload)),
+            new.created_at,
+            escape_text(readable),
+            join_words(split_words(readable)),
+            self._ingest.embeds,
+        )
+        if is_new:
+            self._ingest.ring()
+            return new
+        kept = await self.get(new.scope, new.id)
+        return kept if kept is not None else new
+
+    async def get(self, scope: MemoryScope, episode_id: str) -> EpisodicEntry | None:
+        """One episode of a user, or None."""
+        row = await self._database.fetch_row(
+            "read_episode", scope.app_name, scope.user_id, check_text("id", episode_id)
+        )
+        return _entry(row) if row else None
+
+    async def delete(self, scope: MemoryScope, episode_id: str) -> bool:
+        """Removes an episode, from recall too; whether it was there."""
+        found: bool = await self._database.fetch_value(
+            "delete_episode", scope.app_name, scope.user_id, check_text("id", episode_id)
+        )
+        return found
+
+    async def list_by_agent(self, scope: MemoryScope, *, limit: int = 100) -> list[EpisodicEntry]:
+        """An agent's episodes with a user, newest first."""
+        rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, _checked(limit))
+        return [_entry(row) for row in rows]
+
+    async def list_by_session(self, scope: MemoryScope, session_id: str, *, limit: int = 100) -> list[EpisodicEntry]:
+        """An agent's episodes of one session, newest first."""
+        rows = await self._database.fetch(
+            "list_episodes_of_session", *scope.columns, check_text("session_id", session_id), _checked(limit)
+        )
+        return [_entry(row) for row in rows]
+
+    async def write_for_run(
+        self, thread_id: str | UUID, run_id: str, *, agent_id: str | None = None, summary: str | None = None
+    ) -> EpisodicEntry:
+        """The episode of a run that ended; written once, however often it is asked for.
+
+        Its summary is the given one, the summariser's, or the first lines of the final answer.
+        """
+        ended, row = await self._read_end(thread_id, run_id)
+        scope = MemoryScope(row["app_name"], row["user_id"], agent_id or "")
+        episode_id = f"run/{thread_id}/{run_id}"
+        if (kept := await self.get(scope, episode_id)) is not None:
+            return kept
+        told = summary if summary is not None else await self._summarise(ended)
+        entry = EpisodicEntry(
+            scope,
+            told,
+            id=episode_id,
+            session_id=row["session_id"],
+            run_id=run_id,
+            payload={
+                "status": str(ended.status),
+                "error": ended.error,
+                "question": ended.question,
+                "answer_sequence": row["answer_sequence"],
+                "tools": [call.get("tool_name") for call in ended.tool_calls],
+            },
+            created_at=row["completed_at"],
+        )
+        return await self.append(entry, text="\n".join(part for part in (ended.question, told) if part))
+
+    async def _read_end(self, thread_id: str | UUID, run_id: str) -> tuple[EndedRun, asyncpg.Record]:
+        row = await self._database.fetch_row("read_run_end", thread_uuid(thread_id), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
+        texts = {name: _text(row[name]) for name in ("error", "question", "answer")}
+        status = RunStatus(row["status"])
+        calls = load_jsonb(row["tool_calls"])
+        return EndedRun(thread_id=str(thread_id), run_id=run_id, status=status, tool_calls=calls, **texts), row
+
+    async def _summarise(self, run: EndedRun) -> str:
+        return first_lines(run) if self.summariser is None else await self.summariser(run)
+
+
+def first_lines(run: EndedRun) -> str:
+    """The first lines of the final answer; of a run that failed, why."""
+    answer = run.answer or ""
+    if run.error:
+        answer = f"failed: {run.error}\n{answer}"
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    summary = "\n".join(lines[:_SUMMARY_LINES])
+    return summary if len(summary) <= _SUMMARY_LENGTH else summary[: _SUMMARY_LENGTH - 1].rstrip() + "…"
+
+
+def _text(stored: str | None) -> str | None:
+    return None if stored is None else unescape_text(stored)
+
+
+def _checked(limit: int) -> int:
+    if limit < 1:
+        raise InvalidInputError("a list has at least one item; raise the limit")
+    return limit
+
+
+def _entry(row: asyncpg.Record) -> EpisodicEntry:
+    return EpisodicEntry(
+        MemoryScope(row["app_name"], row["user_id"], row["agent_id"]),
+        unescape_text(row["summary"]),
+        id=row["id"],
+        session_id=row["session_id"],
+        run_id=row["job_id"],
+        payload=load_jsonb(row["payload"]),
+        created_at=row["created_at"],
+    )

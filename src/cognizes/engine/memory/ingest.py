@@ -1,0 +1,80 @@
+"""Texts on their way into recall: split into words, stored in batches, and rung for those who make vectors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_json, escape_text
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.pulse.event_log import check_text
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A text to be recalled later. `source_id` is the caller's own id of it: stored twice, it is there once."""
+
+    source_id: str
+    text: str
+    session_id: str | None = None
+    position: int = 0
+    author: str | None = None
+    namespace: str = ""
+    content: Any = None
+    created_at: datetime | None = None
+
+
+class Ingest:
+    """Stores memories. `embeds` says whether anybody is to make vectors of them."""
+
+    def __init__(self, database: Database, *, embeds: bool) -> None:
+        self._database = database
+        self.embeds = embeds
+        self.rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """Something may wait for its vector."""
+        self.rung.set()
+
+    async def store(self, scope: MemoryScope, kind: str, items: Iterable[Remembered]) -> int:
+        """Stores what is new or has changed; returns how many that were. Each batch is one transaction."""
+        stored = 0
+        remaining = iter(items)
+        while batch := list(islice(remaining, _BATCH)):
+            stored += await self._store_batch(scope, kind, batch)
+        if stored:
+            self.ring()
+        return stored
+
+    async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
+        stored: int = await self._database.fetch_value(
+            "store_memories",
+            scope.app_name,
+            scope.user_id,
+            kind,
+            [scope.agent_id] * len(batch),
+            [check_text("namespace", item.namespace) for item in batch],
+            [check_text("source_id", item.source_id) for item in batch],
+            [None if item.session_id is None else check_text("session_id", item.session_id) for item in batch],
+            [item.position for item in batch],
+            [None if item.author is None else escape_text(item.author) for item in batch],
+            [escape_text(item.text) for item in batch],
+            [index_words(item.text, item.author) for item in batch],
+            [None if item.content is None else dump_json(item.content) for item in batch],
+            [item.created_at for item in batch],
+            self.embeds,
+        )
+        return stored
+
+
+def index_words(text: str, author: str | None) -> str:
+    """The words under which a text is found; who said it is one of them."""
+    return join_words(split_words(f"{author} {text}" if author else text))

@@ -1,0 +1,132 @@
+"""Long-term memory: what an agent knows for good, by namespace and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_text, load_jsonb, unescape_text
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.memory.ingest import Ingest
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.event_log import check_text
+
+
+@dataclass(frozen=True)
+class LongTermKey:
+    """The name of a fact, as a snapshot keeps it."""
+
+    namespace: str
+    key: str
+
+
+@dataclass(frozen=True)
+class LongTermEntry:
+    """A fact: any JSON value, and the text by which it is recalled."""
+
+    scope: MemoryScope
+    namespace: str
+    key: str
+    value: Any
+    text: str
+    created_at: datetime
+    updated_at: datetime
+
+    def to_json(self) -> JsonObject:
+        """As JSON data."""
+        return {
+            "agent_id": self.scope.agent_id,
+            "namespace": self.namespace,
+            "key": self.key,
+            "value": self.value,
+            "text": self.text,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+        }
+
+
+class LongTermMemoryStore:
+    """Facts in `agent_long_term_memory`. One key of one namespace holds one value; the newest write wins."""
+
+    def __init__(self, database: Database, ingest: Ingest, *, max_depth: int) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._max_depth = max_depth
+
+    async def set(
+        self, scope: MemoryScope, namespace: str, key: str, value: Any, *, text: str | None = None
+    ) -> LongTermEntry:
+        """Sets a key. `text` is what recall reads: by default key and value, empty for nothing."""
+        _check(namespace, key)
+        document = dump_jsonb(value)
+        check_depth(document, value, self._max_depth)
+        readable = text if text is not None else describe(key, value)
+        row = await self._database.fetch_row(
+            "set_long_term",
+            *scope.columns,
+            namespace,
+            key,
+            document,
+            escape_text(readable),
+            join_words(split_words(readable)),
+            self._ingest.embeds,
+        )
+        self._ingest.ring()
+        assert row is not None  # noqa: S101 - the function always answers
+        return LongTermEntry(scope, namespace, key, value, readable, row["created_at"], row["updated_at"])
+
+    async def get(self, scope: MemoryScope, namespace: str, key: str) -> LongTermEntry | None:
+        """The fact of a key, or None."""
+        _check(namespace, key)
+        row = await self._database.fetch_row("get_long_term", *scope.columns, namespace, key)
+        return _entry(scope, row) if row else None
+
+    async def get_many(self, scope: MemoryScope, keys: list[LongTermKey]) -> list[LongTermEntry]:
+        """Those of the keys that are there, in the order asked for."""
+        names = [key.namespace for key in keys], [key.key for key in keys]
+        return [_entry(scope, row) for row in await self._database.fetch("get_many_long_term", *scope.columns, *names)]
+
+    async def delete(self, scope: MemoryScope, namespace: str, key: str) -> bool:
+        """Removes a key, from recall too; whether it was there."""
+        _check(namespace, key)
+        found: bool = await self._database.fetch_value("delete_long_term", *scope.columns, namespace, key)
+        return found
+
+    async def list_by_agent(
+        self, scope: MemoryScope, namespace: str | None = None, *, limit: int = 100
+    ) -> list[LongTermEntry]:
+        """Newest change first; without a namespace, of all."""
+        if limit < 1:
+            raise InvalidInputError("a list has at least one item; raise the limit")
+        rows = await self._database.fetch("list_long_term", *scope.columns, namespace, limit)
+        return [_entry(scope, row) for row in rows]
+
+
+def describe(key: str, value: Any) -> str:
+    """A fact in words: its key and its value."""
+    spoken = value if isinstance(value, str) else "" if value is None else dump_jsonb(value)
+    return f"{key}: {spoken}" if spoken else key
+
+
+def _check(namespace: str, key: str) -> None:
+    check_text("namespace", namespace)
+    if not check_text("key", key):
+        raise InvalidInputError("key is empty; give it a name")
+
+
+def _entry(scope: MemoryScope, row: asyncpg.Record) -> LongTermEntry:
+    return LongTermEntry(
+        scope,
+        row["namespace"],
+        row["key"],
+        load_jsonb(row["value"]),
+        unescape_text(row["text"]),
+        row["created_at"],
+        row["updated_at"],
+    )

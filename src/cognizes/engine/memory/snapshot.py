@@ -1,0 +1,150 @@
+"""Memory snapshots: what an agent had in mind when it began to wait, and putting it back when it goes on.
+
+Messages are entries of an immutable log: a snapshot shows them and never removes or overwrites any, so what was said
+while the run waited stays. Variables (the session's own state keys) and the scratchpad become those of the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_jsonb, load_json, load_jsonb
+from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTermMemoryStore
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.working import WorkingMemory
+from cognizes.engine.models import JsonObject, Session, new_id
+from cognizes.engine.pulse.state_manager import StateManager
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """The mind of an agent at one moment. `id` says which one it is: it is applied once."""
+
+    working_memory: WorkingMemory
+    episodic_tail: list[EpisodicEntry] = field(default_factory=list)
+    long_term_keys: list[LongTermKey] = field(default_factory=list)
+    snapshot_at: datetime | None = None
+    id: str = field(default_factory=lambda: str(new_id()))
+
+    def to_json(self) -> JsonObject:
+        """As JSON data, for a run's `resumption_context`."""
+        return {
+            "id": self.id,
+            "working_memory": self.working_memory.to_json(),
+            "episodic_tail": [entry.to_json() for entry in self.episodic_tail],
+            "long_term_keys": [{"namespace": key.namespace, "key": key.key} for key in self.long_term_keys],
+            "snapshot_at": self.snapshot_at.isoformat() if self.snapshot_at else None,
+        }
+
+    @classmethod
+    def from_json(cls, document: JsonObject) -> MemorySnapshot:
+        """Undoes `to_json`."""
+        try:
+            return cls(
+                working_memory=WorkingMemory.from_json(document["working_memory"]),
+                episodic_tail=[EpisodicEntry.from_json(entry) for entry in document["episodic_tail"]],
+                long_term_keys=[LongTermKey(key["namespace"], key["key"]) for key in document["long_term_keys"]],
+                snapshot_at=datetime.fromisoformat(document["snapshot_at"]) if document["snapshot_at"] else None,
+                id=document["id"],
+            )
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidInputError(f"this is not a memory snapshot: {error}") from error
+
+
+class MemorySnapshots:
+    """Takes and applies snapshots.
+
+    Applying is one transaction, marked by the snapshot's id on the thread's log: whoever dies in the middle has applied
+    all of it or nothing, and whoever tries again applies nothing twice.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        manager: StateManager,
+        *,
+        episodic: EpisodicMemoryStore,
+        long_term: LongTermMemoryStore,
+        max_state_bytes: int,
+    ) -> None:
+        self._database = database
+        self._manager = manager
+        self._episodic = episodic
+        self._long_term = long_term
+        self._max_state_bytes = max_state_bytes
+
+    async def take(
+        self,
+        session: Session,
+        *,
+        agent_id: str | None = None,
+        long_term_keys: Iterable[LongTermKey | tuple[str, str]] = (),
+        messages: int = 200,
+        episodes: int = 10,
+    ) -> MemorySnapshot:
+        """The present working memory, the newest episodes, and the names of the long-term keys that were used."""
+        scope = MemoryScope.of(session, agent_id)
+        thread_id = await self._manager.sessions.find_thread(session)
+        row = await self._database.fetch_row("read_working_memory", thread_id, scope.agent_id, messages)
+        if row is None:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        keys = (LongTermKey(*key) if isinstance(key, tuple) else key for key in long_term_keys)
+        return MemorySnapshot(
+            working_memory=_working_memory(scope, row),
+            episodic_tail=await self._episodic.list_by_agent(scope, limit=episodes) if episodes else [],
+            long_term_keys=list(dict.fromkeys(keys)),
+            snapshot_at=datetime.now(UTC),
+        )
+
+    async def apply(self, session: Session, snapshot: MemorySnapshot, *, run_id: str | None = None) -> bool:
+        """Restores variables, scratchpad and the kept working memory, with one event. False: it was done before.
+
+        The session object follows. Variables that the snapshot lacks go away; messages stay, also newer ones.
+        """
+        memory = snapshot.working_memory
+        if memory.session_id != session.id:
+            raise InvalidInputError(f"this snapshot is of session {memory.session_id!r}, not of {session.id!r}")
+        applied = await self._apply(await self._manager.sessions.find_thread(session), snapshot, run_id)
+        await self._manager.refresh(session)
+        return applied
+
+    async def preload(self, session: Session, snapshot: MemorySnapshot) -> list[LongTermEntry]:
+        """The present values of the snapshot's long-term keys, as far as they are there."""
+        scope = MemoryScope.of(session, snapshot.working_memory.agent_id)
+        return await self._long_term.get_many(scope, snapshot.long_term_keys)
+
+    async def _apply(self, thread_id: UUID, snapshot: MemorySnapshot, run_id: str | None) -> bool:
+        memory = snapshot.working_memory
+        applied: bool = await self._database.fetch_value(
+            "apply_memory_snapshot",
+            thread_id,
+            memory.agent_id,
+            f"memory_snapshot/{snapshot.id}",
+            snapshot.id,
+            dump_jsonb(memory.variables),
+            dump_jsonb(memory.to_json()),
+            run_id,
+            self._max_state_bytes,
+        )
+        return applied
+
+
+def _working_memory(scope: MemoryScope, row: asyncpg.Record) -> WorkingMemory:
+    return WorkingMemory(
+        agent_id=scope.agent_id,
+        session_id=row["session_id"],
+        messages=load_json(row["messages"] or "[]"),
+        variables=load_jsonb(row["state"]),
+        tool_calls=load_jsonb(row["tool_calls"] or "[]"),
+        scratchpad=load_jsonb(row["scratchpad"] or '""'),
+        last_checkpoint={"sequence_num": row["last_sequence"], "version": row["version"]},
+        updated_at=row["updated_at"],
+    )

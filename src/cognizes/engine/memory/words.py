@@ -1,0 +1,60 @@
+"""The words of a text, for the index and for queries alike; PostgreSQL stems them (`memory_term_keys`).
+
+- Scripts written without spaces (Chinese, Japanese, Thai, …) become pairs of neighbouring characters: a word of them is
+  found inside a sentence, and a whole sentence is not one token.
+- An identifier (`ORD-4711`, `user_id`, `api.v2`, `a@b.example`) is a word of its own besides its parts.
+- Case, width and accents do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_COMPOUND = re.compile(rf"[^\W{_UNSPACED}]+(?:[-_.:/@#+']+[^\W{_UNSPACED}]+)*[#+]*|[{_UNSPACED}]+")
+_PART = re.compile(r"[^\W_]+")
+_RUN_OF_UNSPACED = re.compile(f"[{_UNSPACED}]+")
+_POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
+_LONGEST = 200
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, in order, lower-case, each as often as it occurs."""
+    words: list[str] = []
+    for found in _COMPOUND.finditer(_normalise(text)):
+        token = found[0][:_LONGEST]
+        if _RUN_OF_UNSPACED.match(token):
+            words += _pairs(token)
+        else:
+            words += _with_parts(_POSSESSIVE.sub("", token))
+    return words
+
+
+def join_words(words: list[str]) -> str:
+    """As the SQL functions want them: words hold no spaces."""
+    return " ".join(words)
+
+
+def _normalise(text: str) -> str:
+    # Without the escape of NUL and surrogates: what PostgreSQL's text cannot hold is no word either.
+    plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    if plain.isascii():
+        return plain
+    return "".join(sign for sign in unicodedata.normalize("NFD", plain) if not _is_accent(sign))
+
+
+def _is_accent(sign: str) -> bool:
+    return "\u0300" <= sign <= "\u036f" or "\ud800" <= sign <= "\udfff"
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[place : place + 2] for place in range(len(run) - 1)] or [run]
+
+
+def _with_parts(token: str) -> list[str]:
+    parts = _PART.findall(token)
+    return parts if parts == [token] else [token, *parts]

@@ -1,0 +1,90 @@
+"""Working memory: what an agent has in mind in one session (the AgentState of seed 004)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_jsonb, load_jsonb
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.event_log import check_text
+
+
+@dataclass(frozen=True)
+class WorkingMemory:
+    """The messages, variables, tool calls and scratchpad of one session, as of `last_checkpoint`.
+
+    `variables` are the session's own state keys; `tool_calls` are `{tool_name, input, output, at}`; `last_checkpoint`
+    says which sequence number and version of the thread it shows.
+    """
+
+    agent_id: str
+    session_id: str
+    messages: list[JsonObject] = field(default_factory=list)
+    variables: JsonObject = field(default_factory=dict)
+    tool_calls: list[JsonObject] = field(default_factory=list)
+    scratchpad: Any = ""
+    last_checkpoint: JsonObject | None = None
+    updated_at: datetime | None = None
+
+    def to_json(self) -> JsonObject:
+        """As JSON data."""
+        return asdict(self) | {"updated_at": self.updated_at.isoformat() if self.updated_at else None}
+
+    @classmethod
+    def from_json(cls, document: JsonObject) -> WorkingMemory:
+        """Undoes `to_json`; a field that is missing is empty."""
+        try:
+            updated_at = document.get("updated_at")
+            known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+            return cls(**known | {"updated_at": datetime.fromisoformat(updated_at) if updated_at else None})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(f"this is not a working memory: {error}") from error
+
+
+class WorkingMemoryStore:
+    """Keeps working memories in `agent_states`: one for each agent and session, gone with the session."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(self, scope: MemoryScope, memory: WorkingMemory) -> WorkingMemory:
+        """Replaces what is kept for the session; returns it with the time of saving."""
+        saved = replace(memory, agent_id=scope.agent_id, updated_at=datetime.now(UTC))
+        await self._database.fetch_value(
+            "save_agent_state",
+            *scope.columns,
+            check_text("session_id", memory.session_id),
+            dump_jsonb(saved.to_json()),
+            saved.updated_at,
+        )
+        return saved
+
+    async def load(self, scope: MemoryScope, session_id: str) -> WorkingMemory | None:
+        """What is kept for the session, or None."""
+        document = await self._database.fetch_value(
+            "read_agent_state", *scope.columns, check_text("session_id", session_id)
+        )
+        return WorkingMemory.from_json(load_jsonb(document)) if document is not None else None
+
+    async def write_scratchpad(self, scope: MemoryScope, session_id: str, scratchpad: Any) -> None:
+        """Replaces the scratchpad alone."""
+        empty = WorkingMemory(scope.agent_id, check_text("session_id", session_id), updated_at=datetime.now(UTC))
+        await self._database.fetch_value(
+            "write_scratchpad",
+            *scope.columns,
+            session_id,
+            dump_jsonb(replace(empty, scratchpad=scratchpad).to_json()),
+            empty.updated_at,
+        )
+
+    async def delete(self, scope: MemoryScope, session_id: str) -> bool:
+        """Forgets what is kept for the session; whether there was anything."""
+        deleted = await self._database.fetch_value(
+            "delete_agent_state", *scope.columns, check_text("session_id", session_id)
+        )
+        return deleted is not None

@@ -1,0 +1,52 @@
+-- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
+-- there with the same text stays as it is. Turns that were forgotten stay forgotten. Returns how many are new or changed.
+CREATE OR REPLACE FUNCTION {schema}.store_memories(
+    p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
+    p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
+    p_created_at timestamptz[], p_embed boolean
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_stored bigint;
+BEGIN
+    -- One writer of a user's memories at a time: two that store the same ones in another order would wait for each
+    -- other, and the row of the user's counts is shared anyway.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    WITH given AS (
+        SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
+          FROM unnest(p_agent_ids, p_namespaces, p_source_ids, p_session_ids, p_positions, p_authors, p_texts, p_words,
+                      p_contents, p_created_at) WITH ORDINALITY
+               AS g (agent_id, namespace, source_id, session_id, position, author, text, words, content, created_at,
+                     place)
+         WHERE p_kind <> 'turn' OR NOT EXISTS (
+               SELECT FROM {schema}.memory_deletions d
+                WHERE d.app_name = p_app_name AND d.user_id = p_user_id
+                  AND d.source = md5(concat_ws(chr(1), agent_id, coalesce(session_id, ''), source_id)))
+         ORDER BY agent_id, coalesce(session_id, ''), source_id, place DESC
+    ), stored AS (
+        INSERT INTO {schema}.memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
+                                            position, author, text, terms, length, content, created_at)
+        SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
+               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
+          FROM (SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms
+                  FROM given g ORDER BY g.place) ready
+         ORDER BY place
+        ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
+           SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
+               author = excluded.author, position = excluded.position, created_at = excluded.created_at,
+               namespace = excluded.namespace, revision = m.revision + 1
+         WHERE (m.text, m.author, m.content::text, m.terms)
+               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms)
+        RETURNING m.id
+    ), stale AS (
+        DELETE FROM {schema}.memory_vectors v USING stored
+         WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = stored.id
+    ), queued AS (
+        INSERT INTO {schema}.memory_embedding_queue (app_name, user_id, memory_id)
+        SELECT p_app_name, p_user_id, id FROM stored WHERE p_embed
+        ON CONFLICT (app_name, user_id, memory_id)
+           DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
+    )
+    SELECT count(*) INTO v_stored FROM stored;
+    RETURN v_stored;
+END
+$$;

@@ -1,0 +1,41 @@
+-- Appends an episode, once for each id, and what recall reads of it. False when it was there already.
+CREATE OR REPLACE FUNCTION {schema}.append_episode(
+    p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
+    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
+                                                created_at)
+    VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)
+    ON CONFLICT (app_name, user_id, md5(id)) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_text <> '' THEN
+        PERFORM {schema}.store_memories(
+            p_app_name, p_user_id, 'episodic', ARRAY[p_agent_id], ARRAY[''], ARRAY[p_id], ARRAY[p_session_id],
+            ARRAY[(extract(epoch FROM p_created_at) * 1000000)::bigint], ARRAY[NULL::text], ARRAY[p_text],
+            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Removes an episode, from recall too; whether it was there.
+CREATE OR REPLACE FUNCTION {schema}.delete_episode(p_app_name text, p_user_id text, p_id text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone record;
+BEGIN
+    DELETE FROM {schema}.agent_episodic_chunks
+     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
+    RETURNING agent_id, session_id INTO v_gone;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM {schema}.memories
+     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'episodic' AND agent_id = v_gone.agent_id
+       AND md5(coalesce(session_id, '')) = md5(coalesce(v_gone.session_id, '')) AND md5(source_id) = md5(p_id);
+    RETURN true;
+END
+$$;
