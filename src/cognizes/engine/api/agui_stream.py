@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
@@ -11,10 +12,13 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from cognizes.engine.agui.frames import KEEP_ALIVE, encode, now, speaks_protocol_1
+from cognizes.engine.agui.frames import KEEP_ALIVE, clean_text, encode, now, speaks_protocol_1
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.agents import ServedAgents
-from cognizes.engine.api.sse import EventStream, HeartbeatWheel
+from cognizes.engine.api.sse import EventStream, HeartbeatWheel, each
+from cognizes.engine.errors import EngineError
+
+logger = logging.getLogger(__name__)
 
 _LAST_FRAMES_SECONDS = 0.5
 
@@ -33,7 +37,7 @@ class FrameStreams:
     def open(self, frames: Observation, *, protocol_version: str | None = None) -> Response:
         """A response with frames as a client of that protocol version understands them."""
         encoded = self._encode(frames, protocol_1=speaks_protocol_1(protocol_version))
-        return EventStream(encoded, wheel=self._wheel, heartbeat=lambda: KEEP_ALIVE)
+        return EventStream(each(encoded), wheel=self._wheel, heartbeat=lambda: KEEP_ALIVE)
 
     async def _encode(self, frames: Observation, *, protocol_1: bool) -> AsyncGenerator[str, None]:
         stopped = asyncio.ensure_future(self._agents.have_stopped.wait())
@@ -47,6 +51,10 @@ class FrameStreams:
                     await asyncio.wait([upcoming], timeout=_LAST_FRAMES_SECONDS)
                 if not upcoming.done():
                     yield encode(_stopping())
+                    return
+                if (error := upcoming.exception()) is not None:
+                    logger.error("a stream of frames failed", exc_info=error)
+                    yield encode(_failed(error))
                     return
                 if (item := upcoming.result()) is None:
                     return
@@ -69,6 +77,12 @@ def _stopping() -> RunErrorEvent:
         code="SERVER_STOPPED",
         timestamp=now(),
     )
+
+
+def _failed(error: BaseException) -> RunErrorEvent:
+    """The stream failed, not the run; a problem of the engine's own says what to do."""
+    said = str(error) if isinstance(error, EngineError) else "this server failed to follow the run; connect again"
+    return RunErrorEvent(message=clean_text(said), code="STREAM_FAILED", timestamp=now())
 
 
 def _streams(connection: HTTPConnection) -> FrameStreams:

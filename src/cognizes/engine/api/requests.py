@@ -21,6 +21,10 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
+LATER = "cognizes.later"
+"""In the scope: a list of what `RequestContext` runs, with receive and send, when the application has returned."""
+_KEPT_BY_FASTAPI = ("fastapi_inner_astack", "fastapi_function_astack", "fastapi_middleware_astack")
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -41,6 +45,8 @@ class RequestContext:
         given = Headers(scope=scope).get("x-request-id", "")
         current = given if _SANE_ID.fullmatch(given) else str(new_id())
         token = request_id.set(current)
+        later: list[Callable[[Receive, Send], Awaitable[None]]] = []
+        scope[LATER] = later
         started = time.perf_counter()
         status = 500
 
@@ -53,6 +59,10 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, send_with_id)
+            for name in _KEPT_BY_FASTAPI:
+                scope.pop(name, None)
+            for run in later:
+                await run(receive, send_with_id)
         finally:
             duration = (time.perf_counter() - started) * 1000
             logger.info(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 from starlette.responses import Response
 
-from cognizes.engine.api.requests import Receive, Scope, Send
+from cognizes.engine.api.requests import LATER, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30
-_SEND_SECONDS = 30.0
+SEND_SECONDS = 30.0
+"""How long a reader may take to make room for one frame."""
+_WAITING_OFFERS = 64
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -27,7 +29,7 @@ class HeartbeatWheel:
     """One timer for all connections: each has a place on a wheel that turns once in thirty seconds."""
 
     def __init__(self, seconds: int = HEARTBEAT_SECONDS, *, tick: float = 1.0) -> None:
-        self._places: list[set[asyncio.Event]] = [set() for _ in range(seconds)]
+        self._places: list[set[EventStream]] = [set() for _ in range(seconds)]
         self._now = 0
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
@@ -38,21 +40,20 @@ class HeartbeatWheel:
         """How many connections hang on the wheel."""
         return sum(len(place) for place in self._places)
 
-    def join(self) -> tuple[asyncio.Event, Callable[[], None]]:
-        """An event that is set every turn, and what to call when leaving."""
-        beat = asyncio.Event()
-        place = self._places[self._now]
-        place.add(beat)
+    def join(self, stream: EventStream) -> Callable[[], None]:
+        """Has `beat` called once a turn; returns what to call when leaving."""
+        # The emptiest place, not the current one: those who came together would all beat together.
+        place = min(self._places, key=len)
+        place.add(stream)
         if self._task is None:
             self._task = asyncio.create_task(self._turn(), name="heartbeat-wheel")
-        return beat, lambda: place.discard(beat)
+        return lambda: place.discard(stream)
 
     def end(self) -> None:
-        """Lets every connection end: the server is about to stop."""
+        """Lets every connection end: the server is about to stop. Those that come later end at once."""
         self.has_ended = True
-        for place in self._places:
-            for beat in place:
-                beat.set()
+        for stream in [stream for place in self._places for stream in place]:
+            stream.end()
 
     async def close(self) -> None:
         """Stops the wheel."""
@@ -66,67 +67,136 @@ class HeartbeatWheel:
         while True:
             await asyncio.sleep(self._tick)
             self._now = (self._now + 1) % len(self._places)
-            for beat in self._places[self._now]:
-                beat.set()
+            for stream in list(self._places[self._now]):
+                stream.beat()
 
 
 class EventStream(Response):
-    """Sends frames until they end, the reader leaves, stops reading, or the server closes."""
+    """Sends what its source puts until the source ends, the reader leaves, stops reading, or the server closes.
 
-    def __init__(
-        self, frames: AsyncGenerator[str, None], *, wheel: HeartbeatWheel, heartbeat: Callable[[], str]
-    ) -> None:
-        super().__init__()
-        self._frames = frames
+    It has one task besides the request's own. `RequestContext` runs it after the layers between have returned: a
+    connection that is idle for hours would keep the frames of them all, which is half of its memory.
+    """
+
+    def __init__(self, source: Source, *, wheel: HeartbeatWheel, heartbeat: Callable[[], str]) -> None:
+        self.background = None
+        self._source = source
         self._wheel = wheel
         self._heartbeat = heartbeat
+        self._is_over = False
+        self._is_given_up = False
+        self._puts_waiting = 0
+        self._others: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        beat, leave = self._wheel.join()
-        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        if LATER in scope:
+            scope[LATER].append(self.run)
+        else:
+            await self.run(receive, send)
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Streams."""
+        self._receive, self._send, self._request = receive, send, asyncio.current_task()
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        self._sending = asyncio.ensure_future(self._source(self))
+        # Not in that task itself: one that is cancelled before its first step runs none of its own code.
+        self._sending.add_done_callback(self._complete_soon)
+        leave = self._wheel.join(self)
+        if self._wheel.has_ended:
+            self.end()
         try:
-            await self._send_frames(send, gone, beat)
-        except TimeoutError:
-            logger.info("a reader of events stopped reading; its connection is closed")
+            # Says so, too, when the response is complete.
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except asyncio.CancelledError:
+            if not self._is_given_up or self._request is None:
+                raise
+            self._request.uncancel()
         finally:
+            self._is_over = self._is_given_up = True
             leave()
-            gone.cancel()
-            await self._frames.aclose()
+            under_way = [self._sending, *self._others]
+            for task in under_way:
+                task.cancel()
+            await asyncio.wait(under_way)
 
-    async def _send_frames(self, send: Send, gone: asyncio.Future[None], beat: asyncio.Event) -> None:
-        upcoming = asyncio.ensure_future(self._next_frame())
-        beating = asyncio.ensure_future(beat.wait())
+    async def put(self, text: str) -> None:
+        """Sends frames; returns when there is room for more. What comes after the end is dropped."""
+        if not self._is_over:
+            await self._write(text.encode(), more_body=True)
+
+    def offer(self, text: str) -> bool:
+        """Sends frames that may be left out; False when the reader is too slow for them."""
+        if self._is_over or len(self._others) >= _WAITING_OFFERS:
+            return False
+        self._begin(self.put(text))
+        return True
+
+    def beat(self) -> None:
+        """Sends a heartbeat, unless something waits to be sent anyway."""
+        if not self._puts_waiting:
+            self.offer(self._heartbeat())
+
+    def end(self) -> None:
+        """Ends the response."""
+        if self._puts_waiting:
+            self._hang_up()  # a reader that does not read would keep the server from stopping
+        self._sending.cancel()
+
+    def _complete_soon(self, sending: asyncio.Future[None]) -> None:
+        error = None if sending.cancelled() else sending.exception()
+        if error is not None and not self._is_given_up:
+            logger.error("a stream of events failed", exc_info=error)
+        if not self._is_over:
+            self._is_over = True
+            self._begin(self._write(b"", more_body=False))
+
+    def _begin(self, writing: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(writing)
+        self._others.add(task)
+        task.add_done_callback(self._end_other)
+
+    def _end_other(self, task: asyncio.Future[None]) -> None:
+        self._others.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._is_given_up:
+            logger.error("a frame could not be sent", exc_info=error)
+            self._hang_up()
+
+    async def _write(self, body: bytes, *, more_body: bool) -> None:
+        self._puts_waiting += 1
         try:
-            while not gone.done() and not self._wheel.has_ended:
-                changes: set[asyncio.Future[Any]] = {upcoming, beating, gone}
-                await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
-                if upcoming.done():
-                    frame = upcoming.result()
-                    if frame is None:
-                        break
-                    await _send_text(send, frame)
-                    upcoming = asyncio.ensure_future(self._next_frame())
-                if beating.done() and not self._wheel.has_ended:
-                    beat.clear()
-                    await _send_text(send, self._heartbeat())
-                    beating = asyncio.ensure_future(beat.wait())
-            if not gone.done():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+        except TimeoutError:
+            self._hang_up()
+            raise
         finally:
-            beating.cancel()
-            upcoming.cancel()
-            await asyncio.wait([upcoming])
+            self._puts_waiting -= 1
 
-    async def _next_frame(self) -> str | None:
-        return await anext(self._frames, None)
+    def _hang_up(self) -> None:
+        """ASGI closes a connection after all was sent, which to a reader that stopped reading is never; it has no word
+        for giving up. So the connection is cut below it, where the server lets us, and else only left alone."""
+        if self._is_given_up:
+            return
+        self._is_over = self._is_given_up = True
+        logger.info("a reader of events stopped reading; its connection is closed")
+        transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
+        if transport is not None:
+            transport.abort()
+        elif self._request is not None:
+            self._request.cancel()
 
 
-async def _send_text(send: Send, text: str) -> None:
-    async with asyncio.timeout(_SEND_SECONDS):
-        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+Source = Callable[[EventStream], Awaitable[None]]
 
 
-async def _wait_until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def each(frames: AsyncGenerator[str, None]) -> Source:
+    """A source out of a generator."""
+
+    async def put_all(stream: EventStream) -> None:
+        async with aclosing(frames):
+            async for frame in frames:
+                await stream.put(frame)
+
+    return put_all

@@ -15,24 +15,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import message_role, message_text
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, parse_payload
 
 logger = logging.getLogger(__name__)
 
 _WAITING_FRAMES = 64
+_ENCODED_KEPT = 256
+_LARGEST_KEPT = 16 * 1024
 
 
 class AgUiEventType(StrEnum):
@@ -74,6 +75,11 @@ class AgUiEvent:
         """The frame on the wire."""
         frame = {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
         return f"data: {dump_json(frame)}\n\n"
+
+
+def encode(frame: AgUiEvent) -> str:
+    """The frame on the wire, with the number of the event that it completes."""
+    return frame.to_sse() if frame.sequence is None else f"id: {frame.sequence}\n{frame.to_sse()}"
 
 
 class Subscribable(Protocol):
@@ -157,6 +163,17 @@ def milliseconds(moment: datetime | None) -> int:
     return int((moment or datetime.now(UTC)).timestamp() * 1000)
 
 
+class Outlet(Protocol):
+    """Where frames go: a connection. `put` returns when there is room for more; `offer` may leave something out."""
+
+    async def put(self, text: str) -> None: ...
+
+    def offer(self, text: str) -> bool: ...
+
+
+Follower = TypeVar("Follower")
+
+
 class PulseEventBridge:
     """Turns notifications into frames for whoever follows a run.
 
@@ -168,60 +185,133 @@ class PulseEventBridge:
         self._listener = listener
         self._hub = hub
         self._followers: dict[str, set[asyncio.Queue[AgUiEvent | None]]] = {}
+        self._outlets: dict[str, set[Outlet]] = {}
+        self._encoded: dict[tuple[str, int | None], str] = {}
+        self._is_wanted = False
         self._is_listening = False
+        self._settling = asyncio.Lock()
 
     async def start(self) -> None:
         """Begins to hear the doorbell."""
-        if not self._is_listening:
-            self._is_listening = True
-            await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
+        self._is_wanted = True
+        await self._settle()
 
     async def stop(self) -> None:
         """Hears it no longer."""
-        if self._is_listening:
-            self._is_listening = False
-            await self._listener.unsubscribe(DEFAULT_CHANNEL)
+        self._is_wanted = False
+        await self._settle()
 
     async def subscribe(self, run_id: str, *, after: int = 0) -> AsyncGenerator[AgUiEvent, None]:
         """The frames of a run, those that are there and those to come. The first follower starts the bridge."""
-        await self.start()
         frames: asyncio.Queue[AgUiEvent | None] = asyncio.Queue(_WAITING_FRAMES)
-        followers = self._followers.setdefault(run_id, set())
-        followers.add(frames)
-        pump = asyncio.create_task(self._pump(run_id, after, frames.put), name="bridge-pump")
+        pump: asyncio.Task[None] | None = None
+        _add(self._followers, run_id, frames)
         try:
+            await self.start()
+            pump = asyncio.create_task(self._pump(run_id, after, frames.put), name="bridge-pump")
             while (frame := await frames.get()) is not None:
                 yield frame
+            await pump
         finally:
-            pump.cancel()
-            followers.discard(frames)
-            if not followers:
-                self._followers.pop(run_id, None)
-            if not self._followers:
-                # Nobody to tell: hearing every append of every process would cost each of them something.
-                await self.stop()
+            if pump is not None:
+                pump.cancel()
+                await asyncio.wait([pump])
+            _remove(self._followers, run_id, frames)
+            await self._stop_when_alone()
+
+    async def forward(self, run_id: str, outlet: Outlet, *, after: int = 0, greeting: str = "") -> None:
+        """Hands over the frames of a run as text for the wire, as many at once as are there, until there is nothing
+        more to come. Cheaper than `subscribe` for those who only pass them on: no queue, no task.
+
+        The greeting goes first; what rings behind it is not missed.
+        """
+        _add(self._outlets, run_id, outlet)
+        try:
+            await self.start()
+            if greeting:
+                await outlet.put(greeting)
+            if self._hub is None:
+                await asyncio.Event().wait()
+                return
+            async with aclosing(self._hub.follow_run_pages(run_id, after=after)) as pages:
+                async for events in pages:
+                    await outlet.put("".join(map(self._encode, events)))
+        finally:
+            _remove(self._outlets, run_id, outlet)
+            await self._stop_when_alone()
+
+    async def _stop_when_alone(self) -> None:
+        """With nobody to tell, hearing every append of every process would cost each of them something."""
+        if not self._followers and not self._outlets:
+            await self.stop()
+
+    async def _settle(self) -> None:
+        """Listens or not, as is wanted by now. Those who come and those who go at the same time take turns."""
+        async with self._settling:
+            wanted = self._is_wanted
+            if wanted == self._is_listening:
+                return
+            if self._hub is not None:
+                (self._hub.on_unstored if wanted else self._hub.off_unstored)(self._pass_on)
+            elif wanted:
+                await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
+            else:
+                await self._listener.unsubscribe(DEFAULT_CHANNEL)
+            self._is_listening = wanted
+
+    def _encode(self, event: Event) -> str:
+        """The frames of an event as text. Followers of one thread wake together: all but the first find it here."""
+        key = (event.thread_id, event.sequence_num)
+        if (text := self._encoded.get(key)) is None:
+            text = "".join(map(encode, frames_of(event)))
+            if len(text) <= _LARGEST_KEPT:
+                self._encoded[key] = text
+                if len(self._encoded) > _ENCODED_KEPT:
+                    del self._encoded[next(iter(self._encoded))]
+        return text
 
     async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent | None], Awaitable[None]]) -> None:
         if self._hub is None:
             return
-        async with aclosing(self._hub.follow_run(run_id, after=after)) as events:
-            async for event in events:
-                for frame in frames_of(event):
-                    await put(frame)
+        try:
+            async with aclosing(self._hub.follow_run(run_id, after=after)) as events:
+                async for event in events:
+                    for frame in frames_of(event):
+                        await put(frame)
+        except Exception:
+            await put(None)
+            raise
         # The hub was closed or the thread deleted: there is nothing more to come.
         await put(None)
 
     def _on_notification(self, _channel: str, text: str) -> None:
-        try:
-            payload = json.loads(text)
-        except ValueError:
+        self._pass_on(parse_payload(text))
+
+    def _pass_on(self, payload: JsonObject) -> None:
+        """A notification that is no stored event, or one whose event nobody reads back."""
+        if not isinstance(run_id := payload.get("run_id"), str):
             return
-        if not isinstance(payload, dict) or not isinstance(run_id := payload.get("run_id"), str):
-            return
-        if self._hub is not None and isinstance(payload.get("sequence_num"), int):
-            return  # a stored event: the hub reads it back
-        for frames in self._followers.get(run_id, ()):
-            try:
-                frames.put_nowait(AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload}))
-            except asyncio.QueueFull:
-                logger.warning("a follower of run %s is too slow for notifications; one was left out", run_id)
+        frame = AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload})
+        heard = [outlet.offer(frame.to_sse()) for outlet in self._outlets.get(run_id, ())]
+        heard += [_offer(frames, frame) for frames in self._followers.get(run_id, ())]
+        if not all(heard):
+            logger.warning("a follower of run %s is too slow for notifications; one was left out", run_id)
+
+
+def _offer(frames: asyncio.Queue[AgUiEvent | None], frame: AgUiEvent) -> bool:
+    try:
+        frames.put_nowait(frame)
+    except asyncio.QueueFull:
+        return False
+    return True
+
+
+def _add(registry: dict[str, set[Follower]], run_id: str, follower: Follower) -> None:
+    registry.setdefault(run_id, set()).add(follower)
+
+
+def _remove(registry: dict[str, set[Follower]], run_id: str, follower: Follower) -> None:
+    followers = registry[run_id]
+    followers.discard(follower)
+    if not followers:
+        del registry[run_id]

@@ -18,51 +18,89 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 from uuid import UUID
-from weakref import WeakValueDictionary
+
+import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFoundError, PoolTimeoutError
-from cognizes.engine.models import Event
+from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.event_log import EventLog, event_from_row
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 
 logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 1.5
+_SWEEP_SLICE = 200
 _RECENT_EVENTS = 256
 _PAGE = 500
+_CATCH_UP_PAGE = 64
 _RETRY_SECONDS = 0.2
+_FAR = 2**63
 
 Result = TypeVar("Result")
 
 
-class _Channel:
-    """What the hub knows of one subscribed thread."""
+class _Doorbell:
+    """Wakes everybody who waits; whoever waits afterwards waits for the next ring."""
 
-    def __init__(self, head: int) -> None:
-        self.head = head
+    __slots__ = ("_rung",)
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    @property
+    def next_ring(self) -> asyncio.Event:
+        """Take it before looking whether there is anything new: a ring in between is not missed then."""
+        return self._rung
+
+    def ring(self) -> None:
+        """Wakes all."""
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+
+class _Channel:
+    """What the hub knows of one subscribed thread. Until its head was read once, it only notes how far it rang."""
+
+    __slots__ = ("has_ended", "head", "moved", "rang", "recent", "subscribers")
+
+    def __init__(self) -> None:
+        self.head = -1
+        self.rang = 0
         self.recent: deque[Event] = deque(maxlen=_RECENT_EVENTS)
-        self.moved = asyncio.Event()
+        self.moved = _Doorbell()
         self.subscribers = 0
+        self.has_ended = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known how far the thread has come."""
+        return self.head >= 0
 
     def advance(self, events: list[Event]) -> None:
         """Takes in the events after the head, which follow each other without a gap."""
         self.recent.extend(events)
         self.head = events[-1].sequence_num or self.head
-        # Everybody who waits has this very object; whoever waits next gets a fresh one.
-        self.moved.set()
-        self.moved = asyncio.Event()
+        self.moved.ring()
 
     def end(self) -> None:
         """Lets all subscriptions end."""
-        self.head = -1
-        self.moved.set()
+        self.has_ended = True
+        self.moved.ring()
 
     def recent_after(self, sequence: int) -> list[Event] | None:
         """The events after a sequence number, or None when they are too old to be remembered."""
         if not self.recent or (self.recent[0].sequence_num or 0) > sequence + 1:
             return None
         return [event for event in self.recent if (event.sequence_num or 0) > sequence]
+
+
+class _AwaitedRun:
+    """A run that somebody wants to follow and that nobody has seen yet."""
+
+    def __init__(self) -> None:
+        self.seen = _Doorbell()
+        self.waiting = 0
 
 
 class LiveHub:
@@ -73,11 +111,12 @@ class LiveHub:
         self._listener = listener
         self._log = EventLog(database)
         self._channels: dict[UUID, _Channel] = {}
-        # Held by those who wait: with the last of them the entry is gone.
-        self._awaited_runs: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._awaited_runs: dict[str, _AwaitedRun] = {}
+        self._unstored: list[Callable[[JsonObject], None]] = []
         self._rung: set[UUID] = set()
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
         self.healed = 0
 
     async def start(self) -> None:
@@ -90,99 +129,171 @@ class LiveHub:
         ]
 
     async def close(self) -> None:
-        """Stops; subscriptions end."""
+        """Stops; subscriptions end, those that wait for a run or for PostgreSQL too."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for channel in self._channels.values():
-            channel.end()
         self._tasks = []
+        for thread_id in list(self._channels):
+            self._end(thread_id)
+        for awaited in self._awaited_runs.values():
+            awaited.seen.ring()
+
+    def on_unstored(self, callback: Callable[[JsonObject], None]) -> None:
+        """Registers a plain function for notifications that are no stored event. It must be quick."""
+        self._unstored.append(callback)
+
+    def off_unstored(self, callback: Callable[[JsonObject], None]) -> None:
+        """Forgets such a function."""
+        self._unstored.remove(callback)
 
     async def follow(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[Event, None]:
-        """All events of a thread after a sequence number: those that are there, then those to come."""
-        channel = await self._join(thread_id)
+        """All events of a thread after a sequence number: those that are there, then those to come.
+
+        It ends when the thread is deleted or the hub closes.
+        """
+        async with aclosing(self.follow_pages(thread_id, after=after)) as pages:
+            async for events in pages:
+                for event in events:
+                    yield event
+
+    async def follow_pages(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+        """The same, as many at once as are there."""
+        channel = self._enter(thread_id)
         try:
+            await self._open(thread_id, channel)
             cursor = after
-            while channel.head >= 0:
-                moved = channel.moved
+            while not channel.has_ended:
+                moved = channel.moved.next_ring
                 if cursor >= channel.head:
                     await moved.wait()
                     continue
                 events = channel.recent_after(cursor)
                 if events is None:
-                    events = await _until_available(self._log.read, thread_id, after=cursor, limit=_PAGE)
+                    events = await self._until_available(
+                        self._log.read, thread_id, after=cursor, limit=_CATCH_UP_PAGE, otherwise=[]
+                    )
                     if not events:
-                        return  # the thread was deleted
-                for event in events:
-                    cursor = event.sequence_num or cursor
-                    yield event
+                        return  # the thread was deleted, or the hub closed
+                cursor = events[-1].sequence_num or cursor
+                yield events
         finally:
             self._leave(thread_id, channel)
 
     async def follow_run(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """All events of a run, also of one that does not exist yet."""
-        thread_id = await self._find_thread_of(run_id)
-        async with aclosing(self.follow(thread_id, after=after)) as events:
-            async for event in events:
-                if event.run_id == run_id:
+        async with aclosing(self.follow_run_pages(run_id, after=after)) as pages:
+            async for events in pages:
+                for event in events:
                     yield event
 
-    async def _find_thread_of(self, run_id: str) -> UUID:
-        waiting = self._awaited_runs.setdefault(run_id, asyncio.Event())
-        while True:
-            waiting.clear()
-            found: UUID | None = await _until_available(self._database.fetch_value, "find_thread_of_run", run_id)
-            if found is not None:
-                return found
-            try:
-                await asyncio.wait_for(waiting.wait(), _SWEEP_SECONDS)
-            except TimeoutError:
-                continue
+    async def follow_run_pages(self, run_id: str, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+        """The same, as many at once as are there."""
+        run = await self._find_run(run_id)
+        if run is None:
+            return
+        async with aclosing(self.follow_pages(run["thread_id"], after=max(after, run["begins_after"]))) as pages:
+            async for events in pages:
+                if found := [event for event in events if event.run_id == run_id]:
+                    yield found
 
     async def sweep(self) -> None:
-        """Looks how far every subscribed thread has come, whatever the doorbell said."""
-        if not self._channels:
-            return
-        looked_at = dict(self._channels)
+        """Looks how far every subscribed thread has come and whether awaited runs are there, whatever the doorbell
+        said."""
+        looked_at = [(thread_id, channel) for thread_id, channel in self._channels.items() if channel.is_open]
+        # By slices: thousands of rows at once would hold up those who wait for an event meanwhile.
+        for start in range(0, len(looked_at), _SWEEP_SLICE):
+            await self._look_at(dict(looked_at[start : start + _SWEEP_SLICE]))
+        awaited = list(self._awaited_runs)
+        for start in range(0, len(awaited), _SWEEP_SLICE):
+            await self._look_for(awaited[start : start + _SWEEP_SLICE])
+
+    async def _look_at(self, looked_at: dict[UUID, _Channel]) -> None:
         rows = await self._database.fetch("read_thread_heads", list(looked_at))
         heads = {row["id"]: row["last_sequence"] for row in rows}
         for thread_id, channel in looked_at.items():
+            if self._channels.get(thread_id) is not channel:
+                continue  # nobody follows it any more, or somebody anew
             if thread_id not in heads:
-                channel.end()  # the thread was deleted
+                self._end(thread_id)  # the thread was deleted
             elif heads[thread_id] > channel.head and thread_id not in self._rung:
                 self.healed += 1
                 self._ring(thread_id)
 
-    async def _join(self, thread_id: UUID) -> _Channel:
-        if thread_id not in self._channels:
-            row = await self._database.fetch_row("read_thread_head", thread_id)
-            if row is None:
-                raise NotFoundError(f"there is no thread {thread_id}")
-            # Somebody else may have come first while the database answered.
-            self._channels.setdefault(thread_id, _Channel(row["last_sequence"]))
-        channel = self._channels[thread_id]
+    async def _look_for(self, run_ids: list[str]) -> None:
+        for row in await self._database.fetch("find_existing_runs", run_ids):
+            if (awaited := self._awaited_runs.get(row["run_id"])) is not None:
+                awaited.seen.ring()
+
+    async def _find_run(self, run_id: str) -> asyncpg.Record | None:
+        """The thread and the beginning of a run, once there is one; None when the hub was closed before."""
+        awaited = self._awaited_runs.setdefault(run_id, _AwaitedRun())
+        awaited.waiting += 1
+        try:
+            while not self._is_closed:
+                seen = awaited.seen.next_ring
+                found = await self._until_available(self._database.fetch_row, "find_run", run_id, otherwise=None)
+                if found is not None:
+                    return found
+                if not self._is_closed:
+                    await seen.wait()
+            return None
+        finally:
+            awaited.waiting -= 1
+            if not awaited.waiting:
+                del self._awaited_runs[run_id]
+
+    def _enter(self, thread_id: UUID) -> _Channel:
+        """The channel of a thread. From now on it notes what rings, so that nothing is missed while it is opened."""
+        channel = self._channels.get(thread_id)
+        if channel is None:
+            channel = self._channels[thread_id] = _Channel()
         channel.subscribers += 1
+        channel.has_ended = channel.has_ended or self._is_closed
         return channel
+
+    async def _open(self, thread_id: UUID, channel: _Channel) -> None:
+        while not channel.is_open and not channel.has_ended:
+            row = await self._until_available(self._database.fetch_row, "read_thread_head", thread_id, otherwise=None)
+            if row is None and not self._is_closed:
+                raise NotFoundError(f"there is no thread {thread_id}")
+            # Somebody else may have opened it while the database answered.
+            if row is not None and not channel.is_open:
+                channel.head = row["last_sequence"]
+                if channel.rang > channel.head:
+                    self._ring(thread_id)
 
     def _leave(self, thread_id: UUID, channel: _Channel) -> None:
         channel.subscribers -= 1
         if not channel.subscribers and self._channels.get(thread_id) is channel:
             del self._channels[thread_id]
 
+    def _end(self, thread_id: UUID) -> None:
+        """Whoever comes to the thread from now on looks at it anew."""
+        self._channels.pop(thread_id).end()
+
     def _on_notification(self, text: str) -> None:
-        if not self._channels and not self._awaited_runs:
+        if not self._channels and not self._awaited_runs and not self._unstored:
             return
         payload = parse_payload(text)
+        sequence = payload.get("sequence_num")
+        if not isinstance(sequence, int):
+            for callback in self._unstored:
+                callback(payload)
         if (awaited := self._awaited_runs.get(str(payload.get("run_id")))) is not None:
-            awaited.set()
+            awaited.seen.ring()
         try:
             thread_id = UUID(payload.get("thread_id", ""))
         except (ValueError, TypeError, AttributeError):
             return
-        channel = self._channels.get(thread_id)
-        sequence = payload.get("sequence_num")
-        if channel is not None and (not isinstance(sequence, int) or sequence > channel.head):
+        if (channel := self._channels.get(thread_id)) is None:
+            return
+        reached = sequence if isinstance(sequence, int) else _FAR
+        if not channel.is_open:
+            channel.rang = max(channel.rang, reached)
+        elif reached > channel.head:
             self._ring(thread_id)
 
     def _ring(self, thread_id: UUID) -> None:
@@ -194,25 +305,26 @@ class LiveHub:
             await self._bell.wait()
             self._bell.clear()
             rung, self._rung = self._rung, set()
+            known = ((thread_id, self._channels.get(thread_id)) for thread_id in rung)
             try:
-                await self._read_back([thread_id for thread_id in rung if thread_id in self._channels])
+                await self._read_back({place: channel for place, channel in known if channel and channel.is_open})
             except EngineError as error:
                 # The sweep comes back to these threads.
                 logger.warning("events could not be read back and will be: %s", error)
+            except Exception:
+                logger.exception("events could not be read back; the sweep comes back to them")
 
-    async def _read_back(self, thread_ids: list[UUID]) -> None:
-        if not thread_ids:
+    async def _read_back(self, channels: dict[UUID, _Channel]) -> None:
+        if not channels:
             return
-        heads = [self._channels[thread_id].head for thread_id in thread_ids]
+        heads = [channel.head for channel in channels.values()]
         events: dict[UUID, list[Event]] = {}
-        for row in await self._database.fetch("read_events_of_threads", thread_ids, heads, _PAGE):
+        for row in await self._database.fetch("read_events_of_threads", list(channels), heads, _PAGE):
             events.setdefault(row["thread_id"], []).append(event_from_row(row))
         for thread_id, found in events.items():
-            channel = self._channels.get(thread_id)
-            if channel is None:
-                continue
-            channel.advance(found)
-            if len(found) == _PAGE:
+            # To the very channel whose head was asked for: another one that was opened meanwhile has a head of its own.
+            channels[thread_id].advance(found)
+            if len(found) == _PAGE or self._channels.get(thread_id) is not channels[thread_id]:
                 self._ring(thread_id)
 
     async def _sweep_forever(self) -> None:
@@ -222,13 +334,17 @@ class LiveHub:
                 await self.sweep()
             except EngineError as error:
                 logger.warning("the subscribed threads could not be looked at and will be: %s", error)
+            except Exception:
+                logger.exception("the subscribed threads could not be looked at and will be")
 
-
-async def _until_available(read: Callable[..., Awaitable[Result]], *arguments: Any, **named: Any) -> Result:
-    """Reads, and reads again while PostgreSQL is away: a subscription outlives a restart."""
-    while True:
-        try:
-            return await read(*arguments, **named)
-        except (DatabaseUnavailableError, PoolTimeoutError) as error:
-            logger.debug("a subscription waits for PostgreSQL: %s", error)
-            await asyncio.sleep(_RETRY_SECONDS)
+    async def _until_available(
+        self, read: Callable[..., Awaitable[Result]], *arguments: Any, otherwise: Result, **named: Any
+    ) -> Result:
+        """Reads, and reads again while PostgreSQL is away: a subscription outlives a restart, but not the hub."""
+        while not self._is_closed:
+            try:
+                return await read(*arguments, **named)
+            except (DatabaseUnavailableError, PoolTimeoutError) as error:
+                logger.debug("a subscription waits for PostgreSQL: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+        return otherwise

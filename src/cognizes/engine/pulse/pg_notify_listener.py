@@ -32,6 +32,7 @@ Reconnected = Callable[[], Awaitable[None]]
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 _CHECK_SECONDS = 5.0
+_LAST_CALLBACKS_SECONDS = 10.0
 
 
 @dataclass
@@ -60,6 +61,9 @@ class PgNotifyListener:
         self._taps: dict[str, list[Callable[[str], None]]] = {}
         self._reconnect_listeners: list[Reconnected] = []
         self._connection: asyncpg.Connection[Any] | None = None
+        self._heard: set[str] = set()
+        # asyncpg takes one statement at a time: two subscribers, or one and the check, would refuse each other.
+        self._speaking = asyncio.Lock()
         self._running = False
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -89,34 +93,46 @@ class PgNotifyListener:
         self._reconnect_listeners.append(callback)
 
     async def subscribe(self, channel: str, callback: TextCallback) -> None:
-        """Listens to a channel, with a callback for the payload's text."""
+        """Listens to a channel, with a callback for the payload's text. While the connection is being made anew, the
+        channel is heard as soon as it is there."""
         self._text_listeners.setdefault(channel, []).append(callback)
         if channel not in self.channels:
             self.channels.append(channel)
-            if self.is_running and self._connection is not None:
-                await self._connection.add_listener(channel, self._handle_notification)
+        await self._settle_channels()
 
-    async def unsubscribe(self, channel: str) -> None:
-        """Forgets the callbacks that `subscribe` made for a channel."""
-        self._text_listeners.pop(channel, None)
-        if not self._listeners.get(channel) and channel in self.channels:
+    async def unsubscribe(self, channel: str, callback: TextCallback | None = None) -> None:
+        """Forgets a callback that `subscribe` registered for a channel, or all of them. The channel is left when
+        nobody hears it any more."""
+        callbacks = self._text_listeners.get(channel, [])
+        if callback is None:
+            callbacks.clear()
+        elif callback in callbacks:
+            callbacks.remove(callback)
+        if not callbacks:
+            self._text_listeners.pop(channel, None)
+        if channel in self.channels and not self._is_heard(channel):
             self.channels.remove(channel)
-            if self.is_running and self._connection is not None:
-                await self._connection.remove_listener(channel, self._handle_notification)
+        await self._settle_channels()
+
+    def _is_heard(self, channel: str) -> bool:
+        return any(known.get(channel) for known in (self._text_listeners, self._listeners, self._taps))
 
     async def start(self) -> None:
         """Connects and listens; from now on it reconnects by itself."""
         if self._running:
             return
+        self._running = True
         try:
             await self._connect()
-        except DRIVER_ERRORS as error:
-            raise translate(error) from error
-        self._running = True
+        except BaseException as error:
+            self._running = False
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate(error) from error
+            raise
         self._keeper = asyncio.create_task(self._keep_connected(), name="notify-listener")
 
     async def stop(self) -> None:
-        """Stops listening; notifications already received are still handled."""
+        """Stops listening; notifications already received are still handled, but not for ever."""
         self._running = False
         if self._keeper is not None:
             self._keeper.cancel()
@@ -124,15 +140,46 @@ class PgNotifyListener:
             self._keeper = None
         await self._disconnect()
         if self._workers:
-            await asyncio.wait(self._workers)
+            _, stuck = await asyncio.wait(self._workers, timeout=_LAST_CALLBACKS_SECONDS)
+            for worker in stuck:
+                logger.error("a callback of the listener does not return; it is cancelled")
+                worker.cancel()
+            if stuck:
+                await asyncio.wait(stuck)
 
     async def _connect(self) -> None:
-        self._lost.clear()
+        """It counts as connected when it hears all its channels."""
         connection = await asyncpg.connect(self.dsn, timeout=10, command_timeout=10)
-        connection.add_termination_listener(self._connection_lost)
-        self._connection = connection
-        for channel in self.channels:
-            await connection.add_listener(channel, self._handle_notification)
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        try:
+            async with self._speaking:
+                self._heard = set()
+                await self._listen(connection)
+                self._lost, self._connection = lost, connection
+        except BaseException:
+            connection.terminate()
+            raise
+
+    async def _listen(self, connection: asyncpg.Connection[Any]) -> None:
+        """Hears exactly the channels that are wanted now, whoever changed them meanwhile."""
+        while (wanted := set(self.channels)) != self._heard:
+            for channel in wanted - self._heard:
+                await connection.add_listener(channel, self._handle_notification)
+                self._heard.add(channel)
+            for channel in self._heard - wanted:
+                await connection.remove_listener(channel, self._handle_notification)
+                self._heard.discard(channel)
+
+    async def _settle_channels(self) -> None:
+        async with self._speaking:
+            if self._connection is None or self._connection.is_closed():
+                return  # whoever connects listens to all that is wanted then
+            try:
+                await self._listen(self._connection)
+            except DRIVER_ERRORS as error:
+                logger.debug("the listener's connection fails and is made anew: %s", error)
+                self._lost.set()
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -143,10 +190,6 @@ class PgNotifyListener:
                 logger.debug("the listener's connection did not close cleanly: %s", error)
                 connection.terminate()
 
-    def _connection_lost(self, connection: Any) -> None:
-        if connection is self._connection:
-            self._lost.set()
-
     async def _keep_connected(self) -> None:
         while True:
             await self._wait_for_loss()
@@ -155,19 +198,20 @@ class PgNotifyListener:
             await self._reconnect()
             self.reconnections += 1
             logger.info("the listener is connected again")
-            for callback in self._reconnect_listeners:
+            for callback in list(self._reconnect_listeners):
                 await self._guarded(callback)
 
     async def _wait_for_loss(self) -> None:
         """Returns when the connection is gone. A half-dead one says nothing, so it is asked from time to time."""
-        while self._connection is not None:
+        while self._connection is not None and not self._connection.is_closed():
             try:
                 await asyncio.wait_for(self._lost.wait(), timeout=_CHECK_SECONDS)
                 return
             except TimeoutError:
                 pass
             try:
-                await self._connection.fetchval("SELECT 1", timeout=_CHECK_SECONDS)
+                async with self._speaking:
+                    await self._connection.fetchval("SELECT 1", timeout=_CHECK_SECONDS)
             except DRIVER_ERRORS as error:
                 logger.debug("the listener's connection does not answer: %s", error)
                 return
@@ -178,9 +222,15 @@ class PgNotifyListener:
             try:
                 await self._connect()
                 return
-            except DRIVER_ERRORS as error:
-                logger.debug("the listener cannot connect yet: %s", error)
-                await self._disconnect()
+            except Exception as error:
+                # Whatever it is: without a listener everybody waits for the sweep.
+                known = isinstance(error, DRIVER_ERRORS)
+                logger.log(
+                    logging.DEBUG if known else logging.ERROR,
+                    "the listener cannot connect yet: %s",
+                    error,
+                    exc_info=None if known else error,
+                )
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket, WebSocketDisconnect
@@ -18,7 +17,6 @@ from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream
 from cognizes.engine.api.thread_feed import ThreadFeed
 from cognizes.engine.database.documents import dump_json
-from cognizes.engine.engine import Engine
 from cognizes.engine.models import new_id
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, milliseconds
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
@@ -54,17 +52,12 @@ async def run_events(
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
     if profile == "agui":
         return streams.open(make_observer(engine).observe_run(run_id, after=resumed))
+    greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
-        _run_frames(engine, run_id, resumed), wheel=wheel, heartbeat=lambda: _custom(run_id, "heartbeat")
+        partial(engine.bridge.forward, run_id, after=resumed, greeting=greeting),
+        wheel=wheel,
+        heartbeat=partial(_custom, run_id, "heartbeat"),
     )
-
-
-async def _run_frames(engine: Engine, run_id: str, after: int) -> AsyncGenerator[str, None]:
-    yield _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
-    async with aclosing(engine.bridge.subscribe(run_id, after=after)) as frames:
-        async for frame in frames:
-            numbered = "" if frame.sequence is None else f"id: {frame.sequence}\n"
-            yield numbered + frame.to_sse()
 
 
 def _custom(run_id: str, name: str, **data: str) -> str:

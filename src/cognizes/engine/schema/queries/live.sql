@@ -12,12 +12,23 @@ SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e
          LIMIT $3) e
  ORDER BY e.thread_id, e.sequence_num;
 
--- find_thread_of_run: Where a run takes place; the newest thread, should two use one id.
-SELECT thread_id FROM (
-    SELECT thread_id FROM {schema}.runs WHERE id = $1
-    UNION
-    SELECT thread_id FROM {schema}.events WHERE run_id = $1
-) found ORDER BY thread_id DESC LIMIT 1;
+-- find_run: Where a run takes place, and behind which event it begins; the newest thread, should two use one id.
+SELECT t.id AS thread_id,
+       COALESCE((SELECT min(e.sequence_num) - 1 FROM {schema}.events e WHERE e.run_id = $1 AND e.thread_id = t.id),
+                t.last_sequence) AS begins_after
+  FROM {schema}.threads t
+ WHERE t.id = (
+        SELECT thread_id FROM (
+            SELECT thread_id FROM {schema}.runs WHERE id = $1
+            UNION
+            SELECT thread_id FROM {schema}.events WHERE run_id = $1
+        ) found ORDER BY thread_id DESC LIMIT 1);
+
+-- find_existing_runs: Which of these runs there are by now.
+SELECT DISTINCT asked.run_id
+  FROM unnest($1::text[]) AS asked (run_id)
+ WHERE EXISTS (SELECT FROM {schema}.runs WHERE id = asked.run_id)
+    OR EXISTS (SELECT FROM {schema}.events WHERE run_id = asked.run_id);
 
 -- notify: Rings a channel.
 SELECT pg_notify($1, $2);

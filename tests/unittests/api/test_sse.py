@@ -1,0 +1,287 @@
+"""A stream of events against a connection that behaves as uvicorn's does: order, ends, readers that stop reading."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from cognizes.engine.api import sse
+from cognizes.engine.api.requests import Message, RequestContext
+from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Source, each
+
+FINAL = ""
+
+
+class Connection:
+    """One request: `receive` and `send` with uvicorn's manners, and a transport that can be cut."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.sent: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.finished = asyncio.Event()
+        self.is_complete = self.is_gone = self.is_aborted = False
+
+    async def receive(self) -> Message:
+        await self.finished.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        await self.writable.wait()
+        if self.is_gone:
+            return
+        if message["type"] == "http.response.start":
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            return
+        if self.is_complete:
+            raise RuntimeError("sent after the response was complete")
+        self.sent.append(message["body"].decode())
+        if not message["more_body"]:
+            self.is_complete = True
+            self.finished.set()
+
+    def leave(self) -> None:
+        """The reader closes its tab."""
+        self.is_gone = True
+        self.finished.set()
+        self.writable.set()
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self.leave()
+
+
+class Running:
+    """A stream that is being sent."""
+
+    def __init__(self, source: Source, *, wheel: HeartbeatWheel | None = None) -> None:
+        self.wheel = wheel or HeartbeatWheel(1, tick=3600)
+        self.connection = Connection()
+        self.stream = EventStream(source, wheel=self.wheel, heartbeat=lambda: "beat")
+        self.task = asyncio.create_task(self.stream.run(self.connection.receive, self.connection.send))
+
+    async def settle(self) -> None:
+        """Lets everything that can go on go on."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def end(self) -> list[str]:
+        """What was sent, once it has ended by itself."""
+        await asyncio.wait_for(self.task, 30)
+        assert self.wheel.connections == 0
+        await self.wheel.close()
+        return self.connection.sent
+
+
+async def forever(_: EventStream) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_frames_then_the_end() -> None:
+    async def source(stream: EventStream) -> None:
+        await stream.put("a")
+        await stream.put("b")
+
+    running = Running(source)
+    assert await running.end() == ["a", "b", FINAL]
+    assert running.connection.headers["x-accel-buffering"] == "no"
+    assert running.connection.headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+async def test_a_source_that_fails_ends_the_response_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def source(stream: EventStream) -> None:
+        await stream.put("a")
+        raise ValueError("boom")
+
+    with caplog.at_level(logging.ERROR):
+        assert await Running(source).end() == ["a", FINAL]
+    assert "boom" in caplog.text
+
+
+async def test_a_reader_that_leaves_ends_the_source() -> None:
+    closed = asyncio.Event()
+
+    async def frames() -> AsyncGenerator[str, None]:
+        try:
+            yield "a"
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    running = Running(each(frames()))
+    await running.settle()
+    running.connection.leave()
+    assert await running.end() == ["a"]
+    assert closed.is_set()
+
+
+async def test_the_end_of_the_wheel_ends_every_response() -> None:
+    running = Running(forever)
+    await running.settle()
+    running.wheel.end()
+    assert await running.end() == [FINAL]
+
+
+async def test_whoever_comes_after_the_end_of_the_wheel_ends_at_once() -> None:
+    """Its source is cancelled before its first step; the response must be completed all the same."""
+    wheel = HeartbeatWheel(1, tick=3600)
+    wheel.end()
+    assert await Running(forever, wheel=wheel).end() == [FINAL]
+
+
+async def test_a_heartbeat_goes_out_unless_something_waits() -> None:
+    running = Running(forever)
+    await running.settle()
+    running.stream.beat()
+    await running.settle()
+    assert running.connection.sent == ["beat"]
+    running.connection.writable.clear()
+    running.stream.offer("waits")
+    await running.settle()
+    running.stream.beat()
+    running.connection.writable.set()
+    await running.settle()
+    assert running.connection.sent == ["beat", "waits"]
+    running.connection.leave()
+    await running.end()
+
+
+async def test_nothing_follows_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def source(stream: EventStream) -> None:
+        await stream.put("a")
+
+    running = Running(source)
+    with caplog.at_level(logging.INFO):
+        while not running.connection.is_complete:
+            await asyncio.sleep(0)
+            running.stream.beat()
+        running.stream.beat()
+        assert not running.stream.offer("late")
+        await running.stream.put("later")
+        sent = await running.end()
+    assert sent[-1] == FINAL
+    assert set(sent) <= {"beat", "a", FINAL}
+    assert not caplog.records
+
+
+async def test_offers_to_a_slow_reader_are_bounded_and_keep_their_order() -> None:
+    running = Running(forever)
+    await running.settle()
+    running.connection.writable.clear()
+    taken = [running.stream.offer(str(number)) for number in range(1000)]
+    assert taken.index(False) == sum(taken) == 64
+    running.connection.writable.set()
+    await running.settle()
+    assert running.connection.sent == [str(number) for number in range(64)]
+    assert running.stream.offer("again")
+    await running.settle()
+    running.connection.leave()
+    assert (await running.end())[-1] == "again"
+
+
+@pytest.mark.parametrize("by", ["put", "offer"])
+async def test_a_reader_that_stops_reading_is_cut_off(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "SEND_SECONDS", 0.01)
+
+    async def source(stream: EventStream) -> None:
+        stream._send.__self__.writable.clear()  # type: ignore[attr-defined]
+        if by == "offer":
+            stream.offer("never read")
+            await asyncio.Event().wait()
+        await stream.put("never read")
+
+    running = Running(source)
+    assert await running.end() == []
+    assert running.connection.is_aborted
+
+
+async def test_a_reader_is_left_where_its_connection_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a server that shows no transport the request ends, and the server closes what it can."""
+    monkeypatch.setattr(sse, "SEND_SECONDS", 0.01)
+    connection = Connection()
+    wheel = HeartbeatWheel(1, tick=3600)
+
+    async def receive() -> Message:
+        return await connection.receive()
+
+    async def source(stream: EventStream) -> None:
+        connection.writable.clear()
+        await stream.put("never read")
+
+    stream = EventStream(source, wheel=wheel, heartbeat=str)
+    await asyncio.wait_for(stream.run(receive, connection.send), 30)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert wheel.connections == 0
+    await wheel.close()
+
+
+async def test_cancelling_the_request_itself_is_no_end_of_ours() -> None:
+    running = Running(forever)
+    await running.settle()
+    running.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running.task
+    assert running.wheel.connections == 0
+    await running.wheel.close()
+
+
+async def test_a_stalled_reader_does_not_keep_the_server_from_stopping() -> None:
+    waits = asyncio.Event()
+
+    async def source(stream: EventStream) -> None:
+        stream._send.__self__.writable.clear()  # type: ignore[attr-defined]
+        waits.set()
+        await stream.put("never read")
+
+    running = Running(source)
+    await waits.wait()
+    running.wheel.end()
+    assert await running.end() == []
+    assert running.connection.is_aborted
+
+
+async def test_the_wheel_beats_for_everybody_once_a_turn() -> None:
+    wheel = HeartbeatWheel(3, tick=0.001)
+    several = [Running(forever, wheel=wheel) for _ in range(6)]
+    async with asyncio.timeout(30):
+        while not all(len(running.connection.sent) >= 2 for running in several):
+            await asyncio.sleep(0.001)
+    wheel.end()
+    for running in several:
+        await asyncio.wait_for(running.task, 30)
+        assert running.connection.sent[-1] == FINAL
+    await wheel.close()
+
+
+@pytest.mark.parametrize("copies", [False, True])
+async def test_the_stream_runs_when_the_layers_between_have_returned(copies: bool) -> None:
+    """Also below a layer that hands on a copy of the scope."""
+    connection = Connection()
+    wheel = HeartbeatWheel(1, tick=3600)
+    order: list[str] = []
+
+    async def source(stream: EventStream) -> None:
+        order.append("streams")
+        await stream.put("a")
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        scope["fastapi_inner_astack"] = "heavy"
+        response = EventStream(source, wheel=wheel, heartbeat=str)
+        await response(dict(scope) if copies else scope, receive, send)
+        order.append("returned")
+
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-request-id", b"mine")]}
+    await asyncio.wait_for(RequestContext(application)(scope, connection.receive, connection.send), 30)
+    assert order == ["returned", "streams"]
+    assert connection.sent == ["a", FINAL]
+    assert connection.headers["x-request-id"] == "mine"
+    assert "fastapi_inner_astack" not in scope
+    await wheel.close()
