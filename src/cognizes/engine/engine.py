@@ -25,6 +25,7 @@ from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
+from cognizes.engine.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Engine:
     listener: PgNotifyListener
     hub: LiveHub
     bridge: PulseEventBridge
+    timeline: Timeline
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -132,6 +134,7 @@ class Engine:
         self.listener = PgNotifyListener(listen_url.get_secret_value() if listen_url else self.url)
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)
+        self.timeline = Timeline(self.database)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ag_ui.core import Interrupt
 
-from cognizes.engine.agui.event_reading import REQUEST_PREFIX, Question
 from cognizes.engine.models import JsonObject
+from cognizes.engine.timeline.event_reading import REQUEST_PREFIX, Question
 
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
 

@@ -17,8 +17,8 @@ from ag_ui.core import (
     TextMessageStartEvent,
 )
 
-from cognizes.engine.agui.event_reading import Text
 from cognizes.engine.agui.frames import clean_text
+from cognizes.engine.timeline.event_reading import Text
 
 Frames = Iterator[BaseEvent]
 Role = Literal["assistant", "system"]

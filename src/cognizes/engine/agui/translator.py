@@ -41,7 +41,15 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from cognizes.engine.agui.event_reading import (
+from cognizes.engine.agui.frames import clean_text, now, to_json
+from cognizes.engine.agui.interrupts import interrupt_of
+from cognizes.engine.agui.model_turn import ModelTurn
+from cognizes.engine.agui.steps import Steps
+from cognizes.engine.models import Event, JsonObject, is_delete
+from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
+from cognizes.engine.pulse.messages import message_role
+from cognizes.engine.pulse.scopes import apply_delta, without_temp
+from cognizes.engine.timeline.event_reading import (
     Answer,
     Call,
     Question,
@@ -53,14 +61,6 @@ from cognizes.engine.agui.event_reading import (
     read_parts,
     unconfirmed_calls,
 )
-from cognizes.engine.agui.frames import clean_text, now
-from cognizes.engine.agui.interrupts import interrupt_of
-from cognizes.engine.agui.model_turn import ModelTurn
-from cognizes.engine.agui.steps import Steps
-from cognizes.engine.models import Event, JsonObject, is_delete
-from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
-from cognizes.engine.pulse.messages import message_role
-from cognizes.engine.pulse.scopes import apply_delta, without_temp
 
 Frames = Iterator[BaseEvent]
 
@@ -259,7 +259,7 @@ class Translator:
         if is_pending:
             self._pending[call.id] = None
         yield ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.name, parent_message_id=parent)
-        yield ToolCallArgsEvent(tool_call_id=call.id, delta=clean_text(call.arguments))
+        yield ToolCallArgsEvent(tool_call_id=call.id, delta=to_json(call.arguments))
         yield ToolCallEndEvent(tool_call_id=call.id)
 
     def _is_preliminary(self, event: Event, result: Result) -> bool:
@@ -268,7 +268,7 @@ class Translator:
     def _result(self, event: Event, result: Result, number: int) -> ToolCallResultEvent:
         message_id = _message_id(event) if number == 0 else f"{_message_id(event)}/{number}"
         return ToolCallResultEvent(
-            message_id=message_id, tool_call_id=result.call_id, content=clean_text(result.content), role="tool"
+            message_id=message_id, tool_call_id=result.call_id, content=to_json(result.content), role="tool"
         )
 
     def _state_change(self, event: Event) -> Frames:

@@ -24,6 +24,10 @@ def _thread(thread_id: str) -> UUID:
     return thread_uuid(thread_id)
 
 
+async def _context(context_id: str, engine: Annotated[Engine, Depends(_engine)]) -> UUID:
+    return await engine.manager.sessions.find_context(context_id)
+
+
 def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
     wheel: HeartbeatWheel = connection.app.state.wheel
     return wheel
@@ -32,6 +36,8 @@ def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
 Wheel = Annotated[HeartbeatWheel, Depends(_wheel)]
 CurrentEngine = Annotated[Engine, Depends(_engine)]
 ThreadId = Annotated[UUID, Depends(_thread)]
+ContextId = Annotated[UUID, Depends(_context)]
+"""A thread by its id, or by its session id where that is unique; 404 before anything else happens."""
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 Sequence = Annotated[int, Query(ge=0, le=LARGEST)]
 OptionalSequence = Annotated[int | None, Query(ge=0, le=LARGEST)]

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.problems import add_problem_handlers
 from cognizes.engine.api.requests import BodyLimit, RequestContext
-from cognizes.engine.api.routes import agui, copilotkit, debug, health, live, runs, sessions
+from cognizes.engine.api.routes import agui, conversations, copilotkit, debug, health, live, runs, sessions
 from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
@@ -59,6 +59,9 @@ def create_app(
     add_problem_handlers(app)
     for part in (health, sessions, runs, live, debug, agui, copilotkit):
         app.include_router(part.router)
+    for prefix in ("", "/v1"):
+        for part in (conversations,):
+            app.include_router(part.router, prefix=prefix)
 
     @app.get("/", include_in_schema=False)
     async def first_page() -> RedirectResponse:

@@ -15,7 +15,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
-from cognizes.engine.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_keys, check_name, check_object, check_text
@@ -164,6 +164,20 @@ class SessionStore:
                 raise NotFoundError(f"there is no session {session.id!r} of {session.app_name!r}, {session.user_id!r}")
             session.thread_id = str(found)
         return thread_uuid(session.thread_id)
+
+    async def find_context(self, context_id: str) -> UUID:
+        """A thread by the engine's key, or by its caller's session id where only one thread has it."""
+        try:
+            own: UUID | None = UUID(context_id)
+        except ValueError:
+            own = None
+        rows = await self._database.fetch("find_context", check_text("a context's id", context_id), own)
+        if rows and (rows[0]["is_own"] or len(rows) == 1):
+            found: UUID = rows[0]["id"]
+            return found
+        if rows:
+            raise ConflictError(f"several sessions are called {context_id!r}; name the one you mean by its thread id")
+        raise NotFoundError(f"there is no context {context_id!r}; it is a thread's id, or a session id that is unique")
 
     async def list(
         self,

@@ -335,6 +335,52 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0004_memory.sql', 4, '29e81f444cf4fdf72060de734c4c0809b9f614c76b173cdd7cbb22ba422d3688', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0005_sync.sql
+-- Branches of a conversation without copying, and counts that do not grow with the conversation.
+
+-- Whoever knows a thread only by its caller's session id finds it by this, where it is unique.
+CREATE INDEX IF NOT EXISTS idx_threads_session ON "public".threads (md5(session_id));
+
+-- branches: a name, where it comes from and the event it forked at. `main` is number 0 and has no row. A deleted branch
+-- keeps its number, because the events that were said on it keep it too.
+CREATE TABLE IF NOT EXISTS "public".branches (
+    thread_id   uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    number      integer NOT NULL,
+    app_name    text NOT NULL,
+    name        text NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 200),
+    parent      integer NOT NULL,
+    forked_at   bigint NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deleted_at  timestamptz,
+    PRIMARY KEY (thread_id, number)
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS branches_name ON "public".branches (thread_id, name) WHERE deleted_at IS NULL;
+
+-- branch_segments: from this event on, what is appended belongs to this branch. A thread without rows is all `main`, so
+-- an append writes nothing here: only a switch does. The newest segment names the active branch.
+CREATE TABLE IF NOT EXISTS "public".branch_segments (
+    thread_id      uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    from_sequence  bigint NOT NULL,
+    app_name       text NOT NULL,
+    branch         integer NOT NULL,
+    PRIMARY KEY (thread_id, from_sequence)
+);
+
+-- message_counts: how many messages a thread had up to an event. The past does not change, so a count stays true; readers
+-- leave one behind after they had to count many.
+CREATE TABLE IF NOT EXISTS "public".message_counts (
+    thread_id     uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    sequence_num  bigint NOT NULL,
+    app_name      text NOT NULL,
+    messages      bigint NOT NULL,
+    PRIMARY KEY (thread_id, sequence_num)
+);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0005_sync.sql', 5, '2aae68b54bde8dfc0199331602ba7e213358a5f0245681338bf48a5ba7d2537d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -1538,6 +1584,64 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('76_import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 77_branch_path.sql
+-- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
+-- those up to the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
+CREATE OR REPLACE FUNCTION "public".find_branch(p_thread_id uuid, p_name text) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_number integer;
+BEGIN
+    IF p_name IS NULL THEN
+        RETURN coalesce((SELECT branch FROM "public".branch_segments
+                          WHERE thread_id = p_thread_id ORDER BY from_sequence DESC LIMIT 1), 0);
+    ELSIF p_name = 'main' THEN
+        RETURN 0;
+    END IF;
+    SELECT number INTO v_number FROM "public".branches
+     WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no branch %L in this thread', p_name);
+    END IF;
+    RETURN v_number;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION "public".branch_path(p_thread_id uuid, p_name text)
+RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STABLE ROWS 4 AS $$
+DECLARE
+    v_end CONSTANT bigint := 9223372036854775807;
+BEGIN
+    -- Nearly every thread: nobody ever branched off, or nobody ever went there.
+    IF NOT EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = p_thread_id)
+       AND coalesce(p_name, 'main') = 'main' THEN
+        RETURN QUERY SELECT 1::bigint, v_end;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH RECURSIVE line (number, up_to) AS (
+        SELECT "public".find_branch(p_thread_id, p_name), v_end
+        UNION ALL
+        SELECT b.parent, least(line.up_to, b.forked_at)
+          FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
+    ), segment AS (
+        SELECT s.branch, s.from_sequence,
+               coalesce(lead(s.from_sequence) OVER (ORDER BY s.from_sequence) - 1, v_end) AS to_sequence
+          FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
+                UNION ALL
+                SELECT g.branch, g.from_sequence FROM "public".branch_segments g WHERE g.thread_id = p_thread_id) s
+    )
+    SELECT segment.from_sequence, least(segment.to_sequence, line.up_to)
+      FROM line JOIN segment ON segment.branch = line.number
+     WHERE segment.from_sequence <= line.up_to AND segment.to_sequence > 0
+     ORDER BY 1;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('77_branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 90_memory_term_keys.sql

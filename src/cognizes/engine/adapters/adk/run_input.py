@@ -13,11 +13,11 @@ from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMes
 from google.adk.events.event import Event
 from google.genai import types
 
-from cognizes.engine.agui.event_reading import REQUEST_PREFIX
 from cognizes.engine.agui.interrupts import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.scopes import SESSION, parse_state_prefix
+from cognizes.engine.timeline.event_reading import REQUEST_PREFIX
 
 
 @dataclass

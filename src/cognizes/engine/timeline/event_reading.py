@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cognizes.engine.agui.frames import to_json
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.messages import message_role, message_text
 
@@ -24,19 +23,21 @@ class Text:
 
 @dataclass(frozen=True)
 class Call:
-    """A tool is called; `arguments` is JSON text."""
+    """A tool is called."""
 
     id: str
     name: str
-    arguments: str
+    arguments: Any
 
 
 @dataclass(frozen=True)
 class Result:
-    """A tool has answered; `content` is JSON text."""
+    """A tool has answered. Google ADK names the tool; the engine's own calls leave that to the call."""
 
     call_id: str
-    content: str
+    content: Any
+    name: str = ""
+    is_error: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,17 @@ def _call(call: JsonObject, *, fallback: str) -> Call | Question:
     identifier, name = call.get("id") or fallback, call.get("name") or ""
     if name.startswith(REQUEST_PREFIX):
         return Question(identifier, name, call.get("args") or {})
-    return Call(identifier, name, to_json(call.get("args") or {}))
+    return Call(identifier, name, call.get("args") or {})
 
 
 def _response(response: JsonObject, *, fallback: str) -> Result | Answer:
-    identifier = response.get("id") or fallback
-    if (response.get("name") or "").startswith(REQUEST_PREFIX):
+    identifier, name = response.get("id") or fallback, response.get("name") or ""
+    if name.startswith(REQUEST_PREFIX):
         return Answer(identifier)
-    return Result(identifier, to_json(response.get("response")))
+    content = response.get("response")
+    # How ADK's own function tools say that they failed.
+    is_error = isinstance(content, dict) and bool(content.get("error"))
+    return Result(identifier, content, name=name, is_error=is_error)
 
 
 def _engine_parts(event: Event) -> Iterator[Part]:
@@ -116,9 +120,11 @@ def _engine_parts(event: Event) -> Iterator[Part]:
     call_id = str(content.get("tool_call_id") or event.id)
     if event.event_type in ("act", "tool_call"):
         name = str(content.get("tool_name") or content.get("name") or "")
-        yield Call(call_id, name, to_json(content.get("tool_input", content.get("args", {}))))
+        yield Call(call_id, name, content.get("tool_input", content.get("args", {})))
     elif event.event_type in ("observe", "tool_result"):
-        yield Result(call_id, to_json(content.get("observation", content.get("output", content))))
+        output = content.get("observation", content.get("output", content.get("text", content)))
+        name = str(content.get("tool_name") or content.get("name") or "")
+        yield Result(call_id, output, name=name, is_error=bool(content.get("is_error")))
     elif event.event_type == "thought":
         thought = content.get("thought", content.get("text"))
         if isinstance(thought, str) and thought:

@@ -1,0 +1,123 @@
+"""What the engine knows of every kind of event, in one table.
+
+- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`: none
+  of the engine's own paths (`engine.stream_message`, the producers' REST, the ADK plugin, hosted agents) ever stores
+  one, so a thousand tokens leave one `assistant_message`.
+- Somebody who appends a streamed-only or an unknown kind by hand has appended an event like any other: it is stored,
+  `GET /api/sessions/{id}/events` shows it, and the timeline leaves it out. Nothing a user appended is thrown away.
+- `item` is the item of the timeline that an event becomes; one with several parts becomes one for each part.
+- `frames` are the AG-UI frames of the strict profile, in their order. `agui/translator.py` makes them; a test holds the
+  two together. Streamed kinds become the frames by which a client sees text and thoughts grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+Frames = tuple[str, ...]
+
+USER_MESSAGE: Final = "user_message"
+ASSISTANT_MESSAGE: Final = "assistant_message"
+THOUGHT: Final = "thought"
+TOOL_CALL: Final = "tool_call"
+TOOL_RESULT: Final = "tool_result"
+
+_TEXT: Frames = ("TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END")
+_REASONING: Frames = (
+    "REASONING_START",
+    "REASONING_MESSAGE_START",
+    "REASONING_MESSAGE_CONTENT",
+    "REASONING_MESSAGE_END",
+    "REASONING_END",
+)
+_CALL: Frames = ("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END")
+_RESULT: Frames = ("TOOL_CALL_RESULT",)
+_CUSTOM: Frames = ("CUSTOM",)
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """One kind of event. `item` is None when the timeline does not show it."""
+
+    name: str
+    is_stored: bool = True
+    item: str | None = None
+    frames: Frames = _CUSTOM
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the timeline shows it."""
+        return self.item is not None
+
+
+def _streamed(name: str, *frames: str) -> EventKind:
+    return EventKind(name, is_stored=False, frames=frames)
+
+
+def _stored(name: str, *, item: str | None = None, frames: Frames = _CUSTOM) -> EventKind:
+    return EventKind(name, item=item, frames=frames)
+
+
+_ALL = (
+    # What was said, thought and done.
+    _stored("user_message", item=USER_MESSAGE, frames=_TEXT),
+    _stored("assistant_message", item=ASSISTANT_MESSAGE, frames=_TEXT),
+    _stored("system_message", frames=_TEXT),
+    _stored("thought", item=THOUGHT, frames=_REASONING),
+    _stored("act", item=TOOL_CALL, frames=_CALL),
+    _stored("observe", item=TOOL_RESULT, frames=_RESULT),
+    # The names that seeds 000 and 001 use. A `message` is of the user or the assistant by its role or its author.
+    _stored("message", item=ASSISTANT_MESSAGE, frames=_TEXT),
+    _stored("tool_call", item=TOOL_CALL, frames=_CALL),
+    _stored("tool_result", item=TOOL_RESULT, frames=_RESULT),
+    # How the work goes on.
+    _stored("work_plan"),
+    _stored("step_start"),
+    _stored("step_end"),
+    _stored("pattern_match"),
+    _stored("skill_matched"),
+    _stored("skill_execution_start"),
+    _stored("skill_execution_complete"),
+    _stored("decision_asked"),
+    _stored("decision_answered"),
+    _stored("clarification_asked"),
+    _stored("clarification_answered"),
+    _stored("complete"),
+    _stored("error"),
+    _stored("cancelled"),
+    _stored("state_update", frames=("STATE_DELTA",)),
+    # What the engine itself writes.
+    _stored("title_updated"),
+    _stored("metadata_updated"),
+    _stored("branch_created"),
+    _stored("branch_switched"),
+    _stored("branch_deleted"),
+    _stored("cancel_requested"),
+    _stored("run_created", frames=()),
+    _stored("run_started", frames=()),
+    _stored("run_waiting", frames=()),
+    _stored("run_released", frames=()),
+    _stored("run_finished", frames=("RUN_FINISHED",)),
+    _stored("run_failed", frames=("RUN_ERROR",)),
+    _stored("run_cancelled", frames=("RUN_FINISHED",)),
+    # What is only streamed.
+    _streamed("text_start", "TEXT_MESSAGE_START"),
+    _streamed("text_delta", "TEXT_MESSAGE_CONTENT"),
+    _streamed("text_end", "TEXT_MESSAGE_END"),
+    _streamed("thought_delta", "REASONING_MESSAGE_CONTENT"),
+)
+
+KINDS: Mapping[str, EventKind] = MappingProxyType({kind.name: kind for kind in _ALL})
+"""Every kind that the engine knows, by its name."""
+
+SHOWN_KINDS: Final = tuple(kind.name for kind in _ALL if kind.is_shown)
+"""The kinds that the timeline shows."""
+
+
+def is_stored(name: str) -> bool:
+    """Whether a kind is one of whole things. Unknown kinds are somebody's own, and are."""
+    kind = KINDS.get(name)
+    return kind is None or kind.is_stored
