@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.maintenance import Maintenance
@@ -18,13 +19,16 @@ from cognizes.engine.models import Event, Session
 from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
-from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
 from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
+from cognizes.engine.streams.message_streams import MessageStreams
+from cognizes.engine.streams.message_writer import MessageWriter
+from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
 from cognizes.engine.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class Engine:
     hub: LiveHub
     bridge: PulseEventBridge
     timeline: Timeline
+    streams: MessageStreams
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -79,6 +84,8 @@ class Engine:
             parts.push_async_callback(self.listener.stop)
             await self.hub.start()
             parts.push_async_callback(self.hub.close)
+            await self.streams.start()
+            parts.push_async_callback(self.streams.close)
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()
@@ -111,6 +118,21 @@ class Engine:
             async for event in events:
                 yield event
 
+    def stream_message(
+        self,
+        session: Session | str | UUID,
+        *,
+        role: str = "assistant",
+        message_id: str | None = None,
+        author: str | None = None,
+        run_id: str | None = None,
+        invocation_id: str = "",
+    ) -> MessageWriter:
+        """A message to be written token by token, read live from any process, stored when the block ends."""
+        return self.streams.write_message(
+            session, role=role, message_id=message_id, author=author, run_id=run_id, invocation_id=invocation_id
+        )
+
     async def _find_server(self, parts: AsyncExitStack) -> str:
         if self.settings.url is not None:
             return self.settings.url
@@ -131,7 +153,11 @@ class Engine:
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings)
         listen_url = self.settings.listen_url
-        self.listener = PgNotifyListener(listen_url.get_secret_value() if listen_url else self.url)
+        self.listener = PgNotifyListener(
+            listen_url.get_secret_value() if listen_url else self.url, [DEFAULT_CHANNEL, STREAM_CHANNEL]
+        )
+        self.streams = MessageStreams(self.database, self.settings, self.listener, self.manager.sessions)
+        self.runs.write_message = self.streams.write_message
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)
         self.timeline = Timeline(self.database)

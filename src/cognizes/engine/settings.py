@@ -52,6 +52,15 @@ class Settings(BaseSettings):
 
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
+    stream_lease_seconds: float = Field(
+        default=10.0, gt=0, description="Silence after which the process that streams a message counts as dead."
+    )
+    stream_idle_seconds: float = Field(
+        default=300.0, gt=0, description="Silence after which a message streamed over REST is stored as interrupted."
+    )
+    stream_buffer_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1024, description="What a streamed message may hold back while its backend is away."
+    )
     chunks_kept_hours: float = Field(default=24, gt=0, description="Age at which streamed chunks are dropped.")
     runs_kept_days: float = Field(default=30, gt=0, description="Age at which finished runs are dropped.")
 

@@ -7,7 +7,7 @@ SQL function `run_transition_allowed`; an illegal one is an `IllegalTransitionEr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb, unescape_text
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
@@ -38,6 +38,8 @@ class Runs:
     def __init__(self, database: Database, sessions: SessionStore) -> None:
         self._database = database
         self._sessions = sessions
+        self.write_message: Callable[..., Any] | None = None
+        """Opens a streamed message; the engine sets it, because streams are built on this layer."""
 
     async def create(self, session: Session, *, run_id: str | None = None, running: bool = False) -> Run:
         """A pending run, or one that is running at once."""
@@ -165,6 +167,14 @@ class RunHandle:
         self._runs = runs
         self.thread_id = thread_id
         self.id = run_id
+
+    def message(self, role: str = "assistant", *, message_id: str | None = None, author: str | None = None) -> Any:
+        """A message of this run, to be entered with `async with` and written token by token."""
+        if self._runs.write_message is None:
+            raise SetupError("messages are streamed by an engine; open one with Engine.open()")
+        return self._runs.write_message(
+            self.thread_id, role=role, message_id=message_id, author=author, run_id=self.id, invocation_id=self.id
+        )
 
     async def think(self, thought: str) -> None:
         """Adds a thinking step."""

@@ -178,6 +178,43 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0001_pulse.sql', 1, '8425274c6a453887185c98be4a599cce574826e1629d738bffe14e050d34dba9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0002_streams.sql
+-- Streams of token deltas: which messages are being written, by whom, and how finished ones were cut into chunks.
+
+-- message_streams: one row for each message that was or is streamed. `owner` is the process that writes it; null means
+-- that any process may (a producer over REST). A stream whose lease ran out is stored as interrupted by whoever sees it.
+-- `chunk_lengths` says how long each chunk of a finished message was, so that its body can be cut as it was streamed.
+CREATE TABLE IF NOT EXISTS "public".message_streams (
+    thread_id         uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    message_id        text NOT NULL,
+    app_name          text NOT NULL,
+    role              text NOT NULL CHECK (role IN ('user', 'assistant', 'tool', 'system')),
+    author            text NOT NULL,
+    run_id            text CHECK (octet_length(run_id) <= 1000),
+    invocation_id     text NOT NULL DEFAULT '',
+    status            text NOT NULL DEFAULT 'streaming' CHECK (status IN ('streaming', 'completed', 'interrupted')),
+    owner             uuid,
+    lease_expires_at  timestamptz,
+    final_sequence    bigint,
+    chunk_lengths     bytea,
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at          timestamptz
+) WITH (fillfactor = 80);
+
+-- The digest stands for an id of any length. The lease is in no index, so extending it stays a heap-only update.
+CREATE UNIQUE INDEX IF NOT EXISTS message_streams_key ON "public".message_streams (thread_id, md5(message_id));
+CREATE INDEX IF NOT EXISTS idx_message_streams_open ON "public".message_streams (thread_id) WHERE status = 'streaming';
+CREATE INDEX IF NOT EXISTS idx_message_streams_ended ON "public".message_streams (thread_id, ended_at)
+    WHERE ended_at IS NOT NULL;
+
+-- A row of message_chunks holds what one flush carried: the chunks `first_sequence` to `sequence`, cut by `lengths`.
+ALTER TABLE "public".message_chunks ADD COLUMN IF NOT EXISTS first_sequence bigint;
+ALTER TABLE "public".message_chunks ADD COLUMN IF NOT EXISTS lengths bytea;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0002_streams.sql', 2, '665f8638e982ec0a7db0b9300a18258f00bfc3eba9e49c2908bc6950a1c05ce0', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 0004_memory.sql
 -- Durable memory (seed 004): three stores, and what recall needs. (app_name, user_id) stands first in every key: no
 -- query ever looks at another user's rows.
@@ -1294,16 +1331,22 @@ VALUES ('60_prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 61_prune_chunks.sql
--- Drops streamed chunks of a certain age; finished messages have their whole text. Returns how many went.
+-- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
+-- their whole text. Returns how many rows went.
 CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
-        DELETE FROM "public".message_chunks WHERE created_at < now() - p_age RETURNING 1
+        DELETE FROM "public".message_chunks c
+         WHERE c.created_at < now() - p_age
+           AND NOT EXISTS (SELECT FROM "public".message_streams s
+                            WHERE s.thread_id = c.thread_id AND md5(s.message_id) = md5(c.message_id)
+                              AND s.status = 'streaming')
+        RETURNING 1
     )
     SELECT count(*) FROM gone
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('61_prune_chunks.sql', 0, 'ae62528e07601ee04fc6c1dc098ef900ec9bd7c9eaa24977a1c241bd070075fd', '0.1.0')
+VALUES ('61_prune_chunks.sql', 0, '0306237b3811967468cac0d0e2204db245255704664fa02e7a1f2eea459e1092', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 62_prune_runs.sql
@@ -1642,6 +1685,216 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('77_branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 80_ring_stream.sql
+-- Tells all processes where a stream stands. Digests, not ids: a payload has less than 8000 bytes, an id has any length.
+CREATE OR REPLACE FUNCTION "public".ring_stream(p_thread_id uuid, p_message_id text, p_sequence bigint, p_status text)
+RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('stream_moved', json_build_array(
+        json_build_array(p_thread_id, md5(p_message_id), p_sequence, p_status))::text)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('80_ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96a055776b34d1fa663c61133', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 81_open_stream.sql
+-- Opens a stream for a message to come. One answer:
+--   opened   it is there; a process that asks again because the first answer was lost gets this too
+--   taken    a stream, a message or an event of this id is there already
+--   missing  there is no such thread
+CREATE OR REPLACE FUNCTION "public".open_stream(
+    p_thread_id uuid, p_message_id text, p_role text, p_author text, p_run_id text, p_invocation_id text, p_owner uuid,
+    p_lease interval, OUT status text, OUT app_name text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    -- KEY SHARE keeps the thread from being deleted and lets everybody else append to it.
+    SELECT t.app_name INTO app_name FROM "public".threads t WHERE t.id = p_thread_id FOR KEY SHARE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id))
+       OR EXISTS (SELECT FROM "public".events WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
+        status := 'taken';
+        RETURN;
+    END IF;
+    INSERT INTO "public".message_streams (thread_id, message_id, app_name, role, author, run_id, invocation_id, owner,
+                                          lease_expires_at)
+    VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
+            clock_timestamp() + p_lease)
+    ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
+    IF NOT FOUND THEN
+        status := CASE WHEN EXISTS (
+            SELECT FROM "public".message_streams s
+             WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+               AND s.owner = p_owner AND s.status = 'streaming'
+        ) THEN 'opened' ELSE 'taken' END;
+        RETURN;
+    END IF;
+    PERFORM "public".ring_stream(p_thread_id, p_message_id, 0, 'streaming');
+    status := 'opened';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('81_open_stream.sql', 0, 'f646d24ac92e33c84a86925d8766f67d178290f0d6d1dd41fa6768dd632b0f18', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 82_flush_chunks.sql
+-- Writes what all streams of a process produced since the last time, and rings once for all of them. Writing a range
+-- again is harmless. Returns the places of those ranges whose predecessor is not there: PostgreSQL crashed and emptied
+-- the table, so the producer must write its stream again from the start.
+CREATE OR REPLACE FUNCTION "public".flush_chunks(
+    p_threads uuid[], p_message_ids text[], p_app_names text[], p_firsts bigint[], p_lasts bigint[], p_deltas text[],
+    p_lengths bytea[], p_payloads text[]
+) RETURNS SETOF bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+BEGIN
+    INSERT INTO "public".message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+    SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
+    ON CONFLICT (thread_id, md5(message_id), sequence) DO NOTHING;
+    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
+    RETURN QUERY
+    SELECT written.place
+      FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
+     WHERE written.first > 1 AND NOT EXISTS (
+            SELECT FROM "public".message_chunks c
+             WHERE c.thread_id = written.thread_id AND md5(c.message_id) = md5(written.message_id)
+               AND c.sequence = written.first - 1);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('82_flush_chunks.sql', 0, '276a91eb78b56f728ed92889f0577695b4f442d8c357b45d8133b21b68d1ce37', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 83_append_chunks.sql
+-- Appends to a stream that belongs to no process. One answer, and how far the stream reaches:
+--   appended  the chunks follow those that were there
+--   known     the range begins before the end: the caller compares contents
+--   gap       the range begins after the end
+--   ended     the stream is completed or interrupted
+--   owned     a process writes this stream itself
+--   missing   there is no such stream
+CREATE OR REPLACE FUNCTION "public".append_chunks(
+    p_thread_id uuid, p_message_id text, p_first bigint, p_last bigint, p_delta text, p_lengths bytea, p_lease interval,
+    OUT status text, OUT current_sequence bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_stream record;
+BEGIN
+    -- Chunks may be lost in a crash and so may this lock's trace in the log: nobody waits for the disk.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    -- The lock that keeps two producers, and one who completes the message, from writing at once.
+    SELECT s.status, s.owner, s.app_name, s.lease_expires_at INTO v_stream
+      FROM "public".message_streams s
+     WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    current_sequence := coalesce((
+        SELECT max(c.sequence) FROM "public".message_chunks c
+         WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)), 0);
+    status := CASE WHEN v_stream.status <> 'streaming' THEN 'ended'
+                   WHEN v_stream.owner IS NOT NULL THEN 'owned'
+                   WHEN p_first <= current_sequence THEN 'known'
+                   WHEN p_first > current_sequence + 1 THEN 'gap'
+                   ELSE 'appended' END;
+    IF status IN ('appended', 'known') AND v_stream.lease_expires_at < clock_timestamp() + p_lease / 2 THEN
+        UPDATE "public".message_streams SET lease_expires_at = clock_timestamp() + p_lease
+         WHERE thread_id = p_thread_id AND md5(message_id) = md5(p_message_id);
+    END IF;
+    IF status = 'appended' AND p_last >= p_first THEN
+        INSERT INTO "public".message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+        VALUES (p_thread_id, p_message_id, v_stream.app_name, p_first, p_last, p_delta, p_lengths);
+        current_sequence := p_last;
+        PERFORM "public".ring_stream(p_thread_id, p_message_id, p_last, 'streaming');
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('83_append_chunks.sql', 0, '577747764ffeef89811ed6e91d965d6c0ad0ab48981239123c30bb39bc0059c1', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 84_end_stream.sql
+-- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
+--   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
+--   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
+--   moved    chunks were appended meanwhile: read them and try again (only for streams that belong to no process)
+--   lost     the stream belongs to another process
+--   alive    p_only_expired was said, and the lease holds
+--   missing  there is no such stream
+-- Without an event (p_event_type null) the stream ends and leaves no message.
+CREATE OR REPLACE FUNCTION "public".end_stream(
+    p_thread_id uuid, p_message_id text, p_status text, p_final_sequence bigint, p_lengths bytea, p_event_type text,
+    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_settles boolean, p_checks_chunks boolean,
+    p_snapshot_every integer,
+    OUT status text, OUT end_status text, OUT final_sequence bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_stream record;
+    v_answer text;
+BEGIN
+    -- The thread before the stream, as with runs: one order of locks.
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_stream FROM "public".message_streams s
+     WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    IF v_stream.status <> 'streaming' THEN
+        status := 'ended';
+        end_status := v_stream.status;
+        final_sequence := v_stream.final_sequence;
+        RETURN;
+    END IF;
+    IF p_only_expired AND v_stream.lease_expires_at > clock_timestamp() THEN
+        status := 'alive';
+    ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
+        status := 'lost';
+    ELSIF p_checks_chunks AND v_stream.owner IS NULL AND p_final_sequence < (
+        SELECT max(c.sequence) FROM "public".message_chunks c
+         WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
+        status := 'moved';
+    ELSIF NOT p_settles AND EXISTS (
+        SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
+        status := 'stored';
+    END IF;
+    IF status IS NOT NULL THEN
+        RETURN;
+    END IF;
+
+    IF p_event_type IS NOT NULL THEN
+        SELECT a.status INTO v_answer FROM "public".append_event(
+            p_thread_id, v_stream.message_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
+            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, true, true,
+            p_snapshot_every, 0) a;
+    END IF;
+    status := 'ended';
+    end_status := p_status;
+    final_sequence := p_final_sequence;
+    UPDATE "public".message_streams s
+       SET status = p_status, final_sequence = p_final_sequence, chunk_lengths = p_lengths, owner = NULL,
+           lease_expires_at = NULL, ended_at = clock_timestamp()
+     WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id);
+    PERFORM "public".ring_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('84_end_stream.sql', 0, '35ac1767dc430a755f4043f505a078c1ab1d7aab5c9809a16f18ea05beebcb15', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 90_memory_term_keys.sql

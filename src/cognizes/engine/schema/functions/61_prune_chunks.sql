@@ -1,7 +1,13 @@
--- Drops streamed chunks of a certain age; finished messages have their whole text. Returns how many went.
+-- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
+-- their whole text. Returns how many rows went.
 CREATE OR REPLACE FUNCTION {schema}.prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
-        DELETE FROM {schema}.message_chunks WHERE created_at < now() - p_age RETURNING 1
+        DELETE FROM {schema}.message_chunks c
+         WHERE c.created_at < now() - p_age
+           AND NOT EXISTS (SELECT FROM {schema}.message_streams s
+                            WHERE s.thread_id = c.thread_id AND md5(s.message_id) = md5(c.message_id)
+                              AND s.status = 'streaming')
+        RETURNING 1
     )
     SELECT count(*) FROM gone
 $$;

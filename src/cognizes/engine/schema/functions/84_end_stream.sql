@@ -1,0 +1,65 @@
+-- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
+--   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
+--   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
+--   moved    chunks were appended meanwhile: read them and try again (only for streams that belong to no process)
+--   lost     the stream belongs to another process
+--   alive    p_only_expired was said, and the lease holds
+--   missing  there is no such stream
+-- Without an event (p_event_type null) the stream ends and leaves no message.
+CREATE OR REPLACE FUNCTION {schema}.end_stream(
+    p_thread_id uuid, p_message_id text, p_status text, p_final_sequence bigint, p_lengths bytea, p_event_type text,
+    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_settles boolean, p_checks_chunks boolean,
+    p_snapshot_every integer,
+    OUT status text, OUT end_status text, OUT final_sequence bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_stream record;
+    v_answer text;
+BEGIN
+    -- The thread before the stream, as with runs: one order of locks.
+    PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_stream FROM {schema}.message_streams s
+     WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        status := 'missing';
+        RETURN;
+    END IF;
+    IF v_stream.status <> 'streaming' THEN
+        status := 'ended';
+        end_status := v_stream.status;
+        final_sequence := v_stream.final_sequence;
+        RETURN;
+    END IF;
+    IF p_only_expired AND v_stream.lease_expires_at > clock_timestamp() THEN
+        status := 'alive';
+    ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
+        status := 'lost';
+    ELSIF p_checks_chunks AND v_stream.owner IS NULL AND p_final_sequence < (
+        SELECT max(c.sequence) FROM {schema}.message_chunks c
+         WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
+        status := 'moved';
+    ELSIF NOT p_settles AND EXISTS (
+        SELECT FROM {schema}.messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
+        status := 'stored';
+    END IF;
+    IF status IS NOT NULL THEN
+        RETURN;
+    END IF;
+
+    IF p_event_type IS NOT NULL THEN
+        SELECT a.status INTO v_answer FROM {schema}.append_event(
+            p_thread_id, v_stream.message_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
+            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, true, true,
+            p_snapshot_every, 0) a;
+    END IF;
+    status := 'ended';
+    end_status := p_status;
+    final_sequence := p_final_sequence;
+    UPDATE {schema}.message_streams s
+       SET status = p_status, final_sequence = p_final_sequence, chunk_lengths = p_lengths, owner = NULL,
+           lease_expires_at = NULL, ended_at = clock_timestamp()
+     WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id);
+    PERFORM {schema}.ring_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
+END
+$$;

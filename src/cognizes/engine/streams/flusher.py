@@ -1,0 +1,143 @@
+"""Takes what this process streams to where other processes can read it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cognizes.engine.errors import EngineError
+from cognizes.engine.streams.delta_stream import DeltaStream, Segment, StreamKey, Write
+from cognizes.engine.streams.live_message import LiveMessage
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 0.02
+_RETRY_SECONDS = 0.25
+_BATCH_CHARACTERS = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a trip carries of one message."""
+
+    message: LiveMessage
+    head: int
+    unflushed: int
+    segments: list[Segment]
+
+
+class Flusher:
+    """One trip for all streams of the process: at once after a quiet time, else about every 20 ms.
+
+    While the backend is away, what was written waits here. A stream may have so much waiting and no more; then its
+    producer waits, and after `patience` seconds is told why.
+    """
+
+    def __init__(self, backend: DeltaStream, *, buffer_bytes: int, patience: float) -> None:
+        self._backend = backend
+        self._buffer_bytes = buffer_bytes
+        self._patience = patience
+        self._dirty: dict[StreamKey, LiveMessage] = {}
+        self._bell = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.failure: EngineError | None = None
+
+    def start(self) -> None:
+        """Begins."""
+        self._task = asyncio.create_task(self._flush_forever(), name="stream-flusher")
+
+    async def close(self) -> None:
+        """Stops; what was not flushed is only in this process."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def touch(self, message: LiveMessage) -> None:
+        """A message has more to be flushed."""
+        self._dirty[message.row.key] = message
+        self._bell.set()
+
+    def rewrite(self, messages: Iterable[LiveMessage]) -> None:
+        """The backend lost these: all of them goes there again."""
+        for message in messages:
+            message.flushed = 0
+            self.touch(message)
+
+    def has_room(self, message: LiveMessage) -> bool:
+        """Whether a producer may go on without waiting."""
+        return message.unflushed <= self._buffer_bytes
+
+    async def wait_for_room(self, message: LiveMessage) -> None:
+        """Waits until the backend took enough in; raises what is wrong with it when that takes too long."""
+        deadline = asyncio.get_running_loop().time() + self._patience
+        while not self.has_room(message):
+            progress = self._progress
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await progress.wait()
+            except TimeoutError:
+                if self.failure is not None:
+                    raise self.failure from None
+                deadline += self._patience
+
+    async def _flush_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            started = loop.time()
+            pause = _FLUSH_SECONDS
+            try:
+                await self._flush()
+                self.failure = None
+            except EngineError as error:
+                if self.failure is None:
+                    logger.warning("streams wait for their backend: %s", error)
+                self.failure = error
+                self._bell.set()
+                pause = _RETRY_SECONDS
+            await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
+
+    async def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        waiting = [message for message in dirty.values() if not message.is_closing and not message.is_lost]
+        try:
+            while waiting:
+                taken = self._take(waiting)
+                try:
+                    await self._send(taken)
+                except BaseException:
+                    waiting += [part.message for part in taken]
+                    raise
+        finally:
+            for message in waiting:
+                self._dirty.setdefault(message.row.key, message)
+
+    @staticmethod
+    def _take(waiting: list[LiveMessage]) -> list[_Part]:
+        """As many messages as fit into one trip."""
+        taken: list[_Part] = []
+        characters = 0
+        while waiting and characters < _BATCH_CHARACTERS:
+            message = waiting.pop()
+            segments = message.log.segments(after=message.flushed)
+            characters += sum(len(segment.text) for segment in segments)
+            taken.append(_Part(message, message.log.last_sequence, message.unflushed, segments))
+        return taken
+
+    async def _send(self, taken: list[_Part]) -> None:
+        writes = [
+            Write(part.message.row.key, part.message.app_name, segment) for part in taken for segment in part.segments
+        ]
+        lacking = await self._backend.write(writes) if writes else set()
+        for part in taken:
+            part.message.flushed = max(part.message.flushed, part.head)
+            part.message.unflushed -= part.unflushed
+        self.rewrite(part.message for part in taken if part.message.row.key in lacking)
+        # Everybody who waits has this very object; whoever waits next gets a fresh one.
+        self._progress.set()
+        self._progress = asyncio.Event()

@@ -1,0 +1,81 @@
+"""Two engines on one database: what one writes, the other reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from cognizes.engine import Engine, Session
+from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
+from cognizes.engine.streams.stream_hub import StreamWatch
+
+Found = TypeVar("Found")
+
+PATIENCE = 60
+"""Seconds that a condition may take on a machine that stalls; nothing here waits that long when it works."""
+
+
+@dataclass
+class Pair:
+    """Two processes' worth of engines, and a session."""
+
+    ours: Engine
+    other: Engine
+    session: Session
+
+    @property
+    def thread_id(self) -> str:
+        return self.session.thread_id
+
+
+@pytest.fixture(params=["postgres"])
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings that choose a backend; whatever passes here passes on both."""
+    return {}
+
+
+@pytest.fixture
+async def pair(database_url: str, backend: dict[str, Any]) -> AsyncIterator[Pair]:
+    settings = {"stream_lease_seconds": 120, **backend}
+    async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
+        yield Pair(ours, other, await ours.sessions.create("app", "user"))
+
+
+async def until(look: Callable[[], Awaitable[Found]]) -> Found:
+    """Looks until it finds something."""
+    async with asyncio.timeout(PATIENCE):
+        while not (found := await look()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def read_to_end(engine: Engine, thread_id: str, message_id: str, *, after: int = 0) -> str:
+    """The text behind a chunk as a follower sees it, until the message has ended."""
+    text = ""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            page = await engine.streams.read(thread_id, message_id, after=after, wait=PATIENCE)
+            for chunk in page.chunks:
+                assert chunk.sequence == after + 1
+                after += 1
+                text += chunk.delta
+            if page.status is not StreamStatus.STREAMING and not page.has_more:
+                assert after == page.current_sequence
+                return text
+
+
+async def next_head(watch: StreamWatch, message_id: str, *, status: str | None = None, sequence: int = 0) -> StreamHead:
+    """The next head of a message that has come so far."""
+    async with asyncio.timeout(PATIENCE):
+        async for head in watch:
+            if (
+                head.message_id == message_id
+                and head.current_sequence >= sequence
+                and head.status == (status or head.status)
+            ):
+                return head
+    raise AssertionError("the watch ended")
