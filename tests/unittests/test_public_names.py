@@ -4,7 +4,9 @@ import cognizes.engine
 
 EXPORTED = [
     "DELETE",
+    "AccessError",
     "AlreadyExistsError",
+    "AuthenticationError",
     "ConcurrencyConflictError",
     "ConflictError",
     "DatabaseError",
@@ -21,12 +23,14 @@ EXPORTED = [
     "NotFoundError",
     "Page",
     "PastState",
+    "PermissionDeniedError",
     "PoolTimeoutError",
     "Run",
     "RunStatus",
     "Session",
     "Settings",
     "SetupError",
+    "TooManyRequestsError",
     "__version__",
 ]
 

@@ -2,7 +2,9 @@
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
+    AccessError,
     AlreadyExistsError,
+    AuthenticationError,
     ConcurrencyConflictError,
     ConflictError,
     DatabaseError,
@@ -14,8 +16,10 @@ from cognizes.engine.errors import (
     LimitExceededError,
     MigrationError,
     NotFoundError,
+    PermissionDeniedError,
     PoolTimeoutError,
     SetupError,
+    TooManyRequestsError,
 )
 from cognizes.engine.models import DELETE, Event, Message, Page, PastState, Run, RunStatus, Session
 from cognizes.engine.settings import Settings
@@ -23,7 +27,9 @@ from cognizes.engine.version import __version__
 
 __all__ = [
     "DELETE",
+    "AccessError",
     "AlreadyExistsError",
+    "AuthenticationError",
     "ConcurrencyConflictError",
     "ConflictError",
     "DatabaseError",
@@ -40,11 +46,13 @@ __all__ = [
     "NotFoundError",
     "Page",
     "PastState",
+    "PermissionDeniedError",
     "PoolTimeoutError",
     "Run",
     "RunStatus",
     "Session",
     "Settings",
     "SetupError",
+    "TooManyRequestsError",
     "__version__",
 ]

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from cognizes.engine.access import AccessDesk
+from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
@@ -57,6 +59,7 @@ class Engine:
     bridge: PulseEventBridge
     timeline: Timeline
     streams: MessageStreams
+    access: AccessDesk
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -161,6 +164,11 @@ class Engine:
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)
         self.timeline = Timeline(self.database)
+        self.access = AccessDesk(self.database, self.settings, can_hear=lambda: self.listener.is_running)
+        if self.access.is_required:
+            self.listener.channels.append(ACCESS_CHANNEL)
+            self.listener.tap(ACCESS_CHANNEL, self.access.forget_key)
+            self.listener.on_reconnect(self.access.forget_all)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

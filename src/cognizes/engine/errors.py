@@ -9,6 +9,10 @@ EngineError
 │   ├── AlreadyExistsError         the session or run id is taken
 │   ├── DuplicateEventError        one event id, two different events
 │   └── IllegalTransitionError     a run cannot move from this status to that one
+├── AccessError                    the caller may not do this
+│   ├── AuthenticationError        nobody knows who calls
+│   ├── PermissionDeniedError      known, but not allowed
+│   └── TooManyRequestsError       allowed, but not so often (carries retry_after)
 ├── DatabaseError                  PostgreSQL said no
 │   ├── DatabaseUnavailableError   not reachable now; trying again is safe
 │   └── PoolTimeoutError           every connection stayed busy for too long
@@ -65,6 +69,26 @@ class DuplicateEventError(ConflictError):
 
 class IllegalTransitionError(ConflictError):
     """A run cannot move from its present status to the one asked for."""
+
+
+class AccessError(EngineError):
+    """The caller may not do this; nothing was done."""
+
+
+class AuthenticationError(AccessError):
+    """Nobody knows who calls: the key, token or ticket is missing, wrong, over or revoked."""
+
+
+class PermissionDeniedError(AccessError):
+    """The caller is known, but this is not allowed to it."""
+
+
+class TooManyRequestsError(AccessError):
+    """The caller did this too often, or holds too much of it open."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class DatabaseError(EngineError):

@@ -64,6 +64,43 @@ class Settings(BaseSettings):
     chunks_kept_hours: float = Field(default=24, gt=0, description="Age at which streamed chunks are dropped.")
     runs_kept_days: float = Field(default=30, gt=0, description="Age at which finished runs are dropped.")
 
+    auth: str = Field(
+        default="none",
+        pattern="^(none|required)$",
+        description="required: every request needs a key or a token. none: only for addresses of this machine.",
+    )
+    cors_origins: str = Field(
+        default="", description="Origins of web pages that may call this server, separated by commas; * is refused."
+    )
+    jwt_jwks: str = Field(default="", description="File or https URL with the public keys that sign tokens (JWKS).")
+    jwt_issuer: str = Field(default="", description="The `iss` that tokens must have.")
+    jwt_audience: str = Field(default="", description="The `aud` that tokens must have.")
+    jwt_algorithms: str = Field(default="RS256,ES256,EdDSA", description="Signatures that tokens may have.")
+    jwt_user_claim: str = Field(default="sub", description="The claim of a token that names the user.")
+    jwt_apps_claim: str = Field(default="apps", description="The claim of a token that lists its apps.")
+    jwt_scope_claim: str = Field(
+        default="scope", description="The claim with read, write, admin; read write if absent."
+    )
+    jwt_refresh_cooldown: float = Field(
+        default=60.0, ge=0, description="Seconds between two looks for a signing key that is not known."
+    )
+    max_body_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1024,
+        description="Largest body of a request; events and states have limits of their own.",
+    )
+    max_large_bodies: int = Field(
+        default=8, ge=1, description="Bodies over max_body_bytes that are received at once; others wait."
+    )
+    max_streams_per_caller: int = Field(
+        default=1000, ge=1, description="Streams that one key or user may hold open in this process."
+    )
+    max_contexts_per_connection: int = Field(default=100, ge=1, description="Contexts that one connection may follow.")
+    requests_per_second: float = Field(
+        default=1000.0, gt=0, description="Requests that one key or user may send in the long run."
+    )
+    requests_at_once: int = Field(default=2000, ge=1, description="Requests that one key or user may send in one go.")
+
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
@@ -87,6 +124,13 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().resolve()
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _explicit(cls, value: str) -> str:
+        if "*" in value:
+            raise ValueError("name the origins one by one")
+        return value
 
     @property
     def url(self) -> str | None:

@@ -137,7 +137,7 @@ def test_the_banner_warns_of_open_doors_and_missing_agents(cognizes: Cognizes, d
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_strangers_are_kept_out(quick: Cognizes, host: str) -> None:
     sentence = quick.fail("serve", "--port", "0", "--host", host)
-    assert sentence.startswith(f"refusing to listen on {host}: there is no authentication yet")
+    assert sentence.startswith(f"refusing to listen on {host}: no key is asked for")
     assert "--insecure" in sentence
 
 

@@ -14,8 +14,9 @@ from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import NotFoundError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from google.adk.apps.app import App
@@ -118,12 +119,14 @@ def _served(connection: HTTPConnection) -> ServedAgents:
     return served
 
 
-def _user(x_user_id: Annotated[str | None, Header(description="Whose thread it is.")] = None) -> str:
-    return x_user_id or DEFAULT_USER
+def _user(caller: Caller, x_user_id: Annotated[str | None, Header(description="Whose thread it is.")] = None) -> str:
+    if caller.user_id is not None and x_user_id not in (None, caller.user_id):
+        raise PermissionDeniedError(f"X-User-ID must be {caller.user_id!r} for this caller, or absent")
+    return caller.user_id or x_user_id or DEFAULT_USER
 
 
 Served = Annotated[ServedAgents, Depends(_served)]
 CurrentHost = Annotated[Any, Depends(_host)]
 """The AgentHost; FastAPI looks at annotations when it starts, and the class is not imported then."""
 CurrentUser = Annotated[str, Depends(_user)]
-"""There is no authentication yet: a client says who its user is, in `X-User-ID`."""
+"""The user that the caller is; a caller bound to none (a backend, or anyone without keys) says so in `X-User-ID`."""

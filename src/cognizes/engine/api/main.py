@@ -11,9 +11,12 @@ from fastapi import FastAPI
 from starlette.responses import RedirectResponse
 
 from cognizes.engine.api.agents import ServedAgents
+from cognizes.engine.api.auth import AUTHORIZED, Gate
+from cognizes.engine.api.guard import Cors, Guard
+from cognizes.engine.api.limits import BodyLimit, OpenStreams
 from cognizes.engine.api.problems import add_problem_handlers
-from cognizes.engine.api.requests import BodyLimit, RequestContext
-from cognizes.engine.api.routes import agui, conversations, copilotkit, debug, health, live, runs, sessions
+from cognizes.engine.api.requests import RequestContext
+from cognizes.engine.api.routes import access, agui, conversations, copilotkit, debug, health, live, runs, sessions
 from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
@@ -26,7 +29,6 @@ _DESCRIPTION = """The durable heartbeat of AI agents: sessions, scoped state, ev
 
 Errors are problem details (`application/problem+json`). Every answer carries `X-Request-ID`.
 """
-_ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
 
 
 def create_app(
@@ -53,11 +55,18 @@ def create_app(
             if engine is None:
                 await app.state.engine.close()
 
-    app = FastAPI(title="Cognizes Engine", version=__version__, description=_DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="Cognizes Engine",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
+        dependencies=AUTHORIZED,
+    )
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, runs, live, debug, agui, copilotkit):
+    for part in (health, sessions, runs, live, debug, agui, copilotkit, access):
         app.include_router(part.router)
     for prefix in ("", "/v1"):
         for part in (conversations,):
@@ -67,17 +76,17 @@ def create_app(
     async def first_page() -> RedirectResponse:
         return RedirectResponse("/docs")
 
-    def body_limit() -> int:
-        current: Engine = app.state.engine
-        return current.settings.max_event_bytes + _ROOM_FOR_THE_REST_OF_A_BODY
-
-    app.add_middleware(BodyLimit, limit=body_limit)
+    app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
     app.add_middleware(RequestContext)
+    app.add_middleware(Guard)
+    app.add_middleware(Cors)
     return app
 
 
 def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.engine = engine
+    app.state.gate = Gate(engine)
+    app.state.streams = OpenStreams(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     app.state.wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
     app.state.agent_wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)

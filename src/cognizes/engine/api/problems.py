@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from cognizes.engine.api.requests import request_id
 from cognizes.engine.api.responses import ProblemResponse
 from cognizes.engine.errors import (
+    AuthenticationError,
     ConcurrencyConflictError,
     ConflictError,
     DatabaseUnavailableError,
@@ -22,7 +24,9 @@ from cognizes.engine.errors import (
     InvalidInputError,
     LimitExceededError,
     NotFoundError,
+    PermissionDeniedError,
     PoolTimeoutError,
+    TooManyRequestsError,
 )
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,9 @@ _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (NotFoundError, HTTPStatus.NOT_FOUND),
     (ConflictError, HTTPStatus.CONFLICT),
+    (AuthenticationError, HTTPStatus.UNAUTHORIZED),
+    (PermissionDeniedError, HTTPStatus.FORBIDDEN),
+    (TooManyRequestsError, HTTPStatus.TOO_MANY_REQUESTS),
     (PoolTimeoutError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DatabaseUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
@@ -53,7 +60,7 @@ class Problem(BaseModel):
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "content": {"application/problem+json": {}}, "description": HTTPStatus(status).phrase}
-    for status in (404, 409, 413, 422, 503)
+    for status in (401, 403, 404, 409, 413, 422, 429, 503)
 }
 """The errors any route may answer with, for the OpenAPI document."""
 
@@ -86,8 +93,16 @@ async def _engine_error(_: Request, error: Exception) -> Response:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
     if isinstance(error, ConcurrencyConflictError):
         return problem(status, str(error), expected=error.expected, actual=error.actual)
-    retry = {"Retry-After": _RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return problem(status, str(error), headers=retry)
+    return problem(status, str(error), headers=_headers_of(error, status))
+
+
+def _headers_of(error: Exception, status: HTTPStatus) -> dict[str, str] | None:
+    """What tells a client how to go on."""
+    if isinstance(error, TooManyRequestsError):
+        return {"Retry-After": str(math.ceil(error.retry_after))}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return {"Retry-After": _RETRY_SECONDS}
+    return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:

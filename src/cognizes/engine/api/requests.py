@@ -1,4 +1,4 @@
-"""What every request goes through: an id, a bound on its body, a line in the log."""
+"""What every request goes through: an id, and a line in the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 
 from cognizes.engine.models import new_id
 
@@ -47,6 +46,7 @@ class RequestContext:
         token = request_id.set(current)
         later: list[Callable[[Receive, Send], Awaitable[None]]] = []
         scope[LATER] = later
+        scope["cognizes.request_id"] = current
         started = time.perf_counter()
         status = 500
 
@@ -69,35 +69,3 @@ class RequestContext:
                 "%s %s %s %.1fms", scope["method"], scope["path"], status, duration, extra={"request_id": current}
             )
             request_id.reset(token)
-
-
-class BodyLimit:
-    """ASGI middleware: a body over the limit ends in 413, before it fills the memory."""
-
-    def __init__(self, app: App, limit: Callable[[], int]) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        limit = self._limit()
-        declared = Headers(scope=scope).get("content-length", "")
-        received = 0
-
-        async def receive_bounded() -> Message:
-            nonlocal received
-            if declared.isdigit() and int(declared) > limit:
-                raise _too_large(int(declared), limit)
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise _too_large(received, limit)
-            return message
-
-        await self._app(scope, receive_bounded, send)
-
-
-def _too_large(size: int, limit: int) -> HTTPException:
-    return HTTPException(413, f"the body is {size} bytes or more; the limit is {limit} (COGNIZES_MAX_EVENT_BYTES)")

@@ -11,6 +11,7 @@ from cognizes.engine.cli.adk_import import import_adk
 from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database_shell import psql
 from cognizes.engine.cli.doctor import doctor
+from cognizes.engine.cli.keys import keys
 from cognizes.engine.cli.migration import migrate
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.errors import EngineError
@@ -29,6 +30,7 @@ app.command()(migrate)
 app.command()(config)
 app.command()(doctor)
 app.command("import-adk")(import_adk)
+app.add_typer(keys, name="keys")
 # `-h` is psql's word for the host here.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 

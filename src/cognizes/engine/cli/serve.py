@@ -50,7 +50,7 @@ def serve(
         typer.Option(help="For people or for machines (COGNIZES_LOG_FORMAT, text).", show_default=False),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine although there is no authentication yet.")
+        bool, typer.Option("--insecure", help="Listen beyond this machine although no key is asked for.")
     ] = False,
 ) -> None:
     """Start the engine and serve it over HTTP.
@@ -69,7 +69,7 @@ def serve(
         agents=",".join(agent) if agent else None,
     )
     check_urls(settings)
-    _refuse_strangers(settings.host, insecure=insecure)
+    _refuse_strangers(settings, insecure=insecure)
     configure_logging(settings)
     with ExitStack() as held, naming_server(settings):
         listening = held.enter_context(open_listening_socket(settings.host, settings.port))
@@ -82,13 +82,21 @@ def serve(
         run_service(settings, listening, announce=lambda: _print_banner(settings, url))
 
 
-def _refuse_strangers(host: str, *, insecure: bool) -> None:
-    if not insecure and not is_loopback(host):
+def _refuse_strangers(settings: Settings, *, insecure: bool) -> None:
+    if not insecure and settings.auth != "required" and not is_loopback(settings.host):
         raise SetupError(
-            f"refusing to listen on {host or 'every address'}: there is no authentication yet, so whoever reaches "
-            "this machine could read and change everything; use 127.0.0.1, or add --insecure if a firewall or proxy "
-            "keeps strangers out"
+            f"refusing to listen on {settings.host or 'every address'}: no key is asked for, so whoever reaches this "
+            "machine could read and change everything; set COGNIZES_AUTH=required and make a key with `cognizes keys "
+            "create`, use 127.0.0.1, or add --insecure if a firewall or proxy keeps strangers out"
         )
+
+
+def _describe_access(settings: Settings) -> str:
+    if settings.auth == "required":
+        return "with a key or a token (`cognizes keys create`)"
+    if is_loopback(settings.host):
+        return "this machine only, no key needed"
+    return "[red]whoever reaches this machine, without a key[/]"
 
 
 def _print_banner(settings: Settings, url: str) -> None:
@@ -96,9 +104,7 @@ def _print_banner(settings: Settings, url: str) -> None:
         "Page": f"[link={url}]{url}[/link]",
         "API docs": f"{url}docs",
         "Data": escape(_place_of_data(settings)),
-        "Access": "this machine only, no key needed"
-        if is_loopback(settings.host)
-        else "[red]whoever reaches this machine, without a key[/]",
+        "Access": _describe_access(settings),
         "Agents": f"{url}agui" if has_adk() else escape(HOW_TO_GET_AGENTS),
         "Stop": "Ctrl-C",
     }

@@ -418,6 +418,56 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0005_sync.sql', 5, '2aae68b54bde8dfc0199331602ba7e213358a5f0245681338bf48a5ba7d2537d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0006_access.sql
+-- Who may come in, and what those did who may do everything.
+
+-- api_keys: the secret itself is nowhere. A plain SHA-256 is right for it: a secret of 256 random bits cannot be guessed,
+-- so a slow hash, which protects what people choose, would only slow every request down. No tenant reads this table:
+-- a key may be for several apps, or, when `app_names` is null, for all of them.
+CREATE TABLE IF NOT EXISTS "public".api_keys (
+    id            text PRIMARY KEY,
+    secret_hash   bytea NOT NULL CHECK (octet_length(secret_hash) = 32),
+    name          text NOT NULL DEFAULT '',
+    app_names     text[] CHECK (cardinality(app_names) > 0),
+    user_id       text,
+    permissions   text[] NOT NULL CHECK (permissions <@ ARRAY['read', 'write', 'admin'] AND cardinality(permissions) > 0),
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at    timestamptz,
+    revoked_at    timestamptz,
+    last_used_at  timestamptz
+);
+
+-- access_tickets: each opens one stream, once, within seconds. A crash of the server may lose them: ask for another.
+CREATE UNLOGGED TABLE IF NOT EXISTS "public".access_tickets (
+    secret_hash           bytea PRIMARY KEY,
+    name                  text NOT NULL,
+    key_id                text,
+    app_names             text[],
+    user_id               text,
+    permissions           text[] NOT NULL,
+    principal_expires_at  timestamptz,
+    expires_at            timestamptz NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS idx_access_tickets_expires_at ON "public".access_tickets (expires_at);
+
+-- audit_log: administrative and debugging writes. `app_name` is '*' where all apps are meant.
+CREATE TABLE IF NOT EXISTS "public".audit_log (
+    app_name    text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id          uuid NOT NULL DEFAULT gen_random_uuid(),
+    actor       text NOT NULL,
+    action      text NOT NULL,
+    target      text NOT NULL DEFAULT '',
+    status      integer,
+    request_id  text NOT NULL DEFAULT '',
+    PRIMARY KEY (app_name, created_at, id)
+);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -2157,4 +2207,47 @@ CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 97_notify_key_change.sql
+-- Tells every process that a key is no longer what it remembers. The id is all it says.
+CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('access_changed', OLD.id);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER notify_key_change
+AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_at, revoked_at ON "public".api_keys
+FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('97_notify_key_change.sql', 0, 'd7026093dd5bad0f6ecc519b59b075a84ac552603398b1ec9ecdfbf24bbe31db', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 98_use_api_key.sql
+-- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
+-- a minute old: a row that every request writes would make all of them wait for each other.
+CREATE OR REPLACE FUNCTION "public".use_api_key(p_id text, p_secret_hash bytea)
+RETURNS SETOF "public".api_keys LANGUAGE plpgsql AS $$
+DECLARE
+    v_key "public".api_keys;
+BEGIN
+    SELECT * INTO v_key FROM "public".api_keys k
+     WHERE k.id = p_id AND k.secret_hash = p_secret_hash AND k.revoked_at IS NULL
+       AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_key.last_used_at IS NULL OR v_key.last_used_at < clock_timestamp() - interval '1 minute' THEN
+        UPDATE "public".api_keys k SET last_used_at = clock_timestamp()
+         WHERE k.id = p_id AND k.ctid = (SELECT ctid FROM "public".api_keys WHERE id = p_id FOR UPDATE SKIP LOCKED);
+    END IF;
+    RETURN NEXT v_key;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('98_use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

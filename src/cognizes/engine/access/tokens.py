@@ -1,0 +1,168 @@
+"""Tokens: JSON Web Tokens of an identity provider, checked against its public keys.
+
+PyJWT is an extra and is imported when the first token is checked: it brings ten megabytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cognizes.engine.access.principal import Permission, Principal, permissions_of
+from cognizes.engine.errors import AuthenticationError, SetupError
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""What may be allowed at all: signatures by a private key. With `HS…` the public keys would be the secret."""
+
+_LARGEST_SET = 1024 * 1024
+_FETCH_SECONDS = 10
+_LEEWAY_SECONDS = 30
+_DEFAULT_PERMISSIONS = frozenset({Permission.READ, Permission.WRITE})
+
+
+class Tokens:
+    """Checks tokens: signature by a key of the set, a fixed list of algorithms, issuer, audience, times.
+
+    The user comes from one claim, the apps from another; a token without apps opens nothing.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not settings.jwt_issuer or not settings.jwt_audience:
+            raise SetupError("tokens need COGNIZES_JWT_ISSUER and COGNIZES_JWT_AUDIENCE beside COGNIZES_JWT_JWKS")
+        self._settings = settings
+        self._algorithms = [name.strip() for name in settings.jwt_algorithms.split(",") if name.strip()]
+        if not self._algorithms or not set(self._algorithms) <= set(ALGORITHMS):
+            raise SetupError(
+                f"COGNIZES_JWT_ALGORITHMS is {settings.jwt_algorithms!r}; choose of {', '.join(ALGORITHMS)}"
+            )
+        self._keys = KeySet(settings.jwt_jwks, cooldown=settings.jwt_refresh_cooldown, clock=clock)
+
+    async def check(self, text: str) -> Principal:
+        """The caller that brings this token; `AuthenticationError` says what is wrong with it."""
+        jwt = _import_jwt()
+        try:
+            header = jwt.get_unverified_header(text)
+            if header.get("alg") not in self._algorithms:
+                raise AuthenticationError("the token is signed in a way that is not accepted")
+            key = await self._keys.find(str(header.get("kid", "")))
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                key,
+                algorithms=self._algorithms,
+                issuer=self._settings.jwt_issuer,
+                audience=self._settings.jwt_audience,
+                leeway=_LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.PyJWTError as error:
+            # Its messages speak of claims and times, never of the signature's bytes or a key.
+            raise AuthenticationError(f"the token is not valid: {error}") from error
+        return self._principal(claims)
+
+    def _principal(self, claims: dict[str, Any]) -> Principal:
+        user = claims.get(self._settings.jwt_user_claim)
+        apps = _words(claims.get(self._settings.jwt_apps_claim))
+        if not isinstance(user, str) or not user or not apps:
+            raise AuthenticationError(
+                f"the token has no user ({self._settings.jwt_user_claim}) or no apps ({self._settings.jwt_apps_claim})"
+            )
+        scope = claims.get(self._settings.jwt_scope_claim)
+        permissions = _DEFAULT_PERMISSIONS if scope is None else permissions_of(_words(scope))
+        return Principal(
+            name=f"jwt:{user}",
+            permissions=permissions,
+            app_names=frozenset(apps),
+            # An administrator looks after the users of its apps; everybody else is one of them.
+            user_id=None if Permission.ADMIN in permissions else user,
+            expires_at=datetime.fromtimestamp(int(claims["exp"]) + _LEEWAY_SECONDS, UTC),
+        )
+
+
+class KeySet:
+    """The public keys of an identity provider, from a file or a URL.
+
+    Read again when a token names a key that is not there, but not before the cooldown is over: strangers can name any
+    key they like. When the provider is away the keys known are kept.
+    """
+
+    def __init__(self, place: str, *, cooldown: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._cooldown = cooldown
+        self._clock = clock
+        self._keys: dict[str, Any] = {}
+        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+        self.reads = 0
+
+    async def find(self, key_id: str) -> Any:
+        """The key of that name; without a name, the only key there is."""
+        if (key := self._known(key_id)) is None:
+            await self._read_again()
+            key = self._known(key_id)
+        if key is None:
+            raise AuthenticationError("the token is signed by a key that its issuer does not publish")
+        return key
+
+    def _known(self, key_id: str) -> Any | None:
+        if not key_id and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    async def _read_again(self) -> None:
+        async with self._reading:
+            now = self._clock()
+            if self._read_at is not None and now - self._read_at < self._cooldown:
+                return
+            self._read_at = now
+            self.reads += 1
+            try:
+                document = await asyncio.to_thread(_read, self._place)
+                self._keys = _parse(document)
+            except (OSError, ValueError, SetupError) as error:
+                logger.error("the keys of COGNIZES_JWT_JWKS cannot be read (%s); those known are kept", error)
+
+
+def _read(place: str) -> bytes:
+    url = urlsplit(place)
+    if url.scheme not in ("http", "https"):
+        return Path(place).read_bytes()
+    if url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise SetupError("COGNIZES_JWT_JWKS must be an https URL: who can change the keys on the way can be anybody")
+    with urllib.request.urlopen(place, timeout=_FETCH_SECONDS) as answer:  # noqa: S310 - its scheme was checked
+        document: bytes = answer.read(_LARGEST_SET)
+        return document
+
+
+def _parse(document: bytes) -> dict[str, Any]:
+    jwt = _import_jwt()
+    try:
+        keys = jwt.PyJWKSet.from_dict(json.loads(document)).keys
+    except jwt.PyJWTError as error:
+        raise ValueError(str(error)) from error
+    # A secret among them would let whoever reads the set sign tokens.
+    return {key.key_id or "": key for key in keys if key.key_type != "oct"}
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return value.split()
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
+
+
+def _import_jwt() -> Any:
+    try:
+        import jwt  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise SetupError("tokens need PyJWT; run `pip install 'cognizes-engine[jwt]'`") from error
+    return jwt

@@ -1,0 +1,224 @@
+"""Who calls, and whether what it asks for is its own: the first wall, the same for REST, SSE and WebSocket.
+
+`authorize` is a dependency of every router. Somebody else's thread is not there (404), whatever a caller may do with
+its own; a permission that is missing, and the name of a foreign app, which says nothing about what is in it, are 403.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from fastapi import Depends, Request, WebSocketException
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+
+from cognizes.engine.access import ANYONE, AccessDesk, Permission, Principal
+from cognizes.engine.access.desk import Credential
+from cognizes.engine.api.event_policy import check_event
+from cognizes.engine.api.limits import RequestRate, caller_of
+from cognizes.engine.api.requests import Scope
+from cognizes.engine.api.route_rules import STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import (
+    EngineError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from cognizes.engine.pulse.session_store import thread_uuid
+
+PRINCIPAL = "cognizes.principal"
+REFUSAL = "cognizes.refusal"
+AUDITED = "cognizes.audited"
+_POLICY_VIOLATION = 1008
+_REASON_BYTES = 120
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def credential_of(scope: Scope) -> Credential:
+    """What a request shows. A ticket counts in the query only; a key or token in a URL would end in somebody's log."""
+    headers = Headers(scope=scope)
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    bearer = value.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+    if bearer:
+        return Credential(bearer=bearer)
+    if scope["type"] == "websocket" or scope["method"] == "GET":
+        return Credential(ticket=HTTPConnection(scope).query_params.get("ticket", ""))
+    return Credential()
+
+
+def check_origin(scope: Scope, *, allowed: list[str], asks_for_keys: bool) -> None:
+    """A web page somewhere else may not use the browser of somebody who can reach this server.
+
+    A WebSocket is opened by any page without asking (no CORS there), and a server without keys believes whoever comes.
+    """
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    if origin is None or origin in allowed or (asks_for_keys and scope["type"] != "websocket"):
+        return
+    place = urlsplit(origin)
+    if place.netloc and place.netloc == headers.get("host"):
+        return
+    if not asks_for_keys and place.hostname in _LOOPBACK:
+        return
+    raise PermissionDeniedError(f"pages of {origin} may not call this server; see COGNIZES_CORS_ORIGINS")
+
+
+class Gate:
+    """Compares what a request asks for with its caller."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._desk: AccessDesk = engine.access
+        self._rate = RequestRate(engine.settings)
+        self._origins = origins_of(engine.settings.cors_origins)
+
+    async def admit(self, connection: HTTPConnection) -> None:
+        """Returns when the caller may go on; raises what it is told otherwise."""
+        scope = connection.scope
+        rule = _rule(scope)
+        check_origin(scope, allowed=self._origins, asks_for_keys=self._desk.is_required)
+        self._check_contexts(connection)
+        principal = principal_of(connection)
+        if rule.is_audited:
+            scope[AUDITED] = "*"
+        if not self._desk.is_required or rule.reach is Reach.PUBLIC:
+            return
+        if REFUSAL in scope:
+            raise scope[REFUSAL]
+        self._rate.take(caller_of(principal))
+        if not principal.may(rule.permission):
+            raise PermissionDeniedError(f"this needs the permission {rule.permission}, which {principal.name} lacks")
+        await self._check_reach(connection, rule, principal)
+
+    async def check_threads(self, principal: Principal, names: list[str]) -> None:
+        """For connections that name threads while they are open: each must be the caller's own."""
+        if len(names) > self._engine.settings.max_contexts_per_connection:
+            raise InvalidInputError(
+                f"one connection may follow {self._engine.settings.max_contexts_per_connection} contexts "
+                "(COGNIZES_MAX_CONTEXTS_PER_CONNECTION)"
+            )
+        for name in names:
+            await self._check_thread(principal, name)
+
+    async def _check_reach(self, connection: HTTPConnection, rule: Rule, principal: Principal) -> None:
+        parameters = connection.path_params
+        match rule.reach:
+            case Reach.THREAD:
+                name = next(str(parameters[name]) for name in THREAD_PARAMETERS if name in parameters)
+                app_name = await self._check_thread(principal, name)
+                if rule.is_audited:
+                    connection.scope[AUDITED] = app_name
+            case Reach.RUN:
+                await self._check_run(principal, str(parameters["run_id"]))
+            case Reach.AGENT:
+                _check_app(principal, str(parameters["agent"]))
+            case Reach.EVERYTHING if not principal.sees_everything:
+                raise PermissionDeniedError("this concerns all apps; it needs a key that is not bound to some of them")
+            case _:
+                pass
+        await _check_names(connection, rule, principal)
+
+    async def _check_thread(self, principal: Principal, name: str) -> str:
+        if principal.sees_everything:
+            return "*"
+        owner = await self._desk.find_owner(thread_uuid(name))
+        if owner is None or not principal.sees(*owner):
+            raise NotFoundError(f"there is no thread {name}")
+        return owner[0]
+
+    async def _check_run(self, principal: Principal, run_id: str) -> None:
+        if principal.sees_everything:
+            return
+        thread: UUID | None = await self._engine.database.fetch_value("find_thread_of_run", run_id)
+        if thread is None:
+            # It may begin tomorrow, and be somebody else's.
+            raise NotFoundError(f"there is no run {run_id}")
+        owner = await self._desk.find_owner(thread)
+        if owner is None or not principal.sees(*owner):
+            raise NotFoundError(f"there is no run {run_id}")
+
+    def _check_contexts(self, connection: HTTPConnection) -> None:
+        most = self._engine.settings.max_contexts_per_connection
+        if connection.query_params.get("contexts", "").count(",") >= most:
+            raise InvalidInputError(
+                f"one connection may follow {most} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); open another"
+            )
+
+
+async def _check_names(connection: HTTPConnection, rule: Rule, principal: Principal) -> None:
+    """App and user in the query and in the body must be the caller's, on every route."""
+    query = connection.query_params
+    body = await _body(connection)
+    apps = [value for source in (body, query) if isinstance(value := source.get("app_name"), str)]
+    users = [value for source in (body, query) if isinstance(value := source.get("user_id"), str)]
+    for app in apps:
+        _check_app(principal, app)
+    if rule.reach is Reach.APP and not apps and principal.app_names is not None:
+        raise PermissionDeniedError("name the app: app_name is missing")
+    if principal.user_id is not None and (
+        any(user != principal.user_id for user in users) or (rule.reach is Reach.APP and not users)
+    ):
+        raise PermissionDeniedError(f"user_id must be {principal.user_id!r} for this caller")
+    if rule.reach in (Reach.APP, Reach.THREAD):
+        check_event(principal, body)
+
+
+async def _body(connection: HTTPConnection) -> dict[str, Any]:
+    if not isinstance(connection, Request) or connection.method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+        return {}
+    if not (await connection.body()).strip():
+        return {}
+    try:
+        body = await connection.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _check_app(principal: Principal, app_name: str) -> None:
+    if not principal.sees_app(app_name):
+        raise PermissionDeniedError(f"{principal.name} is not for the app {app_name!r}")
+
+
+def _rule(scope: Scope) -> Rule:
+    method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
+    template = getattr(scope.get("route"), "path", "")
+    if template.startswith("/ws/events/") and scope["path_params"].get("thread_id") == "*":
+        return Rule(Reach.EVERYTHING, Permission.ADMIN)
+    return rule_of(method, template) or STRICTEST
+
+
+def origins_of(text: str) -> list[str]:
+    """The origins of a setting."""
+    return [origin.strip().rstrip("/") for origin in text.split(",") if origin.strip()]
+
+
+def principal_of(connection: HTTPConnection) -> Principal:
+    """The caller of a request that was let in."""
+    principal: Principal = connection.scope.get(PRINCIPAL, ANYONE)
+    return principal
+
+
+async def authorize(connection: HTTPConnection) -> None:
+    """The dependency of every router."""
+    gate: Gate = connection.app.state.gate
+    if connection.scope["type"] != "websocket":
+        await gate.admit(connection)
+        return
+    try:
+        await gate.admit(connection)
+    except EngineError as error:
+        raise WebSocketException(_POLICY_VIOLATION, str(error)[:_REASON_BYTES]) from error
+
+
+def _gate(connection: HTTPConnection) -> Gate:
+    gate: Gate = connection.app.state.gate
+    return gate
+
+
+Caller = Annotated[Principal, Depends(principal_of)]
+CurrentGate = Annotated[Gate, Depends(_gate)]
+AUTHORIZED = [Depends(authorize)]

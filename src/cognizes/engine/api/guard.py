@@ -1,0 +1,203 @@
+"""The outermost layer: who calls is asked before a body is read, streams end with their caller's right to them, every
+answer has the headers browsers are kept safe by, and administrative writes are noted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+
+from cognizes.engine.access import ANYONE, Principal
+from cognizes.engine.access.leases import Lease
+from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, credential_of, origins_of
+from cognizes.engine.api.limits import OpenStreams
+from cognizes.engine.api.problems import problem
+from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import AccessError, EngineError, TooManyRequestsError
+
+logger = logging.getLogger(__name__)
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+_POLICY_VIOLATION = 1008
+
+
+class Guard:
+    """ASGI middleware. With authentication off it adds headers and nothing else."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        engine: Engine = scope["app"].state.engine
+        if not engine.access.is_required:
+            await self._app(scope, receive, _with_headers(scope, send))
+            await _audit(engine, scope, ANYONE)
+            return
+        try:
+            principal = await engine.access.identify(credential_of(scope))
+        except AccessError as error:
+            scope[REFUSAL] = error
+            await self._app(scope, receive, _with_headers(scope, send))
+            return
+        except EngineError as error:
+            logger.warning("a caller could not be identified: %s", error)
+            scope[REFUSAL] = error
+            await self._app(scope, receive, _with_headers(scope, send))
+            return
+        scope[PRINCIPAL] = principal
+        await self._serve(engine, principal, scope, receive, send)
+
+    async def _serve(self, engine: Engine, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        lease = engine.access.leases.open(principal)
+        connection = _Connection(scope, receive, _with_headers(scope, send), lease, scope["app"].state.streams)
+        try:
+            await self._app(scope, connection.receive, connection.send)
+            await connection.finish()
+        except TooManyRequestsError as error:
+            if connection.has_started:
+                raise
+            retry = {"Retry-After": str(math.ceil(error.retry_after))}
+            answer = problem(HTTPStatus.TOO_MANY_REQUESTS, str(error), headers=retry)
+            await answer(scope, receive, _with_headers(scope, send))
+        finally:
+            connection.leave()
+            engine.access.leases.close(lease)
+            await _audit(engine, scope, principal)
+
+
+class _Connection:
+    """One request or WebSocket of a caller who can lose the right to it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease, streams: OpenStreams) -> None:
+        self._is_websocket = scope["type"] == "websocket"
+        self._receive = receive
+        self._send = send
+        self._lease = lease
+        self._streams = streams
+        self._leave: Callable[[], None] | None = None
+        self.has_started = False
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        """What the client sends, or that it is gone: to the application, an expired client has left."""
+        over = asyncio.ensure_future(self._lease.over.wait())
+        message = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait({over, message}, return_when=asyncio.FIRST_COMPLETED)
+            if message.done():
+                return self._seen(message.result())
+        finally:
+            over.cancel()
+            message.cancel()
+        if self._is_websocket:
+            return {"type": "websocket.disconnect", "code": _POLICY_VIOLATION}
+        return {"type": "http.disconnect"}
+
+    def _seen(self, message: Message) -> Message:
+        if message["type"] in ("http.disconnect", "websocket.disconnect"):
+            self._is_complete = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Passes on; counts what turns out to be a stream."""
+        kind = message["type"]
+        if kind == "websocket.accept" or (kind == "http.response.start" and _is_stream(message)):
+            self._leave = self._streams.enter(self._lease.principal)
+        if kind in ("http.response.start", "websocket.accept"):
+            self.has_started = True
+        if kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
+            self._is_complete = True
+        await self._send(message)
+
+    async def finish(self) -> None:
+        """Ends what the application left open because its client seemed to be gone."""
+        if not self.has_started or self._is_complete or not self._lease.over.is_set():
+            return
+        if self._is_websocket:
+            await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "the right has expired"})
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def leave(self) -> None:
+        """No longer counts as a stream."""
+        if self._leave is not None:
+            self._leave()
+
+
+def _is_stream(message: Message) -> bool:
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"])
+
+
+def _with_headers(scope: Scope, send: Send) -> Send:
+    if scope["type"] != "http":
+        return send
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            scope["cognizes.status"] = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_with_headers
+
+
+async def _audit(engine: Engine, scope: Scope, principal: Principal) -> None:
+    if not scope.get(AUDITED):
+        return
+    method, path = scope.get("method", "WEBSOCKET"), scope["path"]
+    try:
+        await engine.access.audit.write(
+            actor=principal.name,
+            action=f"{method} {getattr(scope.get('route'), 'path', path)}",
+            app_name=scope[AUDITED],
+            target=path,
+            status=scope.get("cognizes.status"),
+            request_id=scope.get("cognizes.request_id", request_id.get()),
+        )
+    except EngineError as error:
+        logger.error("the audit log could not be written: %s %s by %s (%s)", method, path, principal.name, error)
+
+
+class Cors:
+    """ASGI middleware: pages of the origins in the settings may call; without any, nothing is added."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._allowing: Any = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if self._allowing is None:
+            origins = origins_of(scope["app"].state.engine.settings.cors_origins)
+            self._allowing = self._app if not origins else _allow(self._app, origins)
+        await self._allowing(scope, receive, send)
+
+
+def _allow(app: Any, origins: list[str]) -> CORSMiddleware:
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", "x-user-id", "last-event-id"],
+        expose_headers=["x-request-id", "retry-after", "etag"],
+        max_age=600,
+    )

@@ -1,0 +1,166 @@
+"""How much one caller may ask for: requests over time, streams at once, bytes of a body."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from cognizes.engine.access import Principal
+from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
+from cognizes.engine.errors import TooManyRequestsError
+from cognizes.engine.settings import Settings
+
+_CALLERS_REMEMBERED = 10_000
+_ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
+_UPLOAD_SECONDS = 120.0
+_CARRIES_EVENTS = re.compile(
+    r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
+    r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
+    r"|/agui/[^/]+(/connect)?|/copilotkit/agent/[^/]+/(run|connect)"
+    r"|/api/memory(/.*)?|/api/runs(/.*)?"
+)
+
+
+class RequestRate:
+    """A token bucket for each caller: so many requests at once, so many a second in the long run. Per process."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = settings.requests_per_second
+        self._size = float(settings.requests_at_once)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> None:
+        """Counts a request; `TooManyRequestsError` says when to come back."""
+        now = self._clock()
+        level, since = self._buckets.get(caller, (self._size, now))
+        level = min(self._size, level + (now - since) * self._rate)
+        if level < 1:
+            raise TooManyRequestsError(
+                "too many requests; wait as long as Retry-After says", retry_after=(1 - level) / self._rate
+            )
+        self._buckets[caller] = (level - 1, now)
+        self._buckets.move_to_end(caller)
+        if len(self._buckets) > _CALLERS_REMEMBERED:
+            self._buckets.popitem(last=False)
+
+
+class OpenStreams:
+    """How many streams each caller holds open in this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = settings.max_streams_per_caller
+        self._open: Counter[str] = Counter()
+
+    def enter(self, principal: Principal) -> Callable[[], None]:
+        """Counts a stream; returns what to call when it ends."""
+        caller = caller_of(principal)
+        if self._open[caller] >= self._most:
+            raise TooManyRequestsError(
+                f"{self._most} streams are open already (COGNIZES_MAX_STREAMS_PER_CALLER); close one", retry_after=5
+            )
+        self._open[caller] += 1
+        return lambda: self._leave(caller)
+
+    def _leave(self, caller: str) -> None:
+        self._open[caller] -= 1
+        if self._open[caller] <= 0:
+            del self._open[caller]
+
+
+def caller_of(principal: Principal) -> str:
+    """Whose requests are counted together: a user's, else a key's."""
+    return f"{principal.name}/{principal.user_id or ''}"
+
+
+class BodyLimit:
+    """ASGI middleware: a body over the limit ends in 413, before it fills the memory.
+
+    What carries events or state may be larger than other requests, up to what an event or a state may be. Of those
+    larger ones only a few are received at a time; the others wait before they are read.
+    """
+
+    def __init__(self, app: App, settings: Callable[[], Settings]) -> None:
+        self._app = app
+        self._settings = settings
+        self._slots: asyncio.Semaphore | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with _Body(scope, receive, self._settings(), self._large_bodies) as body:
+            await self._app(scope, body.receive, send)
+
+    def _large_bodies(self) -> asyncio.Semaphore:
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self._settings().max_large_bodies)
+        return self._slots
+
+
+class _Body:
+    """The body of one request while it comes in."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, settings: Settings, slots: Callable[[], asyncio.Semaphore]
+    ) -> None:
+        self._receive = receive
+        self._usual = settings.max_body_bytes
+        self._limit = body_limit(scope, settings)
+        declared = Headers(scope=scope).get("content-length", "")
+        self._declared = int(declared) if declared.isdecimal() and len(declared) < 19 else 0
+        self._received = 0
+        self._slots = slots
+        self._slot: asyncio.Semaphore | None = None
+        self._had_slot = False
+
+    def __enter__(self) -> _Body:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_slot_back()
+
+    async def receive(self) -> Message:
+        self._check(self._declared)
+        if not self._had_slot and max(self._declared, self._received) > self._usual:
+            await self._wait_for_slot()
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        self._check(self._received)
+        if not message.get("more_body", False):
+            self._give_slot_back()
+        return message
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            setting = "COGNIZES_MAX_BODY_BYTES" if self._limit <= self._usual else "COGNIZES_MAX_EVENT_BYTES"
+            raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
+
+    async def _wait_for_slot(self) -> None:
+        slots = self._slots()
+        try:
+            await asyncio.wait_for(slots.acquire(), _UPLOAD_SECONDS)
+        except TimeoutError:
+            busy = "too many large bodies are being received; try again"
+            raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
+        self._slot, self._had_slot = slots, True
+
+    def _give_slot_back(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
+
+
+def body_limit(scope: MutableMapping[str, Any], settings: Settings) -> int:
+    """The largest body of a request: that of a stranger is never a large one."""
+    if "cognizes.refusal" in scope or not _CARRIES_EVENTS.fullmatch(scope["path"]):
+        return settings.max_body_bytes
+    largest = max(settings.max_event_bytes, settings.max_state_bytes)
+    return max(settings.max_body_bytes, largest + _ROOM_FOR_THE_REST_OF_A_BODY)

@@ -1,0 +1,44 @@
+-- create_api_key: A new key; its secret was hashed by the caller.
+INSERT INTO {schema}.api_keys (id, secret_hash, name, app_names, user_id, permissions, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+RETURNING *;
+
+-- use_api_key: The key of an id and a secret, if it may be used now.
+SELECT * FROM {schema}.use_api_key($1, $2);
+
+-- read_api_key: One key, usable or not.
+SELECT * FROM {schema}.api_keys WHERE id = $1;
+
+-- list_api_keys: All keys, newest first.
+SELECT * FROM {schema}.api_keys ORDER BY created_at DESC, id;
+
+-- revoke_api_key: From now on it opens nothing.
+UPDATE {schema}.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1 RETURNING id;
+
+-- expire_api_key: It stays usable until then, at the longest.
+UPDATE {schema}.api_keys SET expires_at = least(expires_at, $2) WHERE id = $1 RETURNING id;
+
+-- create_ticket: A ticket; those that nobody used in time go.
+WITH gone AS (
+    DELETE FROM {schema}.access_tickets WHERE expires_at < clock_timestamp()
+)
+INSERT INTO {schema}.access_tickets
+       (secret_hash, name, key_id, app_names, user_id, permissions, principal_expires_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval);
+
+-- redeem_ticket: Who a ticket is for, once.
+DELETE FROM {schema}.access_tickets t WHERE secret_hash = $1
+RETURNING name, key_id, app_names, user_id, permissions, principal_expires_at,
+          t.expires_at > clock_timestamp()
+          AND (t.key_id IS NULL OR EXISTS (SELECT FROM {schema}.api_keys k
+                                            WHERE k.id = t.key_id AND k.revoked_at IS NULL)) AS is_valid;
+
+-- write_audit: One line of the audit log.
+INSERT INTO {schema}.audit_log (app_name, actor, action, target, status, request_id) VALUES ($1, $2, $3, $4, $5, $6);
+
+-- read_audit: The newest lines of an app's audit log, or of all apps.
+SELECT app_name, created_at, actor, action, target, status, request_id
+  FROM {schema}.audit_log WHERE $1::text IS NULL OR app_name = $1 ORDER BY created_at DESC, id LIMIT $2;
+
+-- read_thread_owner: Whose a thread is.
+SELECT app_name, user_id FROM {schema}.threads WHERE id = $1;
