@@ -93,6 +93,11 @@ class _Connection:
         self.has_started = False
         self._is_complete = False
 
+    @property
+    def transport(self) -> Any:
+        """What the server lays bare for those who must hang up on a client that stopped reading."""
+        return getattr(getattr(self._receive, "__self__", None), "transport", None)
+
     async def receive(self) -> Message:
         """What the client sends, or that it is gone: to the application, an expired client has left."""
         over = asyncio.ensure_future(self._lease.over.wait())
