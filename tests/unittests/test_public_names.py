@@ -13,6 +13,7 @@ EXPORTED = [
     "DatabaseUnavailableError",
     "DuplicateEventError",
     "Engine",
+    "EngineClosedError",
     "EngineError",
     "Event",
     "IllegalTransitionError",

@@ -16,6 +16,7 @@ EngineError
 ├── DatabaseError                  PostgreSQL said no
 │   ├── DatabaseUnavailableError   not reachable now; trying again is safe
 │   └── PoolTimeoutError           every connection stayed busy for too long
+├── EngineClosedError              the engine was closed; open it again
 └── SetupError                     the server or data directory is not fit for use
     └── MigrationError             the schema is newer than, or differs from, what this engine knows
 """
@@ -101,6 +102,10 @@ class DatabaseUnavailableError(DatabaseError):
 
 class PoolTimeoutError(DatabaseError):
     """Every connection of the pool stayed busy for longer than the configured wait."""
+
+
+class EngineClosedError(EngineError):
+    """The engine was closed before this could be sent; nothing was stored."""
 
 
 class SetupError(EngineError):

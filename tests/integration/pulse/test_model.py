@@ -710,6 +710,14 @@ def model_engine(model_url: str, runner: asyncio.Runner) -> Iterator[Engine]:
     runner.run(engine.close())
 
 
+@pytest.fixture(scope="module")
+def one_batch_engine(model_url: str, runner: asyncio.Runner) -> Iterator[Engine]:
+    """A pool so small that batches go one at a time: only within one is there an order between threads."""
+    engine = runner.run(Engine.open(model_url, snapshot_every=5, pool_size=3).start())
+    yield engine
+    runner.run(engine.close())
+
+
 async def count_calls(url: str) -> dict[str, int]:
     connection = await asyncpg.connect(url)
     try:
@@ -752,14 +760,16 @@ appends = st.tuples(
 @settings(UNBOUNDED, max_examples=150)
 @given(works=st.lists(appends, min_size=2, max_size=10))
 def test_a_batch_answers_and_stores_what_single_appends_do(
-    model_engine: Engine, runner: asyncio.Runner, works: list[tuple[int, str, str, JsonObject, JsonObject, int | None]]
+    one_batch_engine: Engine,
+    runner: asyncio.Runner,
+    works: list[tuple[int, str, str, JsonObject, JsonObject, int | None]],
 ) -> None:
     async def append(threads: list[Session], work: tuple[Any, ...]) -> tuple[Any, ...]:
         place, event_id, kind, content, delta, expected = copy.deepcopy(work)
         event = new_event(event_id, delta, kind=kind, content=content)
         thread_id = UUID(threads[place].thread_id)
         try:
-            is_new = await model_engine.manager.append_to_thread(thread_id, event, expected_version=expected)
+            is_new = await one_batch_engine.manager.append_to_thread(thread_id, event, expected_version=expected)
         except ConcurrencyConflictError as error:
             return ("conflict", error.expected, error.actual)
         except DuplicateEventError:
@@ -769,24 +779,24 @@ def test_a_batch_answers_and_stores_what_single_appends_do(
     async def outcome(threads: list[Session]) -> str:
         found = []
         for thread in threads:
-            session = await model_engine.sessions.get(thread.app_name, thread.user_id, thread.id)
+            session = await one_batch_engine.sessions.get(thread.app_name, thread.user_id, thread.id)
             assert session is not None
-            events = await model_engine.sessions.events(session)
-            messages = await model_engine.sessions.messages(session)
+            events = await one_batch_engine.sessions.events(session)
+            messages = await one_batch_engine.sessions.messages(session)
             found.append([session.state, session.version, session.last_sequence])
             found.append([[event.sequence_num, event.version, event.content, event.actions] for event in events])
             found.append([[message.sequence_num, message.role, message.content] for message in messages])
-            pasts = [await model_engine.sessions.at(session, sequence=number) for number in range(len(events) + 1)]
+            pasts = [await one_batch_engine.sessions.at(session, sequence=number) for number in range(len(events) + 1)]
             found.append([[past.version, in_scope(past.state, "")] for past in pasts])
         return canonical(found)
 
     async def compare() -> None:
         names = [f"alone-{uuid4()}", f"batch-{uuid4()}"]
-        alone, batch = [[await model_engine.sessions.create(name, "ada") for _ in range(3)] for name in names]
+        alone, batch = [[await one_batch_engine.sessions.create(name, "ada") for _ in range(3)] for name in names]
         answers_alone = [await append(alone, work) for work in works]
-        bystander = await model_engine.sessions.create("bystander", "ada")
+        bystander = await one_batch_engine.sessions.create("bystander", "ada")
         # While the bystander's append is on its way the others gather, and go as one batch.
-        first = model_engine.manager.append_event(bystander, new_event("", {}))
+        first = one_batch_engine.manager.append_event(bystander, new_event("", {}))
         _, *answers_batch = await asyncio.gather(first, *(append(batch, work) for work in works))
         assert answers_batch == answers_alone
         assert await outcome(batch) == await outcome(alone)

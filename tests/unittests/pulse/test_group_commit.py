@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cognizes.engine.errors import DatabaseUnavailableError, InvalidInputError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError
 from cognizes.engine.pulse.group_commit import GroupCommit
 
 
@@ -15,6 +15,15 @@ from cognizes.engine.pulse.group_commit import GroupCommit
 class Number:
     value: int
     size: int = 1
+    key: str = ""
+
+    @property
+    def order_key(self) -> str:
+        return self.key or str(self.value)
+
+    @property
+    def identity(self) -> int:
+        return self.value
 
 
 class Server:
@@ -25,11 +34,16 @@ class Server:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.under_way: list[set[str]] = []
 
-    async def send(self, items: list[Number]) -> list[int]:
+    async def send(self, items: list[Number]) -> list[int | None]:
         self.batches.append([item.value for item in items])
+        keys = {item.order_key for item in items}
+        assert all(keys.isdisjoint(others) for others in self.under_way)
+        self.under_way.append(keys)
         await self.gate.wait()
         await asyncio.sleep(0)
+        self.under_way.remove(keys)
         if self.error:
             raise self.error
         if any(item.value < 0 for item in items):
@@ -42,20 +56,35 @@ async def server() -> Server:
     return Server()
 
 
+async def turns(times: int = 10) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def behind_one(server: Server, group: GroupCommit[Number, int], *items: Number) -> list[asyncio.Task[int]]:
+    """A batch with the number 0 is on its way, and these wait behind it."""
+    server.gate.clear()
+    tasks = [asyncio.create_task(group.submit(Number(0)))]
+    await turns()
+    assert server.batches == [[0]]
+    tasks += [asyncio.create_task(group.submit(item)) for item in items]
+    await turns()
+    assert server.batches == [[0]]
+    return tasks
+
+
 async def test_one_caller_alone_is_sent_at_once(server: Server) -> None:
     group = GroupCommit(server.send)
     assert await group.submit(Number(1)) == 2
     assert await group.submit(Number(2)) == 4
     assert server.batches == [[1], [2]]
+    await group.close()
     assert group.is_idle
 
 
 async def test_arrivals_during_a_batch_share_the_next_one_in_order(server: Server) -> None:
     group = GroupCommit(server.send)
-    server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(5)]
-    await asyncio.sleep(0)
-    assert server.batches == [[0]]
+    tasks = await behind_one(server, group, *(Number(n) for n in range(1, 5)))
     server.gate.set()
     assert await asyncio.gather(*tasks) == [0, 2, 4, 6, 8]
     assert server.batches == [[0], [1, 2, 3, 4]]
@@ -75,9 +104,7 @@ async def test_those_who_were_answered_join_the_next_batch(server: Server) -> No
 
 async def test_one_bad_item_fails_alone(server: Server) -> None:
     group = GroupCommit(server.send)
-    server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in (0, 1, -1, 3)]
-    await asyncio.sleep(0)
+    tasks = await behind_one(server, group, Number(1), Number(-1), Number(3))
     server.gate.set()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert [answer if isinstance(answer, int) else type(answer) for answer in answers] == [0, 2, InvalidInputError, 6]
@@ -85,9 +112,7 @@ async def test_one_bad_item_fails_alone(server: Server) -> None:
 
 async def test_an_absent_server_fails_everybody_once(server: Server) -> None:
     group = GroupCommit(server.send)
-    server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(4)]
-    await asyncio.sleep(0)
+    tasks = await behind_one(server, group, Number(1), Number(2), Number(3))
     server.error = DatabaseUnavailableError("away")
     server.gate.set()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,44 +124,108 @@ async def test_an_absent_server_fails_everybody_once(server: Server) -> None:
 
 async def test_a_cancelled_caller_is_not_sent_and_blocks_nobody(server: Server) -> None:
     group = GroupCommit(server.send)
-    server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(3)]
-    await asyncio.sleep(0)
+    tasks = await behind_one(server, group, Number(1), Number(2))
     tasks[1].cancel()
-    await asyncio.sleep(0)
+    await turns()
     server.gate.set()
     assert await tasks[2] == 4
     assert server.batches == [[0], [2]]
 
 
-async def test_a_cancelled_leader_hands_over(server: Server) -> None:
+async def test_a_caller_who_leaves_while_its_item_is_sent_cuts_nothing_off(server: Server) -> None:
     group = GroupCommit(server.send)
-    server.gate.clear()
-    leader, follower = (asyncio.create_task(group.submit(Number(n))) for n in (1, 2))
-    await asyncio.sleep(0)
-    leader.cancel()
-    await asyncio.sleep(0)
+    (first, second) = await behind_one(server, group, Number(2))
+    first.cancel()
+    await turns()
+    assert server.under_way == [{"0"}]
     server.gate.set()
-    assert await follower == 4
+    assert await second == 4
+    assert server.batches == [[0], [2]]
 
 
 async def test_batches_are_bounded_by_count_and_bytes(server: Server) -> None:
     group = GroupCommit(server.send, max_items=3, max_bytes=100)
-    server.gate.clear()
-    sizes = [1, 1, 1, 1, 90, 90, 500]
-    tasks = [asyncio.create_task(group.submit(Number(n, size))) for n, size in enumerate(sizes)]
-    await asyncio.sleep(0)
+    sizes = [1, 1, 1, 90, 90, 500]
+    tasks = await behind_one(server, group, *(Number(n, size) for n, size in enumerate(sizes, start=1)))
     server.gate.set()
     await asyncio.gather(*tasks)
     assert server.batches == [[0], [1, 2, 3], [4], [5], [6]]
 
 
-async def test_closing_waits_for_the_queue(server: Server) -> None:
+async def test_an_item_and_its_twin_are_not_in_one_batch(server: Server) -> None:
     group = GroupCommit(server.send)
+    tasks = await behind_one(server, group, Number(1, key="k"), Number(1, key="k"), Number(2, key="k"), Number(3))
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert server.batches == [[0], [1, 3], [1, 2]]
+
+
+async def test_a_key_is_never_in_two_batches_and_keeps_its_order(server: Server) -> None:
+    """The server itself asserts that batches under way share no key."""
+    group = GroupCommit(server.send, server.send, max_items=7)
+    tasks = [
+        asyncio.create_task(group.submit(Number(100 * number + key, key=str(key))))
+        for number in range(1, 40)
+        for key in range(6)
+    ]
+    await asyncio.gather(*tasks)
+    sent = [value for batch in server.batches for value in batch]
+    for key in range(6):
+        assert [value // 100 for value in sent if value % 100 == key] == list(range(1, 40))
+
+
+async def test_two_ways_share_what_waits(server: Server) -> None:
+    group = GroupCommit(server.send, server.send)
     server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(3)]
-    await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(0.05, server.gate.set)
-    await tasks[0]
-    await group.close()
-    assert [task.done() for task in tasks] == [True, True, True]
+    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(10)]
+    await turns()
+    assert sorted(map(len, server.batches)) == [5, 5]
+    server.gate.set()
+    assert await asyncio.gather(*tasks) == [2 * n for n in range(10)]
+
+
+async def test_closing_waits_for_the_queue_and_refuses_new_ones(server: Server) -> None:
+    group = GroupCommit(server.send)
+    tasks = await behind_one(server, group, Number(1), Number(2))
+    closing = asyncio.create_task(group.close())
+    await turns()
+    assert not closing.done()
+    with pytest.raises(EngineClosedError):
+        await group.submit(Number(3))
+    server.gate.set()
+    await closing
+    assert [task.done() and task.result() for task in tasks] == [0, 2, 4]
+    assert group.is_idle
+
+
+async def test_what_is_postponed_waits_in_a_lane_and_holds_up_nobody(server: Server) -> None:
+    free = asyncio.Event()
+
+    async def way(items: list[Number]) -> list[int | None]:
+        answers = await server.send(items)
+        return [None if item.key == "held" and not free.is_set() else answer
+                for item, answer in zip(items, answers, strict=True)]  # fmt: skip
+
+    async def patient(items: list[Number]) -> list[int | None]:
+        await free.wait()
+        return await server.send(items)
+
+    group = GroupCommit(way, patient=patient)
+    held = [asyncio.create_task(group.submit(Number(n, key="held"))) for n in (1, 2)]
+    await turns()
+    held.append(asyncio.create_task(group.submit(Number(3, key="held"))))
+    assert await group.submit(Number(9)) == 18
+    assert not any(task.done() for task in held)
+    free.set()
+    assert await asyncio.gather(*held) == [2, 4, 6]
+    assert server.batches == [[1, 2], [9], [1, 2], [3]]
+
+
+async def test_the_end_of_the_loop_leaves_nobody_waiting(server: Server) -> None:
+    """`asyncio.run` cancels every task; a caller who is stubborn enough to wait on must not wait for ever."""
+    group = GroupCommit(server.send)
+    tasks = await behind_one(server, group, Number(1))
+    (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "group-commit")
+    worker.cancel()
+    outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, asyncio.CancelledError]

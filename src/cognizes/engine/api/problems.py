@@ -20,6 +20,7 @@ from cognizes.engine.errors import (
     ConcurrencyConflictError,
     ConflictError,
     DatabaseUnavailableError,
+    EngineClosedError,
     EngineError,
     InvalidInputError,
     LimitExceededError,
@@ -41,6 +42,7 @@ _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (TooManyRequestsError, HTTPStatus.TOO_MANY_REQUESTS),
     (PoolTimeoutError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DatabaseUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
 _RETRY_SECONDS = "1"
 

@@ -42,6 +42,12 @@ class Database:
         self.pool = pool
         self.queries = Queries(schema)
         self._pool_timeout = pool_timeout
+        self._waiting = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for a connection now."""
+        return self._waiting > 0
 
     @classmethod
     async def connect(cls, url: str, settings: Settings) -> Database:
@@ -67,6 +73,7 @@ class Database:
 
     async def acquire(self) -> PoolConnectionProxy[Any]:
         """A connection, to be given back to `pool.release`; `PoolTimeoutError` when none became free in time."""
+        self._waiting += 1
         try:
             return await self.pool.acquire(timeout=self._pool_timeout)
         except TimeoutError as error:
@@ -76,6 +83,8 @@ class Database:
             ) from error
         except DRIVER_ERRORS as error:
             raise translate(error) from error
+        finally:
+            self._waiting -= 1
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:

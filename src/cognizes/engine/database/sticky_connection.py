@@ -20,7 +20,8 @@ _IDLE_SECONDS = 0.02
 class StickyConnection:
     """Runs one statement after the other on a connection of the pool, given back after a short idle time.
 
-    Giving back and taking again costs more than a tenth of an append. One user at a time.
+    Giving back and taking again costs more than a tenth of an append. One user at a time; when somebody else waits for
+    a connection of the pool, this one goes back after every use.
     """
 
     def __init__(self, database: Database) -> None:
@@ -35,6 +36,10 @@ class StickyConnection:
         """All rows of a named query."""
         self._uses += 1
         if self._connection is None:
+            if self._releases:
+                # The pool gives to whoever asks first: those who waited must get their chance.
+                await asyncio.wait(self._releases)
+                await asyncio.sleep(0)
             self._connection = await self._database.acquire()
         self._is_in_use = True
         try:
@@ -49,7 +54,9 @@ class StickyConnection:
             raise
         finally:
             self._is_in_use = False
-        if self._timer is None:
+        if self._database.is_awaited:
+            self._give_back()
+        elif self._timer is None:
             self._watch()
         return rows
 

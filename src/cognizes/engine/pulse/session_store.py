@@ -37,12 +37,20 @@ class _NewSession:
     app_delta: str | None
 
     @property
+    def order_key(self) -> UUID:
+        return self.thread_id
+
+    @property
+    def identity(self) -> UUID:
+        return self.thread_id
+
+    @property
     def size(self) -> int:
         return 200 + sum(len(text) for text in (self.state, self.user_delta, self.app_delta) if text)
 
 
 _Batch = list[_NewSession]
-_Rows = list[asyncpg.Record]
+_Rows = list[asyncpg.Record | None]
 
 
 def session_from_row(row: asyncpg.Record) -> Session:
@@ -84,7 +92,7 @@ class SessionStore:
         self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(self._send)
 
     async def close(self) -> None:
-        """Waits until everything that was submitted has been answered."""
+        """Refuses what comes from now on, and waits until everything that was submitted has been answered."""
         await self._creations.close()
 
     async def create(
@@ -257,7 +265,7 @@ class SessionStore:
         columns = [[getattr(new, name) for new in batch] for name in _NewSession.__slots__]
 
         async def call() -> _Rows:
-            return await self._database.fetch("create_sessions", *columns, self._settings.max_state_bytes)
+            return [*await self._database.fetch("create_sessions", *columns, self._settings.max_state_bytes)]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
 

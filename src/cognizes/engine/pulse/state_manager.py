@@ -10,8 +10,8 @@ import copy
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 from uuid import UUID
 
 import asyncpg
@@ -27,7 +27,31 @@ from cognizes.engine.pulse.session_store import SessionStore
 from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.settings import Settings
 
+_SOMETHING_ELSE_CHANGED = (
+    "conflict: the session is at the expected version, but its conversation went on, or the state of its user or app "
+    "was changed; read it again, then retry"
+)
+
 __all__ = ["ConcurrencyConflictError", "Event", "Session", "StateManager"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateVersions:
+    """Which versions of the three scopes a state shows; -1 where that is not known."""
+
+    session: int
+    user: int
+    app: int
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """Those of the state that an object shows now."""
+        return cls(session.version, session.user_version, session.app_version)
+
+    def are_known(self, delta: ScopedDelta) -> bool:
+        """Whether nothing is unknown of the scopes that a delta writes."""
+        return not ((delta.user and self.user < 0) or (delta.app and self.app < 0))
+
 
 StateFunction = Callable[[JsonObject], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
 
@@ -59,9 +83,11 @@ class StateManager:
         self.conflicts = 0
 
     async def close(self) -> None:
-        """Waits until every append under way is answered. The pool is its owner's to close."""
-        await self._batcher.close()
-        await self.sessions.close()
+        """Refuses new appends and sessions, and waits until every one under way is answered.
+
+        The pool is its owner's to close.
+        """
+        await asyncio.gather(self._batcher.close(), self.sessions.close())
 
     # Sessions
 
@@ -102,14 +128,20 @@ class StateManager:
         With a delta, `ConcurrencyConflictError` when the session is not at the version this object carries.
         The same event (id and content) again is stored once and answered the same.
         """
-        return await self._append_in_turn(session, event, exact=False)
+        return await self._append_in_turn(session, event, None)
 
-    async def _append_in_turn(self, session: Session, event: Event, *, exact: bool) -> Event:
+    async def append_on(self, session: Session, event: Event, versions: StateVersions) -> Event:
+        """The same, for a delta that was computed from a state at these versions: `ConcurrencyConflictError` when the
+        session, or a wider scope that the delta writes, is not there any more."""
+        return await self._append_in_turn(session, event, versions)
+
+    async def _append_in_turn(self, session: Session, event: Event, versions: StateVersions | None) -> Event:
         delta = state_delta(event)
-        if delta.is_stored or self._object_turns.is_taken(id(session)):
+        # An object that does not know its thread yet has to ask: whoever comes after must not be faster.
+        if delta.is_stored or not session.thread_id or self._object_turns.is_taken(id(session)):
             async with self._object_turns.take(id(session)):
-                return await self._append(session, event, delta, exact=exact)
-        return await self._append(session, event, delta, exact=exact)
+                return await self._append(session, event, delta, versions)
+        return await self._append(session, event, delta, versions)
 
     async def append_to_thread(
         self,
@@ -132,19 +164,23 @@ class StateManager:
         _fill(event, item, answer)
         return answer.status == "stored"
 
-    async def _append(self, session: Session, event: Event, delta: ScopedDelta, *, exact: bool) -> Event:
+    async def _append(
+        self, session: Session, event: Event, delta: ScopedDelta, versions: StateVersions | None
+    ) -> Event:
         thread_id = await self.sessions.find_thread(session)
-        expected = session.version if delta.is_stored else None
+        # The object may have moved on since its state was read: what counts is what was read.
+        version = session.version if versions is None else versions.session
+        expected = version if delta.is_stored else None
         item = self._item(event, delta, thread_id=thread_id, expected_version=expected)
-        if exact:
+        if versions is not None:
             # The thread's version says nothing of wider scopes: other threads write them too.
-            item.expected_user_version = session.user_version if delta.user else None
-            item.expected_app_version = session.app_version if delta.app else None
+            item.expected_user_version = versions.user if delta.user else None
+            item.expected_app_version = versions.app if delta.app else None
         answer = await self._batcher.submit(item)
         if answer.status != "stored":
             await self._explain(answer, item)
         _fill(event, item, answer)
-        _advance(session, event, delta, answer, exact=exact)
+        _advance(session, event, delta, answer, versions)
         return event
 
     def _item(self, event: Event, delta: ScopedDelta, *, thread_id: UUID, expected_version: int | None) -> AppendItem:
@@ -164,7 +200,11 @@ class StateManager:
                 raise NotFoundError(f"there is no thread {item.thread_id}; it was deleted or never created")
             case "conflict":
                 self.conflicts += 1
-                raise ConcurrencyConflictError(expected=item.expected_version, actual=answer.version)
+                raise ConcurrencyConflictError(
+                    "" if item.expected_version != answer.version else _SOMETHING_ELSE_CHANGED,
+                    expected=item.expected_version,
+                    actual=answer.version,
+                )
             case "duplicate":
                 stored = await self.events.find(item.thread_id, item.event_id)
                 if stored is None:
@@ -190,32 +230,50 @@ class StateManager:
         thread_id = await self.sessions.find_thread(session)
         async with self._thread_turns.take(thread_id):
             self._catch_up(session, thread_id)
-            for attempt in range(max_retries):
-                try:
-                    event = await self._state_update(session, change)
-                    await self._append_in_turn(session, event, exact=callable(change))
-                    break
-                except ConcurrencyConflictError:
-                    if attempt == max_retries - 1:
-                        raise
-                await asyncio.sleep(random.uniform(0, 0.002 * min(2**attempt, 64)))  # noqa: S311 - jitter
-                await self.refresh(session)
-            if self._thread_turns.is_awaited(thread_id):
-                self._newest[thread_id] = replace(session, state=without_temp(session.state))
-            else:
-                self._newest.pop(thread_id, None)
+            try:
+                await self._update(session, change, max_retries)
+            finally:
+                if self._thread_turns.is_awaited(thread_id):
+                    self._newest[thread_id] = replace(session, state=without_temp(session.state))
+                else:
+                    self._newest.pop(thread_id, None)
         return session
 
+    async def _update(self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int) -> None:
+        for attempt in range(max_retries):
+            # Before the function sees the state: while it thinks, other tasks may move the object on.
+            versions = StateVersions.of(session) if callable(change) else None
+            event = await self._state_update(session, change)
+            try:
+                await self._append_in_turn(session, event, versions)
+                return
+            except ConcurrencyConflictError:
+                if attempt == max_retries - 1:
+                    raise
+            await asyncio.sleep(random.uniform(0, 0.002 * min(2**attempt, 64)))  # noqa: S311 - jitter
+            await self.refresh(session)
+
     async def refresh(self, session: Session) -> None:
-        """Brings a session object up to what is stored."""
-        fresh = await self.sessions.get_thread(await self.sessions.find_thread(session))
+        """Brings a session object up to what is stored, and never back."""
+        thread_id = await self.sessions.find_thread(session)
+        while True:
+            known = session.version
+            fresh = await self.sessions.get_thread(thread_id)
+            # An append of another task may have been answered since the row was read.
+            if fresh.version >= session.version or session.version == known:
+                break
+        fresh.last_sequence = max(fresh.last_sequence, session.last_sequence)
         vars(session).update(vars(fresh) | {"state": fresh.state | _temp_of(session)})
 
     def _catch_up(self, session: Session, thread_id: UUID) -> None:
         """Takes over what the task before in the queue knows, instead of running into a conflict to learn it."""
         newest = self._newest.get(thread_id)
         if newest is not None and newest.version > session.version:
-            vars(session).update(vars(newest) | {"state": newest.state | _temp_of(session)})
+            session.state = newest.state | _temp_of(session)
+            session.version = newest.version
+            session.user_version, session.app_version = newest.user_version, newest.app_version
+            session.last_sequence = max(session.last_sequence, newest.last_sequence)
+            session.updated_at = newest.updated_at
 
     async def _state_update(self, session: Session, change: Mapping[str, Any] | StateFunction) -> Event:
         if callable(change):
@@ -266,16 +324,23 @@ def _fill(event: Event, item: AppendItem, answer: AppendAnswer) -> None:
     event.version = answer.version
 
 
-def _advance(session: Session, event: Event, delta: ScopedDelta, answer: AppendAnswer, *, exact: bool) -> None:
+def _advance(
+    session: Session, event: Event, delta: ScopedDelta, answer: AppendAnswer, versions: StateVersions | None
+) -> None:
     """Moves the local session to where the append left the stored one, if it is known to have been there before."""
     if delta.is_stored and answer.version == session.version + 1:
         session.state = apply_delta(session.state, event.actions["state_delta"])
         session.version = answer.version
         if delta.user:
-            session.user_version = session.user_version + 1 if exact else -1
+            session.user_version = _next(session.user_version, None if versions is None else versions.user)
         if delta.app:
-            session.app_version = session.app_version + 1 if exact else -1
+            session.app_version = _next(session.app_version, None if versions is None else versions.app)
     elif delta.temp:
         session.state = apply_delta(session.state, {f"temp:{key}": value for key, value in delta.temp.items()})
     session.last_sequence = max(session.last_sequence, answer.sequence_num)
     session.updated_at = max(session.updated_at or answer.created_at, answer.created_at)
+
+
+def _next(shown: int, expected: int | None) -> int:
+    """The version of a wider scope after an append: known only if it was checked against the one the object shows."""
+    return shown + 1 if expected == shown else -1

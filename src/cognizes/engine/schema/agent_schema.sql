@@ -898,7 +898,7 @@ DECLARE
     v_app_names text[];
     v_user_ids text[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
-    v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
     v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
@@ -964,7 +964,7 @@ BEGIN
         END IF;
 
         v_statuses[i] := 'stored';
-        v_touched[t] := true;
+        v_updated[t] := v_times[i];
         v_sequences[t] := v_sequences[t] + 1;
         v_item_sequences[i] := v_sequences[t];
         IF p_deltas[i] IS NOT NULL THEN
@@ -997,11 +997,11 @@ BEGIN
     -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
     WITH changed AS (
         UPDATE "public".threads
-           SET last_sequence = head.sequence_num, version = head.version, updated_at = v_now,
+           SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,
                state = CASE WHEN head.delta IS NULL THEN state ELSE "public".merge_state(state, head.delta) END
-          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_touched)
-               AS head (thread_id, sequence_num, version, delta, touched)
-         WHERE id = head.thread_id AND head.touched
+          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_updated)
+               AS head (thread_id, sequence_num, version, delta, updated_at)
+         WHERE id = head.thread_id AND head.updated_at IS NOT NULL
         RETURNING CASE WHEN head.delta IS NOT NULL THEN pg_column_size(state) END AS size
     )
     SELECT max(size) INTO v_size FROM changed;
@@ -1034,7 +1034,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '5d434206ab14c578621e1c5a966967205ed5c9bbc91c6a3056d5c8bb2cf0ec64', '0.1.0')
+VALUES ('41_append_events.sql', 0, '89095a6ba70bf208274c6bc8809b3b5178516de6ad5515103f89c2c4ee9ae999', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql

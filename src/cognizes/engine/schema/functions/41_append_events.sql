@@ -43,7 +43,7 @@ DECLARE
     v_app_names text[];
     v_user_ids text[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
-    v_touched boolean[] := array_fill(false, ARRAY[cardinality(p_threads)]);
+    v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
     v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
@@ -109,7 +109,7 @@ BEGIN
         END IF;
 
         v_statuses[i] := 'stored';
-        v_touched[t] := true;
+        v_updated[t] := v_times[i];
         v_sequences[t] := v_sequences[t] + 1;
         v_item_sequences[i] := v_sequences[t];
         IF p_deltas[i] IS NOT NULL THEN
@@ -142,11 +142,11 @@ BEGIN
     -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
     WITH changed AS (
         UPDATE {schema}.threads
-           SET last_sequence = head.sequence_num, version = head.version, updated_at = v_now,
+           SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,
                state = CASE WHEN head.delta IS NULL THEN state ELSE {schema}.merge_state(state, head.delta) END
-          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_touched)
-               AS head (thread_id, sequence_num, version, delta, touched)
-         WHERE id = head.thread_id AND head.touched
+          FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_updated)
+               AS head (thread_id, sequence_num, version, delta, updated_at)
+         WHERE id = head.thread_id AND head.updated_at IS NOT NULL
         RETURNING CASE WHEN head.delta IS NOT NULL THEN pg_column_size(state) END AS size
     )
     SELECT max(size) INTO v_size FROM changed;
