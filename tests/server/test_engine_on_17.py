@@ -31,7 +31,7 @@ async def test_pg_cron_has_the_jobs(engine: Engine, server_url: str) -> None:
     rows = await engine.database.pool.fetch("SELECT jobname, schedule, command FROM cron.job ORDER BY jobname")
     assert [row["jobname"] for row in rows] == [
         f"cognizes:public:{name}"
-        for name in ("prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases")
+        for name in ("prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases", "resume_due_waits")
     ]
     for row in rows:
         await engine.database.pool.execute(row["command"])

@@ -18,6 +18,7 @@ EXPORTED = [
     "Event",
     "IllegalTransitionError",
     "InvalidInputError",
+    "LeaseLostError",
     "LimitExceededError",
     "Message",
     "MigrationError",
@@ -27,11 +28,14 @@ EXPORTED = [
     "PermissionDeniedError",
     "PoolTimeoutError",
     "Run",
+    "RunFailedError",
     "RunStatus",
     "Session",
     "Settings",
     "SetupError",
     "TooManyRequestsError",
+    "StepInterruptedError",
+    "WaitExpiredError",
     "__version__",
 ]
 

@@ -22,11 +22,11 @@ from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
-from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
+from cognizes.engine.runs import DurableRuns
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.message_writer import MessageWriter
@@ -49,7 +49,7 @@ class Engine:
     manager: StateManager
     sessions: Sessions
     messages: Messages
-    runs: Runs
+    runs: DurableRuns
     memory: Memory
     time_travel: TimeTravel
     debug: StateDebugService
@@ -89,6 +89,7 @@ class Engine:
             parts.push_async_callback(self.hub.close)
             await self.streams.start()
             parts.push_async_callback(self.streams.close)
+            parts.push_async_callback(self.runs.close)
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
             self._open_parts = parts.pop_all()
@@ -151,7 +152,6 @@ class Engine:
         self.messages = Messages(self.database)
         self.time_travel = TimeTravel(self.database)
         self.sessions = Sessions(self.manager, self.messages, self.time_travel)
-        self.runs = Runs(self.database, self.manager.sessions)
         self.memory = Memory(self.database, self.manager, self.settings)
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings)
@@ -160,6 +160,14 @@ class Engine:
             listen_url.get_secret_value() if listen_url else self.url, [DEFAULT_CHANNEL, STREAM_CHANNEL]
         )
         self.streams = MessageStreams(self.database, self.settings, self.listener, self.manager.sessions)
+        self.runs = DurableRuns(
+            self.database,
+            self.manager,
+            self.sessions,
+            memory=self.memory,
+            listener=self.listener,
+            settings=self.settings,
+        )
         self.runs.write_message = self.streams.write_message
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)

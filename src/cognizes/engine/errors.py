@@ -8,11 +8,15 @@ EngineError
 │   ├── ConcurrencyConflictError   somebody changed the state first (carries expected and actual)
 │   ├── AlreadyExistsError         the session or run id is taken
 │   ├── DuplicateEventError        one event id, two different events
-│   └── IllegalTransitionError     a run cannot move from this status to that one
+│   ├── IllegalTransitionError     a run cannot move from this status to that one
+│   └── LeaseLostError             the run is somebody else's by now, or has ended
 ├── AccessError                    the caller may not do this
 │   ├── AuthenticationError        nobody knows who calls
 │   ├── PermissionDeniedError      known, but not allowed
 │   └── TooManyRequestsError       allowed, but not so often (carries retry_after)
+├── RunFailedError                 for handlers: the run fails, and another attempt would not help
+├── StepInterruptedError           an earlier attempt began a step of a run and did not finish it
+├── WaitExpiredError               nobody answered a waiting run in time
 ├── DatabaseError                  PostgreSQL said no
 │   ├── DatabaseUnavailableError   not reachable now; trying again is safe
 │   └── PoolTimeoutError           every connection stayed busy for too long
@@ -90,6 +94,22 @@ class TooManyRequestsError(AccessError):
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class LeaseLostError(ConflictError):
+    """This attempt does not hold the run any more: it was claimed by another worker, cancelled, or has ended."""
+
+
+class RunFailedError(EngineError):
+    """Raised by a handler: the run fails now, however many attempts it would have."""
+
+
+class StepInterruptedError(EngineError):
+    """An earlier attempt began this step and was cut off: nobody knows how far it came."""
+
+
+class WaitExpiredError(EngineError):
+    """Nobody answered a waiting run in time; the run has failed."""
 
 
 class DatabaseError(EngineError):

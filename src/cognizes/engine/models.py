@@ -120,6 +120,33 @@ class Run:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    handler: str | None = None
+    input: Any = None
+    result: Any = None
+    worker_id: str | None = None
+    attempt: int = 0
+    failures: int = 0
+    max_attempts: int = 1
+    available_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    last_wait: RunWait | None = None
+    resumption_context: JsonObject | None = None
+
+    @property
+    def wait(self) -> RunWait | None:
+        """What the run waits for now."""
+        return self.last_wait if self.status is RunStatus.WAITING else None
+
+
+@dataclass(frozen=True)
+class RunWait:
+    """What a run waits for, or waited for last."""
+
+    kind: str
+    correlation_key: str
+    reason: str | None
+    expires_at: datetime | None
+    timeout_node: str | None
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,13 @@ class Settings(BaseSettings):
         default=4 * 1024 * 1024, ge=1024, description="What a streamed message may hold back while its backend is away."
     )
     chunks_kept_hours: float = Field(default=24, gt=0, description="Age at which streamed chunks are dropped.")
+    run_lease_seconds: float = Field(
+        default=30, ge=1, description="Silence of a worker after which its runs are given to another one."
+    )
+    run_attempts: int = Field(default=3, ge=1, description="Attempts at a run before it fails for good.")
+    run_backoff_seconds: float = Field(
+        default=1, ge=0, description="Pause after the first failed attempt at a run; it doubles with each one."
+    )
     runs_kept_days: float = Field(default=30, gt=0, description="Age at which finished runs are dropped.")
 
     auth: str = Field(

@@ -13,6 +13,7 @@ ALLOWED = {
     ("pending", "running"), ("pending", "failed"), ("pending", "cancelled"),
     ("running", "waiting"), ("running", "completed"), ("running", "failed"), ("running", "cancelled"),
     ("running", "pending"),
+    ("failed", "pending"),
     ("waiting", "pending"), ("waiting", "running"), ("waiting", "failed"), ("waiting", "cancelled"),
 }  # fmt: skip
 

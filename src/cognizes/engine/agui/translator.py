@@ -64,7 +64,10 @@ from cognizes.engine.timeline.event_reading import (
 
 Frames = Iterator[BaseEvent]
 
-_SILENT = ("run_created", "run_started", "run_waiting", "run_released", "state_update", "message")
+_SILENT = (
+    *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
+    *("state_update", "message"),
+)
 
 
 @dataclass(frozen=True)

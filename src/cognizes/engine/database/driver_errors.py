@@ -15,6 +15,7 @@ from cognizes.engine.errors import (
     EngineError,
     IllegalTransitionError,
     InvalidInputError,
+    LeaseLostError,
     LimitExceededError,
     NotFoundError,
 )
@@ -46,6 +47,14 @@ _DATA = (
 )
 
 
+_SAID_BY_OUR_FUNCTIONS: dict[str, type[EngineError]] = {
+    "CZ404": NotFoundError,
+    "CZ409": ConflictError,
+    "CZ422": IllegalTransitionError,
+    "CZ423": LeaseLostError,
+}
+
+
 def translate(error: BaseException) -> EngineError:
     """The engine's error for a driver's error."""
     if isinstance(error, EngineError):
@@ -68,12 +77,8 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
                 limit=int(error.hint or 0),
                 setting="COGNIZES_MAX_STATE_BYTES",
             )
-        case "CZ404":
-            return NotFoundError(error.args[0])
-        case "CZ409":
-            return ConflictError(error.args[0])
-        case "CZ422":
-            return IllegalTransitionError(error.args[0])
+        case "CZ404" | "CZ409" | "CZ422" | "CZ423" as state:
+            return _SAID_BY_OUR_FUNCTIONS[state](error.args[0])
         case "53100":
             return DatabaseUnavailableError("the disk of the PostgreSQL server is full; nothing was stored; free space")
         case "40P01" | "40001":

@@ -34,6 +34,7 @@ def jobs(settings: Settings) -> list[Job]:
     run_age = timedelta(days=settings.runs_kept_days)
     return [
         Job("release_expired_leases", timedelta(seconds=10), "10 seconds"),
+        Job("resume_due_waits", timedelta(seconds=5), "5 seconds"),
         Job(
             "prune_chunks",
             timedelta(minutes=5),

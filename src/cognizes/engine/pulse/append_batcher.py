@@ -23,7 +23,7 @@ _ENOUGH_FOR_TWO = 4
 
 @dataclass(slots=True)
 class AppendItem:
-    """One event as the SQL function wants it; documents are JSON text."""
+    """One event as the SQL function wants it; documents are JSON text. `fence` is who writes it: run and attempt."""
 
     thread_id: UUID
     event_id: str
@@ -45,6 +45,7 @@ class AppendItem:
     expected_sequence: int | None = None
     expected_user_version: int | None = None
     expected_app_version: int | None = None
+    fence: tuple[str, int] | None = None
 
     @property
     def order_key(self) -> UUID:
@@ -59,7 +60,7 @@ class AppendItem:
 
 @dataclass(slots=True, frozen=True)
 class AppendAnswer:
-    """What became of an item: `stored`, `duplicate`, `conflict` or `missing`."""
+    """What became of an item: `stored`, `duplicate`, `conflict`, `missing` or `fenced`."""
 
     status: str
     sequence_num: int
@@ -144,11 +145,39 @@ class AppendBatcher:
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
             (item,) = items
-            return await fetch("append_event", item.thread_id, *_fields(item), wait, *self._limits, *_expected(item))
+            query = "append_event" if item.fence is None else "append_fenced_event"
+            fields = (*_fields(item), wait, *self._limits, *_expected(item), *(item.fence or ()))
+            return await fetch(query, item.thread_id, *fields)
+        if (place := _place_of_fence(items)) is not None:
+            return await self._call_in_parts(items[:place], items[place:], fetch, wait=wait)
         places: dict[UUID, int] = {}
         index = [places.setdefault(item.thread_id, len(places) + 1) for item in items]
-        fields, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
-        return await fetch("append_events", list(places), index, *fields, wait, *self._limits, *expected)
+        columns, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
+        return await fetch("append_events", list(places), index, *columns, wait, *self._limits, *expected)
+
+    async def _call_in_parts(
+        self, first: list[AppendItem], second: list[AppendItem], fetch: _Fetch, *, wait: bool
+    ) -> list[Any]:
+        # Should the second part fail as a whole, the items of both are sent again, one by one.
+        for item in first:
+            item.may_be_resent = True
+        rows = await self._call(first, fetch, wait=wait)
+        held = {item.thread_id for item, row in zip(first, rows, strict=True) if row[0] == "busy"}
+        free = [item for item in second if item.thread_id not in held]
+        answers = iter(await self._call(free, fetch, wait=wait) if free else ())
+        # What a held thread's item waits for, a later item of that thread waits for too: it must not overtake.
+        return rows + [_BUSY if item.thread_id in held else next(answers) for item in second]
+
+
+_BUSY = ("busy", 0, 0, None)
+
+
+def _place_of_fence(items: list[AppendItem]) -> int | None:
+    """Where a list is to be cut, so that the first fenced item is alone: each asks its own run for leave."""
+    for place, item in enumerate(items):
+        if item.fence is not None:
+            return place or 1
+    return None
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

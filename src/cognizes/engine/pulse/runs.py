@@ -16,13 +16,21 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb, unescape_text
+from cognizes.engine.database.documents import (
+    dump_json,
+    dump_jsonb,
+    escape_text,
+    load_json,
+    load_jsonb,
+    unescape_text,
+)
 from cognizes.engine.errors import NotFoundError, SetupError
-from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
+from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 
-_EVENT_OF_STATUS = {
+EVENT_OF_STATUS = {
     RunStatus.PENDING: "run_created",
     RunStatus.RUNNING: "run_started",
     RunStatus.WAITING: "run_waiting",
@@ -94,11 +102,11 @@ class Runs:
         row = await self._database.fetch_row("read_run", thread_uuid(thread_id), run_id)
         if row is None:
             raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
-        return _run(row)
+        return run_from_row(row)
 
     async def list(self, thread_id: str | UUID, *, limit: int = 100) -> list[Run]:
         """The runs of a thread, newest first."""
-        return [_run(row) for row in await self._database.fetch("list_runs", thread_uuid(thread_id), limit)]
+        return [run_from_row(row) for row in await self._database.fetch("list_runs", thread_uuid(thread_id), limit)]
 
     async def think(self, thread_id: str | UUID, run_id: str, thought: str) -> None:
         """Adds a thinking step."""
@@ -126,7 +134,7 @@ class Runs:
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         content = dump_json({"run_id": run_id, "status": status})
         await self._database.fetch_value(
-            "create_run", thread_id, run_id, status, str(new_id()), _EVENT_OF_STATUS[status], content
+            "create_run", thread_id, run_id, status, str(new_id()), EVENT_OF_STATUS[status], content
         )
         return await self.get(thread_id, run_id)
 
@@ -134,29 +142,33 @@ class Runs:
         content: JsonObject = {"run_id": run_id, "status": status}
         if error is not None:
             content["error"] = error
+        thread = thread_uuid(thread_id)
         await self._database.fetch_value(
             "change_run",
-            thread_uuid(thread_id),
+            thread,
             run_id,
             status,
             escape_text(error) if error is not None else None,
             str(new_id()),
-            _EVENT_OF_STATUS[status],
+            EVENT_OF_STATUS[status],
             dump_json(content),
+            attempt_at(thread, run_id),
         )
         return await self.get(thread_id, run_id)
 
     async def _progress(
         self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject
     ) -> None:
+        thread = thread_uuid(thread_id)
         await self._database.fetch_value(
             "record_run_progress",
-            thread_uuid(thread_id),
+            thread,
             run_id,
             kind,
             dump_jsonb(entry),
             str(new_id()),
             dump_json(content),
+            attempt_at(thread, run_id),
         )
 
 
@@ -193,7 +205,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _run(row: asyncpg.Record) -> Run:
+def run_from_row(row: asyncpg.Record) -> Run:
+    """A run as it is stored."""
     return Run(
         id=row["id"],
         thread_id=str(row["thread_id"]),
@@ -205,4 +218,31 @@ def _run(row: asyncpg.Record) -> Run:
         created_at=row["created_at"],
         started_at=row["started_at"],
         completed_at=row["completed_at"],
+        handler=row["handler"],
+        input=_document(row["input"]),
+        result=_document(row["result"]),
+        worker_id=row["worker_id"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        max_attempts=row["max_attempts"],
+        available_at=row["available_at"],
+        lease_expires_at=row["lease_expires_at"],
+        last_wait=_wait(row),
+        resumption_context=_document(row["resumption_context"]),
+    )
+
+
+def _document(text: str | None) -> Any:
+    return load_json(text) if text is not None else None
+
+
+def _wait(row: asyncpg.Record) -> RunWait | None:
+    if row["wait_key"] is None:
+        return None
+    return RunWait(
+        kind=row["wait_kind"],
+        correlation_key=row["wait_key"],
+        reason=unescape_text(row["wait_reason"]) if row["wait_reason"] is not None else None,
+        expires_at=row["wait_expires_at"],
+        timeout_node=row["wait_timeout_node"],
     )

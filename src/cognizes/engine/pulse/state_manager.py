@@ -17,11 +17,18 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import ConcurrencyConflictError, DuplicateEventError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import (
+    ConcurrencyConflictError,
+    DuplicateEventError,
+    InvalidInputError,
+    LeaseLostError,
+    NotFoundError,
+)
 from cognizes.engine.models import Event, JsonObject, Session, new_id
 from cognizes.engine.pulse import scopes
 from cognizes.engine.pulse.append_batcher import AppendAnswer, AppendBatcher, AppendItem
 from cognizes.engine.pulse.event_log import EventLog, append_item, check_keys, same_event, state_delta
+from cognizes.engine.pulse.fencing import fence_of_thread
 from cognizes.engine.pulse.scopes import ScopedDelta, apply_delta, without_temp
 from cognizes.engine.pulse.session_store import SessionStore
 from cognizes.engine.pulse.turns import Turns
@@ -63,6 +70,7 @@ class StateManager:
     - An append with a state delta succeeds only on the version that the `Session` carries.
     - Local objects change after the commit and only then; a failed append leaves them as they were.
     - Tasks that share one `Session` object append in the order in which they called.
+    - Code that executes a run writes to its thread only while it holds the run; see `fencing`.
     """
 
     def __init__(self, pool: asyncpg.Pool[Any] | Database, settings: Settings | None = None) -> None:
@@ -184,7 +192,7 @@ class StateManager:
         return event
 
     def _item(self, event: Event, delta: ScopedDelta, *, thread_id: UUID, expected_version: int | None) -> AppendItem:
-        return append_item(
+        item = append_item(
             event,
             delta,
             thread_id=thread_id,
@@ -192,12 +200,17 @@ class StateManager:
             max_bytes=self._settings.max_event_bytes,
             max_depth=self._settings.max_json_depth,
         )
+        if fence := fence_of_thread(thread_id):
+            item.fence = fence.run_id, fence.attempt
+        return item
 
     async def _explain(self, answer: AppendAnswer, item: AppendItem) -> None:
         """Raises what the status means; returns when the stored event is the one that was sent."""
         match answer.status:
             case "missing":
                 raise NotFoundError(f"there is no thread {item.thread_id}; it was deleted or never created")
+            case "fenced":
+                raise LeaseLostError("this attempt does not hold its run any more, so nothing was stored: stop here")
             case "conflict":
                 self.conflicts += 1
                 raise ConcurrencyConflictError(
@@ -218,7 +231,12 @@ class StateManager:
     # State
 
     async def update_session_state(
-        self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int = 50
+        self,
+        session: Session,
+        change: Mapping[str, Any] | StateFunction,
+        max_retries: int = 50,
+        *,
+        run_id: str | None = None,
     ) -> Session:
         """Changes state by a delta, or by a function of the fresh state that returns one; retries conflicts.
 
@@ -231,7 +249,7 @@ class StateManager:
         async with self._thread_turns.take(thread_id):
             self._catch_up(session, thread_id)
             try:
-                await self._update(session, change, max_retries)
+                await self._update(session, change, max_retries, run_id)
             finally:
                 if self._thread_turns.is_awaited(thread_id):
                     self._newest[thread_id] = replace(session, state=without_temp(session.state))
@@ -239,11 +257,13 @@ class StateManager:
                     self._newest.pop(thread_id, None)
         return session
 
-    async def _update(self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int) -> None:
+    async def _update(
+        self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int, run_id: str | None
+    ) -> None:
         for attempt in range(max_retries):
             # Before the function sees the state: while it thinks, other tasks may move the object on.
             versions = StateVersions.of(session) if callable(change) else None
-            event = await self._state_update(session, change)
+            event = await self._state_update(session, change, run_id)
             try:
                 await self._append_in_turn(session, event, versions)
                 return
@@ -275,7 +295,9 @@ class StateManager:
             session.last_sequence = max(session.last_sequence, newest.last_sequence)
             session.updated_at = newest.updated_at
 
-    async def _state_update(self, session: Session, change: Mapping[str, Any] | StateFunction) -> Event:
+    async def _state_update(
+        self, session: Session, change: Mapping[str, Any] | StateFunction, run_id: str | None
+    ) -> Event:
         if callable(change):
             # A copy: whatever the function does to it, the session changes only with the commit.
             result = change(copy.deepcopy(session.state))
@@ -289,6 +311,7 @@ class StateManager:
             author="system",
             event_type="state_update",
             actions={"state_delta": check_keys("a change of state", delta)},
+            run_id=run_id,
         )
 
     def parse_state_prefix(self, key: str) -> tuple[str, str]:

@@ -215,6 +215,73 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0002_streams.sql', 2, '665f8638e982ec0a7db0b9300a18258f00bfc3eba9e49c2908bc6950a1c05ce0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0003_runs.sql
+-- Runs that wait, die and go on: who executes them, what they wait for, the signals they got and the steps they took.
+
+-- `handler` names who can execute the run; a run without one belongs to the process that started it.
+-- `attempt` counts claims and fences writes, `failures` counts attempts that went wrong since the run last got on.
+-- `wait_*` describe the present wait, or the last one; `resumption_context` is what the run wants back after it.
+ALTER TABLE "public".runs
+    ADD COLUMN IF NOT EXISTS handler text CHECK (octet_length(handler) BETWEEN 1 AND 1000),
+    ADD COLUMN IF NOT EXISTS input json,
+    ADD COLUMN IF NOT EXISTS result json,
+    ADD COLUMN IF NOT EXISTS worker_id text,
+    ADD COLUMN IF NOT EXISTS available_at timestamptz,
+    ADD COLUMN IF NOT EXISTS max_attempts integer NOT NULL DEFAULT 3 CHECK (max_attempts > 0),
+    ADD COLUMN IF NOT EXISTS failures integer NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS wait_kind text CHECK (wait_kind IN ('webhook', 'human', 'timer', 'signal', 'message')),
+    ADD COLUMN IF NOT EXISTS wait_key text,
+    ADD COLUMN IF NOT EXISTS wait_reason text,
+    ADD COLUMN IF NOT EXISTS wait_expires_at timestamptz,
+    ADD COLUMN IF NOT EXISTS wait_timeout_node text,
+    ADD COLUMN IF NOT EXISTS wait_after bigint,
+    ADD COLUMN IF NOT EXISTS resumption_context json;
+
+COMMENT ON COLUMN "public".runs.wait_after IS 'A wait for a message: what the user says after this event is the answer.';
+
+CREATE INDEX IF NOT EXISTS idx_runs_claimable ON "public".runs (handler, created_at, id) WHERE status = 'pending';
+CREATE INDEX IF NOT EXISTS idx_runs_leased ON "public".runs (lease_expires_at) WHERE status = 'running';
+CREATE INDEX IF NOT EXISTS idx_runs_expiring ON "public".runs (wait_expires_at) WHERE status = 'waiting';
+CREATE INDEX IF NOT EXISTS idx_runs_listening ON "public".runs (thread_id)
+    WHERE status = 'waiting' AND wait_kind = 'message';
+
+-- run_signals: what ended a wait, or will: one for each correlation key of a run, however often it was sent.
+CREATE TABLE IF NOT EXISTS "public".run_signals (
+    thread_id        uuid NOT NULL,
+    run_id           text NOT NULL,
+    correlation_key  text NOT NULL,
+    app_name         text NOT NULL,
+    source           text NOT NULL CHECK (source IN ('signal', 'timer', 'timeout', 'message')),
+    payload          json NOT NULL DEFAULT 'null',
+    created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    used_at          timestamptz,
+    FOREIGN KEY (thread_id, run_id) REFERENCES "public".runs (thread_id, id) ON DELETE CASCADE
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS run_signals_key ON "public".run_signals (thread_id, run_id, md5(correlation_key));
+
+-- run_steps: what a run has done, so that it is not done again. One that is `started` and of an earlier attempt was
+-- cut off, and nobody knows how far it came.
+CREATE TABLE IF NOT EXISTS "public".run_steps (
+    thread_id    uuid NOT NULL,
+    run_id       text NOT NULL,
+    name         text NOT NULL,
+    app_name     text NOT NULL,
+    status       text NOT NULL CHECK (status IN ('started', 'finished', 'failed')),
+    attempt      integer NOT NULL,
+    result       json,
+    error        text,
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at  timestamptz,
+    FOREIGN KEY (thread_id, run_id) REFERENCES "public".runs (thread_id, id) ON DELETE CASCADE
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS run_steps_key ON "public".run_steps (thread_id, run_id, md5(name));
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0003_runs.sql', 3, 'e1c91c5ba50d0553d360a490e43610d20ef19e375c9e006237aa1264e0198b6c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 0004_memory.sql
 -- Durable memory (seed 004): three stores, and what recall needs. (app_name, user_id) stands first in every key: no
 -- query ever looks at another user's rows.
@@ -1234,13 +1301,14 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT (p_from, p_to) IN (
         ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
-        ('running', 'pending'),  -- its lease ran out: another worker may claim it
-        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled')
+        ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
+        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('failed', 'pending')    -- somebody asked for another try
     )
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('50_run_transition_allowed.sql', 0, '41dc4b4c12e297b917010b72608d964bec61fc4ad72906e62877a55b8d29571b', '0.1.0')
+VALUES ('50_run_transition_allowed.sql', 0, 'a370f731ee43ed9cddc8e9777a3951970c5c4a883c5c86a1c1ae8035b9bd915a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 51_create_run.sql
@@ -1291,7 +1359,11 @@ BEGIN
     END IF;
     UPDATE "public".runs
        SET status = p_status,
-           error = coalesce(p_error, error),
+           -- Another try begins as if nothing had gone wrong.
+           error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
+           failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
+           available_at = CASE WHEN p_status = 'pending' THEN available_at END,
+           attempt = attempt + CASE WHEN p_status = 'running' THEN 1 ELSE 0 END,
            started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
            completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
            lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END
@@ -1301,7 +1373,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('52_change_run.sql', 0, 'dc15f245c46b4e0e2887e16b2a7776ae59065640fd820b985d117b57506b1c0c', '0.1.0')
+VALUES ('52_change_run.sql', 0, '6cf208c316dd1f9b07895cd32855f6b448f31b0d80f1a911d4cd8da9d74c9e66', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 53_record_run_progress.sql
@@ -1353,6 +1425,215 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('53_record_run_progress.sql', 0, 'dc6b3aa702b81396ce0b8deaaf6b1c4a3c9e4c6e04e6ade78779b26612927b1f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 54_check_fence.sql
+-- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
+-- CZ423: another attempt has it, or none. Returns true.
+-- It takes the thread's lock, which every change of a run takes first: what was checked holds until the commit.
+CREATE OR REPLACE FUNCTION "public".check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+BEGIN
+    IF p_attempt IS NULL THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status, attempt INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_run.status <> 'running' OR v_run.attempt <> p_attempt THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ423',
+            MESSAGE = format('run %s is %s, at attempt %s; attempt %s holds it no longer and cannot write', p_run_id,
+                             v_run.status, v_run.attempt, p_attempt);
+    END IF;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('54_check_fence.sql', 0, '307a65ee8dc1e6afe20c3788ffb7e91118849b554b5180214f3292ba63b8f894', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 55_append_fenced_event.sql
+-- `append_event` for somebody who executes a run: one more answer, `fenced`, when the attempt does not hold the run any
+-- more. Nothing was stored then.
+CREATE OR REPLACE FUNCTION "public".append_fenced_event(
+    p_fence_run_id text,
+    p_fence_attempt integer,
+    p_thread_id uuid,
+    p_event_id text,
+    p_run_id text,
+    p_invocation_id text,
+    p_author text,
+    p_event_type text,
+    p_content json,
+    p_actions json,
+    p_delta jsonb,
+    p_user_delta jsonb,
+    p_app_delta jsonb,
+    p_expected_version bigint,
+    p_role text,
+    p_text text,
+    p_message_id text,
+    p_may_be_resent boolean,
+    p_wait boolean,
+    p_snapshot_every integer,
+    p_max_state_bytes integer,
+    p_expected_sequence bigint,
+    p_expected_user_version bigint,
+    p_expected_app_version bigint,
+    OUT status text,
+    OUT sequence_num bigint,
+    OUT version bigint,
+    OUT created_at timestamptz
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF p_wait THEN
+        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    ELSE
+        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
+                       THEN 'busy' ELSE 'missing' END;
+        RETURN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_fence_run_id
+                      AND r.status = 'running' AND r.attempt = p_fence_attempt) THEN
+        status := 'fenced';
+        RETURN;
+    END IF;
+    SELECT a.status, a.sequence_num, a.version, a.created_at INTO status, sequence_num, version, created_at
+      FROM "public".append_event(
+               p_thread_id, p_event_id, p_run_id, p_invocation_id, p_author, p_event_type, p_content, p_actions, p_delta,
+               p_user_delta, p_app_delta, p_expected_version, p_role, p_text, p_message_id, p_may_be_resent, p_wait,
+               p_snapshot_every, p_max_state_bytes, p_expected_sequence, p_expected_user_version,
+               p_expected_app_version) a;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('55_append_fenced_event.sql', 0, '07cd836144e78d899903a942112895681f3cbc9456fc44296073a80a4267c448', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 56_enqueue_run.sql
+-- Creates a run with everything a worker needs. One that is `running` at once is leased to its worker, as attempt 1.
+CREATE OR REPLACE FUNCTION "public".enqueue_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
+    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".create_run(p_thread_id, p_run_id, p_status, p_event_id, p_event_type, p_content);
+    UPDATE "public".runs
+       SET handler = p_handler, input = p_input, max_attempts = p_max_attempts, available_at = p_available_at,
+           worker_id = p_worker_id, lease_expires_at = clock_timestamp() + p_lease,
+           attempt = CASE WHEN p_status = 'running' THEN 1 ELSE 0 END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('56_enqueue_run.sql', 0, '8c11fc64de8d745b22fd1c63fe6171dd95c45ded2a3199274474b87039ba1294', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 57_take_run.sql
+-- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
+CREATE OR REPLACE FUNCTION "public".take_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_attempt integer;
+BEGIN
+    UPDATE "public".runs
+       SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
+           lease_expires_at = clock_timestamp() + p_lease, started_at = coalesce(started_at, clock_timestamp())
+     WHERE thread_id = p_thread_id AND id = p_run_id
+    RETURNING attempt INTO v_attempt;
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, gen_random_uuid()::text, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
+        json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
+    RETURN v_attempt;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('57_take_run.sql', 0, '31a186ad21ca78bfff9b4bd5c6a67daf9f23e873f87a3bb69a02dca7491fe8e5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 58_claim_runs.sql
+-- Gives pending runs of these handlers to a worker, oldest first. A run, or a thread, that somebody else holds right now
+-- is passed over, so nobody waits here. With several handlers the one with the oldest run is served first.
+CREATE OR REPLACE FUNCTION "public".claim_runs(
+    p_handlers text[], p_worker_id text, p_lease interval, p_limit integer
+) RETURNS SETOF "public".runs LANGUAGE plpgsql
+-- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_handler text;
+    v_run record;
+    v_claimed integer := 0;
+BEGIN
+    FOR v_handler IN
+        SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
+         CROSS JOIN LATERAL (SELECT r.created_at FROM "public".runs r
+                              WHERE r.handler = asked.handler AND r.status = 'pending'
+                              ORDER BY r.created_at LIMIT 1) AS oldest
+         ORDER BY oldest.created_at
+    LOOP
+        FOR v_run IN
+            SELECT r.thread_id, r.id FROM "public".runs r JOIN "public".threads t ON t.id = r.thread_id
+             WHERE r.handler = v_handler AND r.status = 'pending'
+               AND (r.available_at IS NULL OR r.available_at <= clock_timestamp())
+             ORDER BY r.created_at, r.id
+             LIMIT p_limit - v_claimed
+               FOR UPDATE OF r SKIP LOCKED
+               FOR NO KEY UPDATE OF t SKIP LOCKED
+        LOOP
+            PERFORM "public".take_run(v_run.thread_id, v_run.id, p_worker_id, p_lease);
+            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
+            v_claimed := v_claimed + 1;
+        END LOOP;
+        EXIT WHEN v_claimed >= p_limit;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('58_claim_runs.sql', 0, '2c79bb8830f1be8b5a6799d901c646db7713ebd70c6a1f0ac5ffaf5e7016af8f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 59_claim_run.sql
+-- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
+CREATE OR REPLACE FUNCTION "public".claim_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_status <> 'pending' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
+    END IF;
+    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('59_claim_run.sql', 0, 'a9315024dabd3e3105eddfa8268d7ac1bed5eb9731f3a27b87fd95e93a512535', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 60_prune_snapshots.sql
@@ -1415,14 +1696,15 @@ VALUES ('62_prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef14
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 63_release_expired_leases.sql
--- Makes runs whose worker fell silent claimable again, each with an event. Returns how many.
+-- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
+-- does a run without a handler, which nobody could claim. Returns how many.
 CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_count bigint := 0;
 BEGIN
     FOR v_run IN
-        SELECT thread_id, id FROM "public".runs
+        SELECT thread_id, id, handler FROM "public".runs
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -1431,8 +1713,16 @@ BEGIN
             SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
                AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
         ) THEN
-            PERFORM "public".change_run(v_run.thread_id, v_run.id, 'pending', NULL, gen_random_uuid()::text,
-                                        'run_released', '{"reason": "the lease of its worker ran out"}');
+            IF v_run.handler IS NULL THEN
+                PERFORM "public".change_run(
+                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
+                    gen_random_uuid()::text, 'run_failed',
+                    json_build_object('run_id', v_run.id, 'status', 'failed',
+                                      'error', 'the process that executed the run went away'));
+            ELSE
+                PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
+                                             interval '0', interval '0');
+            END IF;
             v_count := v_count + 1;
         END IF;
     END LOOP;
@@ -1441,7 +1731,256 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('63_release_expired_leases.sql', 0, 'cf009fc18eeaf34def98ad0fe93b759051d3f9a270f5986c242b5387d0ee2bf8', '0.1.0')
+VALUES ('63_release_expired_leases.sql', 0, 'fa5c0b3bac03293381ac6e577ba4df334e9cb009a7cdfaa5175dd6f6425a423d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 64_resolve_wait.sql
+-- Ends a wait: what ended it is kept, and the run can be claimed. The caller holds the locks of the thread and the run.
+CREATE OR REPLACE FUNCTION "public".resolve_wait(p_thread_id uuid, p_run_id text, p_source text, p_payload json)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+BEGIN
+    UPDATE "public".runs
+       SET status = 'pending', available_at = NULL, failures = 0
+     WHERE thread_id = p_thread_id AND id = p_run_id
+    RETURNING app_name, wait_key INTO v_run;
+    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload, used_at)
+    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, clock_timestamp())
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE SET used_at = clock_timestamp();
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, gen_random_uuid()::text, 'run_signalled',
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'source', p_source,
+                          'correlation_key', v_run.wait_key, 'payload', p_payload));
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('64_resolve_wait.sql', 0, '9af08f8ce01fb180bf7d38ba7ee886078b71082fb280fb7abc0f6cdc502b78f9', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 65_wait_run.sql
+-- Lets a run wait, with the event that says so. Answers:
+--   waiting   it waits; its lease is over
+--   resolved  the signal was there before the wait; with p_suspend the run is pending again, else it just goes on
+-- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
+-- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
+CREATE OR REPLACE FUNCTION "public".wait_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_kind text, p_key text, p_reason text,
+    p_expires_at timestamptz, p_timeout_node text, p_context json, p_suspend boolean, p_event_id text, p_content json
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_early record;
+    v_after bigint;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    SELECT source, payload, used_at INTO v_early FROM "public".run_signals
+     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+    IF FOUND AND NOT p_suspend THEN
+        UPDATE "public".run_signals SET used_at = coalesce(used_at, clock_timestamp())
+         WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+        RETURN 'resolved';
+    END IF;
+    IF v_early.used_at IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s has waited for %s before; give every wait a key of its own', p_run_id, p_key);
+    END IF;
+    IF p_kind = 'message' THEN
+        SELECT greatest(max(sequence_num) FILTER (WHERE event_type IN ('assistant_message', 'message')),
+                        min(sequence_num),
+                        max((SELECT max((s.payload ->> 'sequence_num')::bigint) FROM "public".run_signals s
+                              WHERE s.thread_id = p_thread_id AND s.run_id = p_run_id AND s.source = 'message')))
+          INTO v_after
+          FROM "public".events e WHERE e.run_id = p_run_id AND e.thread_id = p_thread_id;
+    END IF;
+    PERFORM "public".change_run(p_thread_id, p_run_id, 'waiting', NULL, p_event_id, 'run_waiting', p_content);
+    UPDATE "public".runs
+       SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
+           wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    IF v_early.source IS NOT NULL THEN
+        PERFORM "public".resolve_wait(p_thread_id, p_run_id, v_early.source, v_early.payload);
+        RETURN 'resolved';
+    END IF;
+    RETURN 'waiting';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('65_wait_run.sql', 0, 'fdbf8e489ad56d98f9126fa8cb59d87ee1035f4a4cdce836cccaf9e41195fdf6', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 66_signal_run.sql
+-- Takes a signal for a run. Answers:
+--   resumed    it was waiting for this key; it can be claimed
+--   kept       it does not wait yet: the signal is there when it will
+--   duplicate  a signal of this key came before; that one counts
+-- SQLSTATE CZ404: no such run; CZ409: it waits for another key, its wait timed out, or it has ended. Nothing changed.
+CREATE OR REPLACE FUNCTION "public".signal_run(p_thread_id uuid, p_run_id text, p_key text, p_payload json)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_source text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT app_name, status, wait_key, wait_expires_at INTO v_run
+      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    SELECT source INTO v_source FROM "public".run_signals
+     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+    IF v_source = 'timeout' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
+    ELSIF v_source IS NOT NULL THEN
+        RETURN 'duplicate';
+    END IF;
+    IF v_run.status IN ('completed', 'failed', 'cancelled') THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s is %s and takes no signals', p_run_id, v_run.status);
+    END IF;
+    IF v_run.status = 'waiting' THEN
+        IF v_run.wait_key <> p_key THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ409',
+                MESSAGE = format('run %s does not wait for %s; send the correlation key of its wait', p_run_id, p_key);
+        END IF;
+        IF v_run.wait_expires_at <= clock_timestamp() THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ409',
+                MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
+        END IF;
+        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload);
+        RETURN 'resumed';
+    END IF;
+    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload)
+    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload);
+    RETURN 'kept';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('66_signal_run.sql', 0, 'e6f4bc336ca83180f468b270ffc4f5613181dca277c725c43fe547b3c2e954f3', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 67_resume_due_waits.sql
+-- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
+-- long takes its timeout branch or fails its run. Returns how many.
+CREATE OR REPLACE FUNCTION "public".resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_found record;
+    v_run record;
+    v_message record;
+    v_count bigint := 0;
+BEGIN
+    FOR v_found IN
+        SELECT thread_id, id FROM "public".runs
+         WHERE status = 'waiting' AND wait_expires_at <= clock_timestamp()
+         UNION
+        SELECT r.thread_id, r.id FROM "public".runs r
+         WHERE r.status = 'waiting' AND r.wait_kind = 'message'
+           AND EXISTS (SELECT FROM "public".messages m
+                        WHERE m.thread_id = r.thread_id AND m.sequence_num > r.wait_after AND m.role = 'user')
+         ORDER BY thread_id, id
+    LOOP
+        PERFORM FROM "public".threads WHERE id = v_found.thread_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        -- Looked at again under the lock: a signal may have come in between.
+        SELECT * INTO v_run FROM "public".runs
+         WHERE thread_id = v_found.thread_id AND id = v_found.id AND status = 'waiting' FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        IF v_run.wait_kind = 'message' THEN
+            SELECT m.id, m.sequence_num, m.content INTO v_message FROM "public".messages m
+             WHERE m.thread_id = v_run.thread_id AND m.sequence_num > v_run.wait_after AND m.role = 'user'
+             ORDER BY m.sequence_num LIMIT 1;
+            IF FOUND THEN
+                PERFORM "public".resolve_wait(
+                    v_run.thread_id, v_run.id, 'message',
+                    json_build_object('text', v_message.content, 'message_id', v_message.id,
+                                      'sequence_num', v_message.sequence_num));
+                v_count := v_count + 1;
+                CONTINUE;
+            END IF;
+        END IF;
+        CONTINUE WHEN v_run.wait_expires_at IS NULL OR v_run.wait_expires_at > clock_timestamp();
+        IF v_run.wait_kind = 'timer' THEN
+            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timer', 'null');
+        ELSIF v_run.wait_timeout_node IS NOT NULL THEN
+            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timeout', 'null');
+        ELSE
+            PERFORM "public".change_run(
+                v_run.thread_id, v_run.id, 'failed', format('nobody answered %s in time', v_run.wait_key),
+                gen_random_uuid()::text, 'run_failed',
+                json_build_object('run_id', v_run.id, 'status', 'failed',
+                                  'error', format('nobody answered %s in time', v_run.wait_key)));
+        END IF;
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('67_resume_due_waits.sql', 0, 'df9a92923342460b512024dfb4b6e2cfdd8e3f68eb0f7672810fd76af03ec3f2', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 68_release_run.sql
+-- Makes a running run pending again, with the event that says why; p_cause names what went wrong, or is null when its
+-- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
+-- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
+CREATE OR REPLACE FUNCTION "public".release_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_again_at timestamptz;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    SELECT failures, max_attempts INTO v_run
+      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
+        PERFORM "public".change_run(
+            p_thread_id, p_run_id, 'failed', p_cause, gen_random_uuid()::text, 'run_failed',
+            json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
+                              'failures', v_run.failures + 1));
+        RETURN 'failed';
+    END IF;
+    IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
+        v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
+    END IF;
+    PERFORM "public".change_run(
+        p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
+                          'available_at', v_again_at));
+    UPDATE "public".runs
+       SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    RETURN 'pending';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('68_release_run.sql', 0, '1b163cac2c7024c646a800d8d602c220d12f2eb14c714656e85e550438538d53', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 69_end_run.sql
+-- Ends a run that an attempt holds: `completed` with a result, `failed` with an error, `cancelled`.
+-- SQLSTATE CZ423: the attempt does not hold the run; CZ422: an illegal move.
+CREATE OR REPLACE FUNCTION "public".end_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_status text, p_result json, p_error text, p_event_id text,
+    p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    PERFORM "public".change_run(p_thread_id, p_run_id, p_status, p_error, p_event_id, p_event_type, p_content);
+    UPDATE "public".runs SET result = p_result WHERE thread_id = p_thread_id AND id = p_run_id AND p_result IS NOT NULL;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('69_end_run.sql', 0, '818540506135b3e3623dce82e5a23f1cc7bf56e52dfe149eeda2749fcdd67bfc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 70_is_conversation.sql

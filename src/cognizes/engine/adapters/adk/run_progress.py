@@ -25,7 +25,7 @@ async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: E
     for kind, entry in _entries(event):
         try:
             await engine.database.fetch_value(
-                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None
+                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None, None
             )
         except EngineError as error:
             logger.warning("the progress of run %s could not be recorded: %s", run_id, error)

@@ -183,7 +183,7 @@ async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:
     """Without an event of its own: ADK's event that says the same is stored by the session service."""
     with _only_logged():
         await run.engine.database.fetch_value(
-            "record_run_progress", run.thread_id, run.id, kind, dump_jsonb(entry), None, None
+            "record_run_progress", run.thread_id, run.id, kind, dump_jsonb(entry), None, None, None
         )
 
 

@@ -4,7 +4,8 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT (p_from, p_to) IN (
         ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
-        ('running', 'pending'),  -- its lease ran out: another worker may claim it
-        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled')
+        ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
+        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('failed', 'pending')    -- somebody asked for another try
     )
 $$;

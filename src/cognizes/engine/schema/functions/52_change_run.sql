@@ -17,7 +17,11 @@ BEGIN
     END IF;
     UPDATE {schema}.runs
        SET status = p_status,
-           error = coalesce(p_error, error),
+           -- Another try begins as if nothing had gone wrong.
+           error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
+           failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
+           available_at = CASE WHEN p_status = 'pending' THEN available_at END,
+           attempt = attempt + CASE WHEN p_status = 'running' THEN 1 ELSE 0 END,
            started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
            completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
            lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END

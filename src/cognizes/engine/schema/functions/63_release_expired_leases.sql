@@ -1,11 +1,12 @@
--- Makes runs whose worker fell silent claimable again, each with an event. Returns how many.
+-- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
+-- does a run without a handler, which nobody could claim. Returns how many.
 CREATE OR REPLACE FUNCTION {schema}.release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_count bigint := 0;
 BEGIN
     FOR v_run IN
-        SELECT thread_id, id FROM {schema}.runs
+        SELECT thread_id, id, handler FROM {schema}.runs
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -14,8 +15,16 @@ BEGIN
             SELECT FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id
                AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
         ) THEN
-            PERFORM {schema}.change_run(v_run.thread_id, v_run.id, 'pending', NULL, gen_random_uuid()::text,
-                                        'run_released', '{"reason": "the lease of its worker ran out"}');
+            IF v_run.handler IS NULL THEN
+                PERFORM {schema}.change_run(
+                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
+                    gen_random_uuid()::text, 'run_failed',
+                    json_build_object('run_id', v_run.id, 'status', 'failed',
+                                      'error', 'the process that executed the run went away'));
+            ELSE
+                PERFORM {schema}.release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
+                                             interval '0', interval '0');
+            END IF;
             v_count := v_count + 1;
         END IF;
     END LOOP;

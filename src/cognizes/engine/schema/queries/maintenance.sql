@@ -10,6 +10,9 @@ SELECT {schema}.prune_runs($1);
 -- release_expired_leases: Makes the runs of silent workers claimable.
 SELECT {schema}.release_expired_leases();
 
+-- resume_due_waits: Fires timers, hands messages over, ends waits that took too long.
+SELECT {schema}.resume_due_waits();
+
 -- claim_job: True for one process when a job is due; the row lock decides between them.
 WITH job AS (
     INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ($1, now())

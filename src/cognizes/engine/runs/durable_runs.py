@@ -1,0 +1,411 @@
+"""DurableRuns: runs that are claimed, wait, are signalled, die and go on.
+
+Every write of an attempt is fenced inside its transaction: once another worker has claimed the run, or somebody has
+cancelled it, the attempt that held it before changes nothing any more and gets a `LeaseLostError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import check_depth, dump_json, escape_text, text_bytes
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.memory.memory import Memory
+from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
+from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.fencing import RunFence, fenced_by
+from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
+from cognizes.engine.pulse.runs import EVENT_OF_STATUS, Runs, run_from_row
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.sessions import Sessions
+from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.runs.doorbell import RunDoorbell
+from cognizes.engine.runs.leases import LeaseKeeper
+from cognizes.engine.runs.resumption import make_context
+from cognizes.engine.runs.run_context import InProcessRun
+from cognizes.engine.runs.waits import SignalOutcome, Wait, check_wait
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF = timedelta(minutes=5)
+
+
+def new_worker_id() -> str:
+    """A name for who executes runs: where it is, and one of a kind."""
+    return f"{socket.gethostname()}/{os.getpid()}/{new_id().hex[-8:]}"
+
+
+class DurableRuns(Runs):
+    """Everything `Runs` does, for one process at a time, and what it takes to do it with many that come and go."""
+
+    def __init__(
+        self,
+        database: Database,
+        manager: StateManager,
+        sessions: Sessions,
+        *,
+        memory: Memory,
+        listener: PgNotifyListener,
+        settings: Settings,
+    ) -> None:
+        super().__init__(database, manager.sessions)
+        self.database = database
+        self.manager = manager
+        self.sessions = sessions
+        self.memory = memory
+        self.settings = settings
+        self.doorbell = RunDoorbell(listener)
+        self.leases = LeaseKeeper(database, self.doorbell, seconds=settings.run_lease_seconds)
+        self.worker_id = new_worker_id()
+
+    async def close(self) -> None:
+        """Stops keeping leases."""
+        await self.leases.close()
+
+    # A run from its creation to its end
+
+    async def enqueue(
+        self,
+        session: Session,
+        handler: str,
+        *,
+        input: Any = None,  # noqa: A002 - the word of the trade
+        run_id: str | None = None,
+        max_attempts: int | None = None,
+        available_at: datetime | None = None,
+    ) -> Run:
+        """A pending run for the workers that know this handler, from now or from a moment on."""
+        return await self._enqueue(
+            session,
+            run_id,
+            RunStatus.PENDING,
+            handler=check_name("handler", handler),
+            input=input,
+            max_attempts=max_attempts,
+            available_at=available_at,
+        )
+
+    async def begin_leased(
+        self,
+        session: Session,
+        *,
+        run_id: str | None = None,
+        handler: str | None = None,
+        input: Any = None,  # noqa: A002
+        max_attempts: int | None = None,
+    ) -> Run:
+        """A run that this process executes from the start, with a lease: its caller keeps it, see `leases`."""
+        return await self._enqueue(
+            session, run_id, RunStatus.RUNNING, handler=handler, input=input, max_attempts=max_attempts
+        )
+
+    @asynccontextmanager
+    async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[InProcessRun]:
+        """A run that is executed by the code of a block: it ends completed, failed with the exception, or cancelled.
+
+        `run.wait(...)` inside waits durably: should the process die meanwhile, the run stays waiting, and `resume` goes
+        on with it.
+        """
+        creating = asyncio.ensure_future(self.begin_leased(session, run_id=run_id))
+        try:
+            run = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            await asyncio.wait([creating])
+            if creating.exception() is None:
+                await asyncio.shield(self.cancel(creating.result().thread_id, creating.result().id))
+            raise
+        async with self._execute_here(run) as context:
+            yield context
+
+    @asynccontextmanager
+    async def resume(self, thread_id: str | UUID, run_id: str) -> AsyncIterator[InProcessRun]:
+        """Goes on with a pending run in the code of a block: one whose wait is over, or that was given back."""
+        thread = thread_uuid(thread_id)
+        await self.claim_one(thread, run_id)
+        async with self._execute_here(await self.get(thread, run_id)) as context:
+            yield context
+
+    @asynccontextmanager
+    async def _execute_here(self, run: Run) -> AsyncIterator[InProcessRun]:
+        session = await self.manager.sessions.get_thread(run.thread_id)
+        fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        context = InProcessRun(self, run, session, fence)
+        with fenced_by(fence):
+            async with context:
+                yield context
+
+    # For workers
+
+    async def claim(self, handlers: Iterable[str], *, worker_id: str | None = None, limit: int = 1) -> list[Run]:
+        """Takes pending runs of these handlers, oldest first, never one that waits. Each comes with a lease."""
+        rows = await self.database.fetch(
+            "claim_runs", list(handlers), worker_id or self.worker_id, self.leases.duration, limit
+        )
+        return [run_from_row(row) for row in rows]
+
+    async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> int:
+        """Takes one pending run, whatever its handler; its attempt. `ConflictError` when it is not pending."""
+        attempt: int = await self.database.fetch_value(
+            "claim_run", thread_uuid(thread_id), run_id, worker_id or self.worker_id, self.leases.duration
+        )
+        return attempt
+
+    async def heartbeat(self, runs: Sequence[Run]) -> list[Run]:
+        """Extends the leases of claimed runs; returns those that are still the caller's. Stop working on the others."""
+        keys = [UUID(run.thread_id) for run in runs], [run.id for run in runs], [run.attempt for run in runs]
+        rows = await self.database.fetch("extend_leases", *keys, self.leases.duration)
+        held = {(str(row["thread_id"]), row["id"]) for row in rows}
+        return [run for run in runs if (run.thread_id, run.id) in held]
+
+    async def complete(self, run: Run, result: Any = None) -> Run:
+        """Ends a claimed run with its result."""
+        return await self._end(run, RunStatus.COMPLETED, result=self._document("the result of a run", result))
+
+    async def abandon(self, run: Run, *, error: str) -> Run:
+        """Ends a claimed run as failed, without another attempt."""
+        return await self._end(run, RunStatus.FAILED, error=error)
+
+    async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
+        """Gives a claimed run back. With a cause it counts as a failed attempt: the next one waits a while, and after
+        the last the run fails with the cause."""
+        status = await self.database.fetch_value(
+            "release_run",
+            UUID(run.thread_id),
+            run.id,
+            run.attempt,
+            escape_text(cause) if cause is not None else None,
+            timedelta(seconds=self.settings.run_backoff_seconds),
+            _LONGEST_BACKOFF,
+        )
+        return RunStatus(status)
+
+    async def expire(self) -> int:
+        """Frees the runs of silent workers, fires timers, hands messages over and ends waits that took too long."""
+        released: int = await self.database.fetch_value("release_expired_leases")
+        return released + await self.resume_due_waits()
+
+    async def resume_due_waits(self) -> int:
+        """The part of `expire` that concerns waiting runs."""
+        resumed: int = await self.database.fetch_value("resume_due_waits")
+        return resumed
+
+    async def remember(self, run: Run) -> None:
+        """Writes the episode of a run that has ended. Should that fail the run has ended all the same."""
+        try:
+            await self.memory.remember_run(run.thread_id, run.id)
+        except EngineError as error:
+            logger.warning("the episode of run %s could not be written: %s", run.id, error)
+
+    # Waiting
+
+    async def wait(
+        self,
+        run: Run,
+        *,
+        kind: str,
+        correlation_key: str,
+        reason: str | None = None,
+        expires_at: datetime | None = None,
+        timeout_node: str | None = None,
+        cursor_node: str | None = None,
+        plan_decision_id: str | None = None,
+        payload_results: Mapping[str, Any] | None = None,
+        memory_snapshot: JsonObject | None = None,
+    ) -> Run:
+        """Lets a claimed run wait, with what it wants back. A signal that came before ends the wait at once.
+
+        When `expires_at` has passed a timer fires; any other wait goes on at `timeout_node`, or else fails its run.
+        """
+        wait = check_wait(
+            kind=kind,
+            correlation_key=correlation_key,
+            reason=reason,
+            expires_at=expires_at,
+            timeout_node=timeout_node,
+            cursor_node=cursor_node,
+            plan_decision_id=plan_decision_id,
+            payload_results=payload_results,
+        )
+        fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
+        return await self.get(run.thread_id, run.id)
+
+    async def store_wait(
+        self, fence: RunFence, wait: Wait, *, memory_snapshot: JsonObject | None, suspend: bool
+    ) -> bool:
+        """Stores a wait and its event. False when a signal was there before; without `suspend` the run goes on."""
+        context = make_context(
+            payload_results=wait.payload_results,
+            plan_decision_id=wait.plan_decision_id,
+            cursor_node=wait.cursor_node,
+            memory_snapshot=memory_snapshot,
+        )
+        status = await self.database.fetch_value(
+            "wait_run",
+            fence.thread_id,
+            fence.run_id,
+            fence.attempt,
+            wait.kind,
+            wait.correlation_key,
+            escape_text(wait.reason) if wait.reason is not None else None,
+            wait.expires_at,
+            wait.timeout_node,
+            self._document("the resumption context", context),
+            suspend,
+            str(new_id()),
+            dump_json(wait.to_event(fence.run_id)),
+        )
+        return bool(status == "waiting")
+
+    async def signal(
+        self, run_id: str, *, correlation_key: str, payload: Any = None, thread_id: str | UUID | None = None
+    ) -> SignalOutcome:
+        """Ends the wait for a key, now or as soon as the run waits for it. The same key again counts once.
+
+        `ConflictError` when the run waits for another key, or has ended: nothing changed.
+        """
+        run = await self.find(run_id, thread_id=thread_id)
+        check_text("correlation_key", correlation_key)
+        document = self._document("the payload of a signal", payload)
+        outcome = await self.database.fetch_value("signal_run", UUID(run.thread_id), run.id, correlation_key, document)
+        return SignalOutcome(outcome)
+
+    async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
+        """From failed to pending, with all its attempts; finished steps stay finished."""
+        run = await self.get(thread_id, run_id)
+        if run.handler is None:
+            raise ConflictError(f"run {run_id} has no handler, so no worker could try it again; start a new one")
+        content = dump_json({"run_id": run_id, "status": RunStatus.PENDING})
+        await self.database.fetch_value(
+            "change_run",
+            UUID(run.thread_id),
+            run_id,
+            RunStatus.PENDING,
+            None,
+            str(new_id()),
+            "run_retried",
+            content,
+            None,
+        )
+        return await self.get(thread_id, run_id)
+
+    # Looking
+
+    async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:
+        """A run by its id alone. Ids are unique in their thread: when two threads have it, name the thread."""
+        if thread_id is not None:
+            return await self.get(thread_id, run_id)
+        rows = await self.database.fetch("find_runs", run_id)
+        if not rows:
+            raise NotFoundError(f"there is no run {run_id}")
+        if len(rows) > 1:
+            raise ConflictError(f"several threads have a run {run_id}; say which one by thread_id")
+        return run_from_row(rows[0])
+
+    async def search(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        app_name: str | None = None,
+        handler: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Runs of all threads, newest first, a page at a time."""
+        after = _read_cursor(cursor) if cursor else (None, None, None)
+        rows = await self.database.fetch(
+            "search_runs", list(status) if status is not None else None, app_name, handler, *after, limit + 1
+        )
+        runs = [run_from_row(row) for row in rows[:limit]]
+        return Page(items=runs, next_cursor=_cursor(runs[-1]) if len(rows) > limit else None)
+
+    async def _enqueue(
+        self,
+        session: Session,
+        run_id: str | None,
+        status: RunStatus,
+        *,
+        handler: str | None,
+        input: Any,  # noqa: A002
+        max_attempts: int | None,
+        available_at: datetime | None = None,
+    ) -> Run:
+        if max_attempts is not None and max_attempts < 1:
+            raise InvalidInputError("max_attempts must be at least 1")
+        if available_at is not None and available_at.tzinfo is None:
+            raise InvalidInputError("available_at has no time zone; use an aware datetime")
+        thread_id = await self.manager.sessions.find_thread(session)
+        run_id = check_name("run_id", run_id) if run_id else str(new_id())
+        is_leased = status is RunStatus.RUNNING
+        content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
+        await self.database.fetch_value(
+            "enqueue_run",
+            thread_id,
+            run_id,
+            status,
+            handler,
+            self._document("the input of a run", input),
+            max_attempts or self.settings.run_attempts,
+            available_at,
+            self.worker_id if is_leased else None,
+            self.leases.duration if is_leased else None,
+            str(new_id()),
+            EVENT_OF_STATUS[status],
+            dump_json(content),
+        )
+        return await self.get(thread_id, run_id)
+
+    async def _end(self, run: Run, status: RunStatus, *, result: str | None = None, error: str | None = None) -> Run:
+        content: JsonObject = {"run_id": run.id, "status": status}
+        if error is not None:
+            content["error"] = error
+        await self.database.fetch_value(
+            "end_run",
+            UUID(run.thread_id),
+            run.id,
+            run.attempt,
+            status,
+            result,
+            escape_text(error) if error is not None else None,
+            str(new_id()),
+            EVENT_OF_STATUS[status],
+            dump_json(content),
+        )
+        return await self.get(run.thread_id, run.id)
+
+    def _document(self, what: str, value: Any) -> str:
+        try:
+            text = dump_json(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{what} cannot be stored as JSON: {error}") from error
+        check_depth(text, value, self.settings.max_json_depth)
+        limit = self.settings.max_event_bytes
+        if (size := text_bytes(text)) > limit:
+            raise LimitExceededError(what, size=size, limit=limit, setting="COGNIZES_MAX_EVENT_BYTES")
+        return text
+
+
+def _cursor(run: Run) -> str:
+    place = [run.created_at.isoformat(), run.thread_id, run.id]
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, UUID, str]:
+    try:
+        moment, thread_id, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return datetime.fromisoformat(moment), UUID(thread_id), str(run_id)
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise InvalidInputError("the cursor is not one that a listing returned; begin without one") from error

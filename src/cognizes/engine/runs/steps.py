@@ -1,0 +1,87 @@
+"""Steps: what a run has finished is not done again, and what it did not finish is known."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
+from cognizes.engine.errors import InvalidInputError, StepInterruptedError
+from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.fencing import RunFence
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a run: `started`, `finished` with a result, or `failed` with an error."""
+
+    name: str
+    status: str
+    attempt: int
+    result: Any
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+class Steps:
+    """The steps of one run, written by one attempt at a time."""
+
+    def __init__(self, database: Database, fence: RunFence) -> None:
+        self._database = database
+        self._fence = fence
+
+    async def list(self) -> list[Step]:
+        """All steps that were begun, in their order."""
+        rows = await self._database.fetch("list_steps", self._fence.thread_id, self._fence.run_id)
+        return [
+            Step(
+                name=row["name"],
+                status=row["status"],
+                attempt=row["attempt"],
+                result=load_json(row["result"]) if row["result"] is not None else None,
+                error=unescape_text(row["error"]) if row["error"] is not None else None,
+                started_at=row["started_at"],
+                finished_at=row["finished_at"],
+            )
+            for row in rows
+        ]
+
+    async def run(
+        self, name: str, work: Callable[[], Awaitable[Any]], *, if_interrupted: Callable[[int], Awaitable[Any]] | None
+    ) -> Any:
+        """Does the work once and keeps its result, which is JSON. A step that an earlier attempt finished is not done
+        again; for one that it began and did not finish, `if_interrupted` is called with that attempt, if given."""
+        row = await self._database.fetch_row(
+            "begin_step", *self._holder(), check_text("the name of a step", name) or _nameless()
+        )
+        if row is not None and row["status"] == "finished":
+            return load_json(row["result"])
+        is_interrupted = row is not None and row["status"] == "started" and row["attempt"] < self._fence.attempt
+        try:
+            if is_interrupted and if_interrupted is not None and row is not None:
+                result = await if_interrupted(row["attempt"])
+            else:
+                result = await work()
+            document = dump_json(result)
+        except StepInterruptedError:
+            raise
+        except Exception as error:
+            await self._end(name, "failed", None, escape_text(f"{type(error).__name__}: {error}"))
+            raise
+        await self._end(name, "finished", document, None)
+        # What later attempts will get: a tuple is a list then, and now.
+        return load_json(document)
+
+    async def _end(self, name: str, status: str, result: str | None, error: str | None) -> None:
+        await self._database.fetch("end_step", *self._holder(), name, status, result, error)
+
+    def _holder(self) -> tuple[Any, str, int]:
+        return self._fence.thread_id, self._fence.run_id, self._fence.attempt
+
+
+def _nameless() -> str:
+    raise InvalidInputError("a step needs a name; it is what makes it run once")

@@ -1,0 +1,16 @@
+"""Engines whose leases outlast any stall, and whose housekeeping waits for the test to ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cognizes.engine import Engine
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[Engine]:
+    async with Engine.open(database_url, run_lease_seconds=600, run_backoff_seconds=0) as opened:
+        await opened.maintenance.close()
+        yield opened
