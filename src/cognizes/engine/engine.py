@@ -22,9 +22,11 @@ from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
+from cognizes.engine.pulse.pulse_meter import PulseMeter
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.pulse.thread_search import ThreadSearch
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import DurableRuns
 from cognizes.engine.settings import Settings
@@ -53,6 +55,8 @@ class Engine:
     memory: Memory
     time_travel: TimeTravel
     debug: StateDebugService
+    threads: ThreadSearch
+    meter: PulseMeter
     maintenance: Maintenance
     listener: PgNotifyListener
     hub: LiveHub
@@ -154,6 +158,8 @@ class Engine:
         self.sessions = Sessions(self.manager, self.messages, self.time_travel)
         self.memory = Memory(self.database, self.manager, self.settings)
         self.debug = StateDebugService(self.database)
+        self.threads = ThreadSearch(self.database)
+        self.meter = PulseMeter()
         self.maintenance = Maintenance(self.database, self.settings)
         listen_url = self.settings.listen_url
         self.listener = PgNotifyListener(
@@ -169,6 +175,7 @@ class Engine:
             settings=self.settings,
         )
         self.runs.write_message = self.streams.write_message
+        self.listener.tap(DEFAULT_CHANNEL, self.meter.heard)
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)
         self.timeline = Timeline(self.database)

@@ -8,15 +8,27 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
-from starlette.responses import RedirectResponse
 
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
+from cognizes.engine.api.connections import CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
 from cognizes.engine.api.limits import BodyLimit, OpenStreams
 from cognizes.engine.api.problems import add_problem_handlers
 from cognizes.engine.api.requests import RequestContext
-from cognizes.engine.api.routes import access, agui, conversations, copilotkit, debug, health, live, runs, sessions
+from cognizes.engine.api.routes import (
+    access,
+    agui,
+    conversations,
+    copilotkit,
+    debug,
+    debug_actions,
+    health,
+    live,
+    page,
+    runs,
+    sessions,
+)
 from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
@@ -66,17 +78,16 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, runs, live, debug, agui, copilotkit, access):
+    for part in (health, sessions, runs, live, debug, debug_actions, agui, copilotkit, access, page):
         app.include_router(part.router)
     for prefix in ("", "/v1"):
         for part in (conversations,):
             app.include_router(part.router, prefix=prefix)
-
-    @app.get("/", include_in_schema=False)
-    async def first_page() -> RedirectResponse:
-        return RedirectResponse("/docs")
+    app.mount("/monitor", page.MonitorFiles(), name="monitor")
+    app.state.connections = OpenConnections()
 
     app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
+    app.add_middleware(CountConnections, counts=app.state.connections)
     app.add_middleware(RequestContext)
     app.add_middleware(Guard)
     app.add_middleware(Cors)

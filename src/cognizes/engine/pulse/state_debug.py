@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -11,10 +12,14 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb
 from cognizes.engine.errors import NotFoundError
-from cognizes.engine.models import JsonObject, is_delete
+from cognizes.engine.models import JsonObject, PastState, is_delete
 from cognizes.engine.pulse.scopes import APP, SESSION, TEMP, USER, parse_state_prefix, split_delta
 from cognizes.engine.pulse.session_store import session_from_row
 from cognizes.engine.pulse.time_travel import TimeTravel
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]+")
+_NEWEST = 2**63 - 1
+_PAGE = 1000
 
 
 @dataclass
@@ -66,33 +71,28 @@ class StateDebugService:
     async def history(self, thread_id: UUID, *, after_version: int = 0, limit: int = 1000) -> list[JsonObject]:
         """Every change of state by this thread, oldest first: when, what, by whom, in which run and event."""
         rows = await self._database.fetch("read_state_history", thread_id, after_version, limit)
-        return [
-            {
-                "time": row["created_at"],
-                "delta": load_json(row["actions"])["state_delta"],
-                "event_id": row["id"],
-                "sequence_num": row["sequence_num"],
-                "version": row["version"],
-                "author": row["author"],
-                "run_id": row["run_id"],
-            }
-            for row in rows
-        ]
+        return [_change(row) for row in rows]
 
     async def key_history(self, thread_id: UUID, key: str, *, limit: int = 1000) -> list[JsonObject]:
-        """Every write to one key, oldest first. A `user:` or `app:` key shows the writes of all threads."""
+        """The newest writes to one key, oldest first. A `user:` or `app:` key shows the writes of all threads."""
         scope, bare_key = parse_state_prefix(key)
         if scope in (USER, APP):
             return await self._wider_key_history(thread_id, scope, bare_key, limit)
-        return [
-            {
-                **item,
-                "value": None if is_delete(item["delta"][key]) else item["delta"][key],
-                "deleted": is_delete(item["delta"][key]),
-            }
-            for item in await self.history(thread_id, limit=limit)
-            if key in item["delta"]
-        ]
+        found: list[JsonObject] = []
+        # A plain key is looked for in the text by PostgreSQL; one that JSON may spell in several ways, here.
+        needle = f'"{key}"' if _PLAIN_KEY.fullmatch(key) else None
+        before = _NEWEST
+        while len(found) < limit:
+            rows = await self._database.fetch("read_key_writes", thread_id, before, needle, _PAGE)
+            for row in rows:
+                item = _change(row)
+                if key in item["delta"]:
+                    value = item["delta"][key]
+                    found.append({**item, "value": None if is_delete(value) else value, "deleted": is_delete(value)})
+            if len(rows) < _PAGE:
+                break
+            before = rows[-1]["version"]
+        return found[:limit][::-1]
 
     async def _wider_key_history(self, thread_id: UUID, scope: str, key: str, limit: int) -> list[JsonObject]:
         row = await self._database.fetch_row("read_thread", thread_id)
@@ -120,12 +120,52 @@ class StateDebugService:
 
     async def diff(self, thread_id: UUID, from_version: int, to_version: int) -> StateDiff:
         """What changed from one version to another."""
-        before = (await self._time_travel.at(thread_id, version=from_version)).state
-        after = (await self._time_travel.at(thread_id, version=to_version)).state
-        return StateDiff(
-            added={key: value for key, value in after.items() if key not in before},
-            changed={
-                key: (before[key], value) for key, value in after.items() if key in before and before[key] != value
-            },
-            removed={key: value for key, value in before.items() if key not in after},
+        before = await self._time_travel.at(thread_id, version=from_version)
+        after = await self._time_travel.at(thread_id, version=to_version)
+        return _difference(before.state, after.state)
+
+    async def diff_event(self, thread_id: UUID, sequence: int) -> StateDiff:
+        """What one event changed. Of wider scopes, only what this event wrote and not what others did meanwhile."""
+        after = (await self._time_travel.at(thread_id, sequence=sequence)).state
+        before = (await self._time_travel.at(thread_id, sequence=max(sequence - 1, 0))).state
+        written = await self._written_by(thread_id, sequence)
+        return _difference(
+            {key: value for key, value in before.items() if key in written},
+            {key: value for key, value in after.items() if key in written},
         )
+
+    async def state_at(self, thread_id: UUID, sequence: int | None = None) -> PastState:
+        """The effective state after an event, or now."""
+        if sequence is not None:
+            return await self._time_travel.at(thread_id, sequence=sequence)
+        row = await self._database.fetch_row("read_thread", thread_id)
+        if row is None:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        session = session_from_row(row)
+        return PastState(state=session.state, version=session.version, sequence_num=session.last_sequence)
+
+    async def _written_by(self, thread_id: UUID, sequence: int) -> JsonObject:
+        rows = await self._database.fetch("read_events", thread_id, sequence - 1, 1)
+        actions = load_json(rows[0]["actions"]) if rows and rows[0]["sequence_num"] == sequence else {}
+        delta = actions.get("state_delta")
+        return delta if isinstance(delta, dict) else {}
+
+
+def _change(row: asyncpg.Record) -> JsonObject:
+    return {
+        "time": row["created_at"],
+        "delta": load_json(row["actions"])["state_delta"],
+        "event_id": row["id"],
+        "sequence_num": row["sequence_num"],
+        "version": row["version"],
+        "author": row["author"],
+        "run_id": row["run_id"],
+    }
+
+
+def _difference(before: JsonObject, after: JsonObject) -> StateDiff:
+    return StateDiff(
+        added={key: value for key, value in after.items() if key not in before},
+        changed={key: (before[key], value) for key, value in after.items() if key in before and before[key] != value},
+        removed={key: value for key, value in before.items() if key not in after},
+    )

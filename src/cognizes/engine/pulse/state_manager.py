@@ -89,6 +89,7 @@ class StateManager:
         self._thread_turns = Turns()
         self._newest: dict[UUID, Session] = {}
         self.conflicts = 0
+        self.retries = 0
 
     async def close(self) -> None:
         """Refuses new appends and sessions, and waits until every one under way is answered.
@@ -270,6 +271,7 @@ class StateManager:
             except ConcurrencyConflictError:
                 if attempt == max_retries - 1:
                     raise
+            self.retries += 1
             await asyncio.sleep(random.uniform(0, 0.002 * min(2**attempt, 64)))  # noqa: S311 - jitter
             await self.refresh(session)
 

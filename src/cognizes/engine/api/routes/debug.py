@@ -1,41 +1,297 @@
-"""Looking into state: grouped, with history, key by key, and between versions."""
+"""The debug API behind the monitor, for other tools too: find threads, look into state and events, export.
+
+Large values are cut (`{"$cut": …}`) where a screen full of them is asked for, and whole where one is asked for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
-from fastapi import APIRouter, Query
-from starlette.responses import Response
+import asyncpg
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
-from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, ThreadId
+from cognizes.engine.agui.translator import Translator
+from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, OptionalSequence, Sequence, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.models import JsonObject
+from cognizes.engine.api.views import event_view, session_view
+from cognizes.engine.database.documents import dump_json, load_json, unescape_text
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.event_bridge import frames_of
+from cognizes.engine.pulse.preview import CUT, Preview, preview
+from cognizes.engine.pulse.scopes import parse_state_prefix
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
+from cognizes.engine.pulse.thread_search import ThreadStatus, ThreadSummary
 
-router = APIRouter(prefix="/api/debug/threads/{thread_id}", tags=["debug"], responses=PROBLEMS)
+router = APIRouter(prefix="/api/debug", tags=["debug"], responses=PROBLEMS)
 
 Version = Annotated[int, Query(ge=1, le=LARGEST)]
+EventNumber = Annotated[int, Path(ge=1, le=LARGEST)]
+
+_LARGE_EVENT = 512 * 1024
+_PAGE = 500
+_KEYS_OF_A_SCOPE = 2000
 
 
-def _plain(item: JsonObject) -> JsonObject:
-    return {**item, "time": item["time"].isoformat()}
+# Threads
 
 
-@router.get("/state", summary="State by scope, with its history")
+@router.get("/threads", summary="Find threads across apps and users, newest activity first")
+async def find_threads(
+    engine: CurrentEngine,
+    q: str | None = None,
+    app_name: str | None = None,
+    user_id: str | None = None,
+    status: ThreadStatus | None = None,
+    ids: Annotated[str | None, Query(description="Thread ids, separated by commas: only these.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: str | None = None,
+) -> Response:
+    """`q` is looked for in titles, session ids, users and apps. `next_cursor` is null on the last page."""
+    if ids is not None:
+        found = await engine.threads.read([thread_uuid(one) for one in ids.split(",")[:500] if one])
+        return DocumentResponse({"threads": [_summary_view(item) for item in found], "next_cursor": None})
+    page = await engine.threads.find(
+        text=q, app_name=app_name, user_id=user_id, status=status, limit=limit, cursor=cursor
+    )
+    return DocumentResponse({"threads": [_summary_view(item) for item in page.items], "next_cursor": page.next_cursor})
+
+
+@router.get("/apps", summary="The names of all apps")
+async def list_apps(engine: CurrentEngine) -> Response:
+    return DocumentResponse({"apps": await engine.threads.apps()})
+
+
+@router.get("/threads/{thread_id}", summary="What a list shows of one thread")
+async def read_summary(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    found = await engine.threads.read([thread_id])
+    if not found:
+        raise NotFoundError(f"there is no thread {thread_id}")
+    return DocumentResponse(_summary_view(found[0]))
+
+
+# Events
+
+
+@router.get("/threads/{thread_id}/events", summary="Events with large values cut, oldest first")
+async def preview_events(
+    thread_id: ThreadId, engine: CurrentEngine, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
+) -> Response:
+    """An event has `cut: true` when some of it was left out; `/events/{sequence_num}` has it whole."""
+    rows = await engine.database.fetch("read_event_previews", thread_id, after, limit, _LARGE_EVENT)
+    head = await engine.database.fetch_row("read_thread_head", thread_id)
+    if head is None:
+        raise NotFoundError(f"there is no thread {thread_id}")
+    return DocumentResponse({"events": [_preview_view(row) for row in rows], "last_sequence": head["last_sequence"]})
+
+
+@router.get("/threads/{thread_id}/events/{sequence_num}", summary="One event, whole, with its AG-UI frames")
+async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
+    """`frames` are those of the monitor's profile, `agui` those a strict AG-UI client would see of this event alone."""
+    event = await _event(engine, thread_id, sequence_num)
+    before = await engine.time_travel.at(thread_id, sequence=sequence_num - 1)
+    translator = Translator(
+        thread_id=event.thread_id, run_id=event.run_id or "", state=before.state, root_agent=None, with_user=True
+    )
+    strict = translator.translate(event)
+    return DocumentResponse(
+        {
+            "event": event_view(event),
+            "frames": [
+                {"type": frame.type, "runId": frame.run_id, "timestamp": frame.timestamp, **frame.data}
+                for frame in frames_of(event)
+            ],
+            "agui": [frame.model_dump(mode="json", by_alias=True, exclude_none=True) for frame in strict],
+        }
+    )
+
+
+@router.get("/threads/{thread_id}/events/{sequence_num}/diff", summary="What one event changed in the state")
+async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
+    return DocumentResponse(_diff_view(await engine.debug.diff_event(thread_id, sequence_num)))
+
+
+# State
+
+
+@router.get("/threads/{thread_id}/state", summary="State by scope, with its history")
 async def debug_state(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1000) -> Response:
     await engine.manager.sessions.get_thread(thread_id)
     info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit))
     return DocumentResponse({**info, "state_history": [_plain(item) for item in info["state_history"]]})
 
 
-@router.get("/keys", summary="Every write to one key: who, when, in which run")
+@router.get("/threads/{thread_id}/scopes", summary="State by scope, now or after an event, with large values cut")
+async def read_scopes(thread_id: ThreadId, engine: CurrentEngine, sequence: OptionalSequence = None) -> Response:
+    """Time travel: `sequence=0` is the state the thread was created with. `/value` has one key whole."""
+    past = await engine.debug.state_at(thread_id, sequence)
+    scopes = {name: _cut_scope(values) for name, values in group_by_prefix(past.state).items()}
+    return DocumentResponse({"sequence_num": past.sequence_num, "version": past.version, "scopes": scopes})
+
+
+@router.get("/threads/{thread_id}/value", summary="One key of the state, whole")
+async def read_value(
+    thread_id: ThreadId, engine: CurrentEngine, key: str, sequence: OptionalSequence = None
+) -> Response:
+    """The key has its scope's prefix."""
+    past = await engine.debug.state_at(thread_id, sequence)
+    if key not in past.state:
+        raise NotFoundError(f"there is no key {key!r} in this state")
+    return DocumentResponse({"key": key, "scope": parse_state_prefix(key)[0], "value": past.state[key]})
+
+
+@router.get("/threads/{thread_id}/keys", summary="Every write to one key: who, when, in which run")
 async def key_history(thread_id: ThreadId, engine: CurrentEngine, key: str, limit: Limit = 1000) -> Response:
     await engine.manager.sessions.get_thread(thread_id)
     history = await engine.debug.key_history(thread_id, key, limit=limit)
     return DocumentResponse({"key": key, "history": [_plain(item) for item in history]})
 
 
-@router.get("/diff", summary="What changed between two versions")
+@router.get("/threads/{thread_id}/diff", summary="What changed between two versions")
 async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version, to_version: Version) -> Response:
     return DocumentResponse(asdict(await engine.debug.diff(thread_id, from_version, to_version)))
+
+
+# Export
+
+
+@router.get("/threads/{thread_id}/export", summary="A whole thread as JSON or NDJSON", response_class=Response)
+async def export_thread(
+    thread_id: ThreadId,
+    engine: CurrentEngine,
+    file_format: Annotated[Literal["json", "ndjson"], Query(alias="format")] = "json",
+) -> Response:
+    """Streamed, page by page. NDJSON has the session first, then an event a line."""
+    session = await engine.manager.sessions.get_thread(thread_id)
+    parts = _json_parts(engine, thread_id, session_view(session))
+    if file_format == "ndjson":
+        parts = _ndjson_parts(engine, thread_id, session_view(session))
+    media_type = "application/json" if file_format == "json" else "application/x-ndjson"
+    disposition = f'attachment; filename="thread-{thread_id}.{file_format}"'
+    return StreamingResponse(parts, media_type=media_type, headers={"Content-Disposition": disposition})
+
+
+async def _json_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
+    yield '{"session":' + dump_json(session) + ',"events":['
+    comma = ""
+    async for event in _all_events(engine, thread_id):
+        yield comma + dump_json(event_view(event))
+        comma = ",\n"
+    yield "]}\n"
+
+
+async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
+    yield dump_json({"session": session}) + "\n"
+    async for event in _all_events(engine, thread_id):
+        yield dump_json({"event": event_view(event)}) + "\n"
+
+
+async def _all_events(engine: Engine, thread_id: UUID) -> AsyncIterator[Event]:
+    last = 0
+    while events := await engine.manager.events.read(thread_id, after=last, limit=_PAGE):
+        for event in events:
+            last = event.sequence_num or last
+            yield event
+
+
+# Pulse
+
+
+@router.get("/pulse", summary="How the engine is doing, in figures of this process")
+async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
+    """Counters are since the process started; `events_per_second` has the last minute, oldest first."""
+    pool = engine.database.pool
+    connections = request.app.state.connections
+    return DocumentResponse(
+        {
+            "now": datetime.now(UTC).isoformat(),
+            "events": engine.meter.events,
+            "events_per_second": engine.meter.per_second(),
+            "notify_latency_ms": asdict(engine.meter.latency()),
+            "listener": {"running": engine.listener.is_running, "reconnections": engine.listener.reconnections},
+            "gaps_healed": engine.hub.healed,
+            "conflicts": engine.manager.conflicts,
+            "retries": engine.manager.retries,
+            "pool": {
+                "size": pool.get_size(),
+                "in_use": pool.get_size() - pool.get_idle_size(),
+                "max": pool.get_max_size(),
+            },
+            "clients": {"streams": connections.streams, "websockets": connections.websockets},
+        }
+    )
+
+
+# Views
+
+
+def _summary_view(summary: ThreadSummary) -> JsonObject:
+    view = asdict(summary)
+    return {**view, "created_at": summary.created_at.isoformat(), "updated_at": summary.updated_at.isoformat()}
+
+
+def _preview_view(row: asyncpg.Record) -> JsonObject:
+    cutting = Preview()
+    content: Any
+    if row["content"] is None:
+        cutting.has_cut = True
+        text = unescape_text(row["text"]) if row["text"] is not None else None
+        content = {CUT: "object", "length": row["content_bytes"]} | (
+            {"preview": text, "role": row["role"]} if text else {}
+        )
+    else:
+        content = cutting.of(load_json(row["content"]))
+    if row["actions"] is None:
+        cutting.has_cut = True
+        actions: Any = {CUT: "object", "length": row["actions_bytes"]}
+    else:
+        actions = cutting.of(load_json(row["actions"]))
+    return {
+        "sequence_num": row["sequence_num"],
+        "id": row["id"],
+        "run_id": row["run_id"],
+        "invocation_id": row["invocation_id"],
+        "author": row["author"],
+        "event_type": row["event_type"],
+        "content": content,
+        "actions": actions,
+        "version": row["version"],
+        "created_at": row["created_at"].isoformat(),
+        "cut": cutting.has_cut,
+    }
+
+
+def _cut_scope(values: JsonObject) -> JsonObject:
+    shown = {key: preview(value, budget=6000) for key, value in list(values.items())[:_KEYS_OF_A_SCOPE]}
+    return shown if len(shown) == len(values) else {**shown, CUT: "object", "length": len(values)}
+
+
+def _diff_view(difference: StateDiff) -> JsonObject:
+    return {
+        "added": {key: preview(value, budget=6000) for key, value in difference.added.items()},
+        "changed": {
+            key: [preview(value, budget=6000) for value in values] for key, values in difference.changed.items()
+        },
+        "removed": {key: preview(value, budget=6000) for key, value in difference.removed.items()},
+    }
+
+
+def _plain(item: JsonObject) -> JsonObject:
+    """A write as JSON; the other keys of its delta are another question."""
+    return {**item, "time": item["time"].isoformat()}
+
+
+async def _event(engine: Engine, thread_id: UUID, sequence_num: int) -> Event:
+    found = await engine.manager.events.read(thread_id, after=sequence_num - 1, limit=1)
+    if not found or found[0].sequence_num != sequence_num:
+        raise NotFoundError(f"there is no event {sequence_num} in thread {thread_id}")
+    return found[0]

@@ -1,0 +1,104 @@
+"""What a person does to a run from the monitor. Each is written into the thread first, by the author `monitor`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ag_ui.core import ResumeEntry, RunAgentInput
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from cognizes.engine.agui.history import read_history
+from cognizes.engine.api.agents import CurrentHost, Served
+from cognizes.engine.api.dependencies import CurrentEngine, ThreadId
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.views import Body, RunView, run_view
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError
+from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
+
+router = APIRouter(prefix="/api/debug/threads/{thread_id}", tags=["debug"], responses=PROBLEMS)
+
+AUTHOR = "monitor"
+ACTION = "monitor_action"
+_ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+class Answers(Body):
+    """Open questions by their id, and whether each is approved. All that are open must be answered at once."""
+
+    answers: dict[str, bool] = Field(min_length=1)
+
+
+@router.post("/runs/{run_id}/cancel", response_model=RunView, summary="Cancel a run, audited")
+async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served) -> Response:
+    """A hosted agent is stopped; any other run is marked as cancelled."""
+    run = await engine.runs.get(thread_id, run_id)
+    if run.status in _ENDED:
+        raise ConflictError(f"run {run_id} has ended already: {run.status}")
+    await _audit(engine, thread_id, run_id, {"action": "cancel"})
+    if not await _cancel_hosted(engine, agents, thread_id, run_id):
+        await engine.runs.cancel(thread_id, run_id)
+    return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
+
+
+@router.get("/questions", summary="What people are asked for in a thread")
+async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    """The interrupts of its hosted agent that nobody has answered yet."""
+    await engine.manager.sessions.get_thread(thread_id)
+    history = await read_history(engine.manager.events, thread_id)
+    questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
+    return DocumentResponse({"questions": questions})
+
+
+@router.post("/answers", status_code=202, summary="Approve or deny what an agent asked for, audited")
+async def answer_questions(thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost) -> Response:
+    """Starts the run that goes on with the answers, and does not wait for its end."""
+    session = await engine.manager.sessions.get_thread(thread_id)
+    history = await read_history(engine.manager.events, thread_id)
+    open_ids = {interrupt.id for interrupt in history.interrupts}
+    if open_ids != body.answers.keys():
+        raise ConflictError(f"the open questions are {sorted(open_ids) or 'none'}; answer exactly these")
+    for interrupt_id, approved in body.answers.items():
+        content: JsonObject = {"action": "approve" if approved else "deny", "interrupt_id": interrupt_id}
+        await _audit(engine, thread_id, None, content)
+    run_input = RunAgentInput(
+        thread_id=session.id,
+        run_id=str(new_id()),
+        state={},
+        messages=[],
+        tools=[],
+        context=[],
+        forwarded_props={},
+        resume=[
+            ResumeEntry(interrupt_id=one, status="resolved", payload={"confirmed": approved})
+            for one, approved in body.answers.items()
+        ],
+    )
+    run = await host.run(session.app_name, session.user_id, run_input)
+    return DocumentResponse({"run_id": run.run_id}, status_code=202)
+
+
+async def _cancel_hosted(engine: Engine, agents: Any, thread_id: UUID, run_id: str) -> bool:
+    host = await agents.find_host()
+    session = await engine.manager.sessions.get_thread(thread_id)
+    if host is None or session.app_name not in host.descriptions:
+        return False
+    cancelled: bool = await host.cancel(session.app_name, session.user_id, session.id, run_id=run_id)
+    return cancelled
+
+
+async def _audit(engine: Engine, thread_id: UUID, run_id: str | None, content: JsonObject) -> None:
+    event = Event(
+        id="",
+        thread_id=str(thread_id),
+        invocation_id="",
+        author=AUTHOR,
+        event_type=ACTION,
+        content=content,
+        run_id=run_id,
+    )
+    await engine.manager.append_to_thread(thread_id, event)

@@ -1,0 +1,66 @@
+-- find_threads: Newest activity first, over all apps. There is no index on `updated_at`, because every append would pay
+-- for it: without an app the table is scanned, narrow columns only (0.2 s for a million threads).
+SELECT t.id, t.updated_at
+  FROM {schema}.threads t
+ WHERE ($1::text IS NULL OR t.app_name = $1) AND ($2::text IS NULL OR t.user_id = $2)
+   AND ($3::text IS NULL OR t.title ILIKE $3 OR t.session_id ILIKE $3 OR t.user_id ILIKE $3 OR t.app_name ILIKE $3)
+   AND ($4::timestamptz IS NULL OR (t.updated_at, t.id) < ($4, $5::uuid))
+   AND (NOT $7::boolean OR t.id NOT IN (SELECT r.thread_id FROM {schema}.runs r
+                                         WHERE r.status IN ('pending', 'running', 'waiting')))
+ ORDER BY t.updated_at DESC, t.id DESC
+ LIMIT $6;
+
+-- find_threads_by_run: The same for threads that have a run in a status: from the runs' index, not from all threads.
+SELECT t.id, t.updated_at
+  FROM {schema}.threads t
+ WHERE t.id IN (SELECT r.thread_id FROM {schema}.runs r WHERE r.status = $7)
+   AND ($1::text IS NULL OR t.app_name = $1) AND ($2::text IS NULL OR t.user_id = $2)
+   AND ($3::text IS NULL OR t.title ILIKE $3 OR t.session_id ILIKE $3 OR t.user_id ILIKE $3 OR t.app_name ILIKE $3)
+   AND ($4::timestamptz IS NULL OR (t.updated_at, t.id) < ($4, $5::uuid))
+   AND ($7 <> 'failed' OR 'failed' = (SELECT newest.status FROM {schema}.runs newest WHERE newest.thread_id = t.id
+                                       ORDER BY newest.created_at DESC LIMIT 1))
+ ORDER BY t.updated_at DESC, t.id DESC
+ LIMIT $6;
+
+-- read_thread_summaries: What a list shows of each of these threads.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.version, t.last_sequence, t.created_at, t.updated_at,
+       run.id AS run_id, run.status AS run_status, left(said.content, 200) AS last_message, said.role AS last_role
+  FROM {schema}.threads t
+  LEFT JOIN LATERAL (
+        SELECT r.id, r.status FROM {schema}.runs r WHERE r.thread_id = t.id
+         ORDER BY r.status IN ('pending', 'running', 'waiting') DESC, r.created_at DESC LIMIT 1) run ON true
+  LEFT JOIN LATERAL (
+        SELECT m.content, m.role FROM {schema}.messages m WHERE m.thread_id = t.id AND m.role <> 'tool'
+         ORDER BY m.sequence_num DESC LIMIT 1) said ON true
+ WHERE t.id = ANY ($1)
+ ORDER BY t.updated_at DESC, t.id DESC;
+
+-- list_apps: The names of all apps; each is one step down the index.
+WITH RECURSIVE app AS (
+    (SELECT app_name FROM {schema}.threads ORDER BY app_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.app_name FROM {schema}.threads t WHERE t.app_name > app.app_name ORDER BY t.app_name LIMIT 1)
+      FROM app WHERE app.app_name IS NOT NULL
+)
+SELECT app_name FROM app WHERE app_name IS NOT NULL LIMIT 500;
+
+-- read_event_previews: Events in their order, without the content of the very large ones.
+SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e.event_type, e.version, e.created_at,
+       size.content AS content_bytes, size.actions AS actions_bytes,
+       CASE WHEN size.content <= $4 THEN e.content::text END AS content,
+       CASE WHEN size.actions <= $4 THEN e.actions::text END AS actions,
+       CASE WHEN size.content > $4 THEN left(m.content, 1000) END AS text, m.role
+  FROM {schema}.events e
+ CROSS JOIN LATERAL (SELECT octet_length(e.content::text) AS content, octet_length(e.actions::text) AS actions) size
+  LEFT JOIN {schema}.messages m ON m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num
+ WHERE e.thread_id = $1 AND e.sequence_num > $2
+ ORDER BY e.sequence_num
+ LIMIT $3;
+
+-- read_key_writes: Changes of state whose text names a key, newest first, before a version. A null key names all.
+SELECT sequence_num, id, author, run_id, version, created_at, actions::text AS actions
+  FROM {schema}.events
+ WHERE thread_id = $1 AND changes_state AND version < $2
+   AND ($3::text IS NULL OR strpos(actions::text, $3) > 0)
+ ORDER BY version DESC
+ LIMIT $4;
