@@ -1,0 +1,536 @@
+// The Monitor: puts its parts together and follows the address.
+
+import { readText } from "./agui_stream.js";
+import { authorization, get, onSignInNeeded, post, request, savedKey, saveKey, thread, ticketed, url } from "./api.js";
+import { BranchPanel } from "./branch_panel.js";
+import { Chat } from "./chat.js";
+import { h, icon, replace } from "./dom.js";
+import { EventCache } from "./event_cache.js";
+import { EventPanel } from "./event_panel.js";
+import { number, shortId } from "./format.js";
+import { follow } from "./live.js";
+import { MemoryPanel } from "./memory_panel.js";
+import { PulseStrip } from "./pulse_strip.js";
+import { go, parse } from "./router.js";
+import { RunPanel } from "./run_panel.js";
+import { SignalPullClient } from "./signal_pull.js";
+import { StatePanel } from "./state_panel.js";
+import { ThreadList } from "./thread_list.js";
+import { TimeTravel } from "./time_travel.js";
+import { Timeline } from "./timeline.js";
+import { welcome } from "./welcome.js";
+
+const byId = (id) => document.getElementById(id);
+const TABS = ["state", "event", "run", "memory", "branches"];
+const SHOWN = ["all", "messages", "tools", "state", "runs"];
+
+class Monitor {
+  constructor() {
+    this._place = { threadId: null };
+    this._agents = [];
+    this._decisions = new Map();
+    this._pulse = new PulseStrip(byId("pulse-strip"), byId("pulse-panel"));
+    this._list = new ThreadList(byId("thread-list"), { open: (threadId) => go({ threadId }), create: () => this._newConversation() });
+    this._timeline = new Timeline(byId("timeline"), {
+      select: (sequence, key) => this._select(sequence, key),
+      openRun: (id) => this._openRun(id),
+      answer: (id, approved) => this._answer(id, approved),
+      moved: (atEnd) => atEnd && this._showPaused(),
+    });
+    this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at) });
+    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), started: (response) => this._readStream(response) });
+    this._buildTabs();
+    this._buildTheme();
+    this._buildSignIn();
+    addEventListener("hashchange", () => this._arrive());
+    addEventListener("keydown", (event) => this._onKey(event));
+    byId("new-events").addEventListener("click", () => this._pause(false));
+  }
+
+  async start() {
+    this._list.load();
+    follow("*", {
+      onItem: (payload) => {
+        if (payload.created_at) this._pulse.heard(payload.created_at);
+        if (/^[0-9a-f-]{36}$/.test(payload.thread_id ?? "")) this._list.pulse(payload.thread_id);
+      },
+      onOpen: (again) => again && this._list.load(),
+    });
+    this._arrive();
+    try {
+      this._agents = (await get("agui")).agents;
+    } catch {
+      this._agents = [];
+    }
+    this._list.showNew(this._agents.length > 0);
+    if (this._summary) this._openChat();
+    else this._arrive();
+  }
+
+  // Where we are
+
+  _arrive() {
+    const place = parse(location.hash);
+    const before = this._place;
+    this._place = place;
+    this._pulse.close();
+    if (place.threadId !== before.threadId || !this._arrived) {
+      this._arrived = true;
+      if (place.threadId) this._openThread(place);
+      else this._leave();
+    } else if (place.threadId) this._apply(place, before);
+  }
+
+  _goTo(change, { quietly = true } = {}) {
+    const before = this._place;
+    this._place = { ...before, ...change };
+    go(this._place, { quietly });
+    if (quietly) this._apply(this._place, before);
+  }
+
+  async _apply(place, before) {
+    if (place.version !== before.version && place.version !== null) {
+      const at = await this._sequenceOf(place.version);
+      if (at !== null) this._travelTo(at);
+    } else if (place.at !== before.at) this._travelTo(place.at);
+    if (place.event !== before.event && place.event !== null) this._showEvent(place.event);
+    if (place.run !== before.run && place.run !== null) this._runs.choose(place.run);
+    if (place.key !== before.key) this._state.showKey(place.key);
+    const tab = place.tab ?? (place.key ? "state" : place.event !== null ? "event" : place.run ? "run" : null);
+    if (tab) this._showTab(tab);
+  }
+
+  // A thread
+
+  _leave() {
+    this._close?.();
+    this._close = null;
+    this._summary = this._cache = null;
+    byId("columns").dataset.view = "list";
+    byId("columns").classList.add("is-home");
+    this._list.select(null);
+    this._chat.open(null);
+    byId("travel").hidden = true;
+    replace(byId("thread-head"));
+    this._timeline.reset();
+    replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: () => this._newConversation() }));
+    document.title = "Cognizes Monitor";
+  }
+
+  async _openThread(place) {
+    this._close?.();
+    this._close = null;
+    this._summary = null;
+    this._paused = false;
+    this._waitingEvents = [];
+    byId("columns").classList.remove("is-home");
+    byId("columns").dataset.view = "thread";
+    this._list.select(place.threadId);
+    performance.mark("thread-asked");
+    let summary;
+    try {
+      summary = await get(thread(place.threadId));
+    } catch (error) {
+      if (this._place.threadId !== place.threadId) return;
+      this._leave();
+      this._notify(error.message);
+      return;
+    }
+    if (this._place.threadId !== place.threadId) return;
+    this._summary = summary;
+    const cache = (this._cache = new EventCache(summary.thread_id, summary.last_sequence));
+    for (const panel of [this._state, this._runs, this._memory, this._branches]) panel.open(summary.thread_id, summary);
+    this._event.clear();
+    this._drawHead();
+    this._openChat();
+    byId("travel").hidden = false;
+    this._travel.set(null);
+    this._travel.setLast(cache.last);
+    this._follow(cache);
+    const at = place.version !== null ? await this._sequenceOf(place.version) : place.at;
+    const stateReady = this._state.load(at);
+    const runsReady = this._runs.load().catch(() => []);
+    await this._timeline.open(cache, { target: place.event ?? at });
+    if (this._cache !== cache) return;
+    performance.mark("thread-shown");
+    performance.measure("thread-open", "thread-asked", "thread-shown");
+    const [, runs] = await Promise.all([stateReady, runsReady]);
+    if (this._cache !== cache) return;
+    this._timeline.setRuns(runs);
+    this._afterRuns(runs);
+    this._apply({ ...place, at, version: null }, { at: null, version: null, event: null, run: null, key: null, tab: null });
+    if (!place.tab && place.event === null && !place.run && !place.key) this._showTab("state");
+  }
+
+  _follow(cache) {
+    const stop = follow(cache.threadId, {
+      after: () => cache.last,
+      onItem: (payload) => Number.isInteger(payload.sequence_num) && this._catchUp(cache, payload.sequence_num),
+      onOpen: () => this._catchUp(cache, cache.last + 1),
+      onState: (open) => byId("centre").classList.toggle("is-offline", !open),
+    });
+    const client = new SignalPullClient(url("").replace(/\/$/, ""), cache.threadId, { headers: authorization, prepareUrl: ticketed });
+    client.on("content", ({ messageId, text }) => this._cache === cache && !this._paused && this._timeline.stream(messageId, { text, author: this._summary?.app_name }));
+    client.on("completed", ({ messageId }) => this._cache === cache && this._timeline.endStream(messageId));
+    client.on("state", ({ state }) => this._cache === cache && this._showContextState(state));
+    client.on("refresh", ({ reason }) => reason === "start" && this._cache === cache && this._branches.load());
+    client.on("signal", (signal) => this._cache === cache && signal.type === "branch_switched" && this._branches.load());
+    client.start();
+    const aborting = (this._aborting = new AbortController());
+    this._close = () => {
+      stop();
+      client.close();
+      aborting.abort();
+    };
+  }
+
+  async _catchUp(cache, sequence) {
+    let fresh;
+    try {
+      fresh = await cache.catchUp(sequence);
+    } catch {
+      return; // the next pulse asks again
+    }
+    if (!fresh.length || cache !== this._cache) return;
+    if (this._paused) {
+      this._waitingEvents.push(...fresh);
+      this._showPaused();
+    } else this._take(fresh);
+  }
+
+  /** Events that have just happened. */
+  _take(events) {
+    this._timeline.append(events);
+    this._travel.setLast(this._cache.last);
+    this._summary.last_sequence = this._cache.last;
+    if (this._place.at !== null) this._timeline.setPast(this._place.at);
+    if (this._place.at === null && events.some((event) => event.actions?.state_delta || event.actions?.$cut)) {
+      this._soon("state", 60, () => this._state.load(null));
+    }
+    if (events.some((event) => event.event_type.startsWith("run_") || event.event_type === "monitor_action")) {
+      this._soon("runs", 120, async () => {
+        const cache = this._cache;
+        const runs = await this._runs.load().catch(() => null);
+        if (!runs || cache !== this._cache) return;
+        this._timeline.setRuns(runs);
+        this._afterRuns(runs);
+      });
+    }
+    byId("count").textContent = `${number(this._cache.last)} events`;
+    this._branches.load({ soon: events.some((event) => event.event_type.startsWith("branch")) });
+  }
+
+  /** What follows from the runs' statuses: stop button, status, questions, the stream of a run that goes on here. */
+  async _afterRuns(runs) {
+    const active = runs.find((run) => ["running", "pending", "waiting"].includes(run.status));
+    this._status(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
+    this._chat.setRunning(active?.status === "running");
+    if (active?.status === "running" && this._isHosted() && this._streamed !== active.id) {
+      this._streamed = active.id;
+      this._connect(active.id);
+    }
+    const cache = this._cache;
+    if (!this._isHosted()) return;
+    try {
+      const { questions } = await get(thread(cache.threadId, "/questions"));
+      if (cache !== this._cache) return;
+      this._questions = questions;
+      this._decisions.clear();
+      this._timeline.setOpenQuestions(active ? [] : questions.map((question) => question.id));
+      this._runs.setQuestions(active ? [] : questions);
+    } catch {
+      // Asked again with the next event of a run.
+    }
+  }
+
+  // Streaming
+
+  async _connect() {
+    const summary = this._summary;
+    try {
+      const response = await request(`agui/${encodeURIComponent(summary.app_name)}/connect`, {
+        method: "POST", signal: this._aborting.signal, headers: { "X-User-ID": summary.user_id }, json: { threadId: summary.session_id },
+      });
+      await this._readStream(response);
+    } catch {
+      // What is said arrives as stored events all the same.
+    }
+  }
+
+  async _readStream(response) {
+    const cache = this._cache;
+    const author = this._summary?.app_name;
+    try {
+      await readText(response, (messageId, text) => cache === this._cache && !this._paused && this._timeline.stream(messageId, { text, author }));
+    } catch {
+      // The same.
+    }
+  }
+
+  // Head
+
+  _drawHead() {
+    const one = this._summary;
+    document.title = `${one.title || shortId(one.session_id)} · Cognizes Monitor`;
+    this._pauseButton = h("button.icon-button", { type: "button", id: "pause", "aria-pressed": "false", "aria-label": "Pause the tail", title: "Pause the tail", onclick: () => this._pause(!this._paused) }, icon("pause"));
+    const kinds = h("select.kinds", { id: "show-kinds", "aria-label": "Show", onchange: (event) => (byId("timeline").dataset.show = event.target.value) }, SHOWN.map((name) => h("option", { value: name }, name === "all" ? "Everything" : name[0].toUpperCase() + name.slice(1))));
+    byId("timeline").dataset.show = "all";
+    const exports = (format) => h("button", { type: "button", id: `export-${format}`, onclick: () => this._export(format) }, format.toUpperCase());
+    replace(
+      byId("thread-head"),
+      h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the threads", onclick: () => (byId("columns").dataset.view = "list") }, icon("back")),
+      h(
+        "div.head-title", {},
+        h("h1", {}, one.title || one.last_message || "Thread"),
+        h("div.head-sub", {}, h("span.pill", { id: "status" }, one.status), h("span.tag", {}, one.app_name), h("span.tag", {}, icon("person"), one.user_id), h("code", { title: one.thread_id }, shortId(one.session_id)), h("span.muted", { id: "count" }, `${number(one.last_sequence)} events`)),
+      ),
+      h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", {}, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
+    );
+    this._status(one.status);
+  }
+
+  _status(status) {
+    const pill = byId("status");
+    if (!pill) return;
+    pill.dataset.status = status;
+    pill.textContent = status;
+  }
+
+  _showContextState(state) {
+    const pill = byId("status");
+    if (pill) pill.title = `Context: ${state}`;
+  }
+
+  async _export(format) {
+    try {
+      const response = await request(thread(this._summary.thread_id, "/export"), { query: { format } });
+      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: `thread-${this._summary.thread_id}.${format}` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    } catch (error) {
+      this._notify(error.message);
+    }
+  }
+
+  _pause(paused) {
+    this._paused = paused;
+    this._pauseButton?.setAttribute("aria-pressed", String(paused));
+    if (this._pauseButton) replace(this._pauseButton, icon(paused ? "play" : "pause"));
+    if (!paused) {
+      const waiting = this._waitingEvents.splice(0);
+      if (waiting.length) this._take(waiting);
+      this._timeline.toEnd();
+    }
+    this._showPaused();
+  }
+
+  _showPaused() {
+    const box = byId("new-events");
+    box.hidden = !this._paused;
+    if (this._paused) replace(box, h("button.primary", { type: "button" }, icon("play"), this._waitingEvents.length ? `${number(this._waitingEvents.length)} new events: resume` : "Paused: resume"));
+  }
+
+  // Choosing and travelling
+
+  _select(sequence, key) {
+    this._goTo({ event: sequence, tab: null, key: null, run: null });
+    this._showEvent(sequence, key);
+    this._showTab("event");
+    if (matchMedia("(max-width: 900px)").matches) byId("columns").dataset.view = "inspector";
+  }
+
+  async _showEvent(sequence, key) {
+    if (!this._cache) return;
+    this._timeline.mark(sequence);
+    if (!byId("timeline").querySelector(`[data-seq="${sequence}"]`)) await this._timeline.reveal(sequence);
+    await this._event.show(this._cache.threadId, sequence, key);
+  }
+
+  _openRun(id) {
+    this._goTo({ run: id, event: null, tab: "run", key: null });
+    this._runs.choose(id);
+    this._showTab("run");
+    if (matchMedia("(max-width: 900px)").matches) byId("columns").dataset.view = "inspector";
+  }
+
+  _travelTo(at) {
+    this._travel.set(at);
+    this._timeline.setPast(at);
+    this._state.load(at);
+    if (at !== null && at > 0) this._soon("reveal", 80, () => this._timeline.reveal(at).then(() => this._timeline.setPast(this._travel.at)));
+  }
+
+  async _sequenceOf(version) {
+    try {
+      return (await get(`api/sessions/${this._place.threadId}/state`, { version })).sequence_num;
+    } catch (error) {
+      this._notify(error.message);
+      return null;
+    }
+  }
+
+  // Acting
+
+  async _answer(questionId, approved) {
+    this._decisions.set(questionId, approved);
+    const open = (this._questions ?? []).map((question) => question.id);
+    if (open.some((id) => !this._decisions.has(id))) return this._notify("Answer the other open questions too; they are sent together.");
+    try {
+      await post(thread(this._cache.threadId, "/answers"), { answers: Object.fromEntries(this._decisions) });
+    } catch (error) {
+      this._notify(error.message);
+      this._afterRuns(this._runs.runs);
+    }
+  }
+
+  async _newConversation() {
+    try {
+      const created = await post("api/sessions", { app_name: this._agents[0].name, user_id: "default" });
+      go({ threadId: created.thread_id });
+      this._chat.focus();
+    } catch (error) {
+      this._notify(error.message);
+    }
+  }
+
+  async _fork(sequence) {
+    try {
+      const fork = await post(`api/sessions/${this._cache.threadId}/fork`, { at_sequence: sequence });
+      go({ threadId: fork.thread_id });
+    } catch (error) {
+      this._notify(error.message);
+    }
+  }
+
+  _isHosted() {
+    return this._agents.some((agent) => agent.name === this._summary?.app_name);
+  }
+
+  _openChat() {
+    this._chat.open(this._isHosted() ? this._summary : null);
+    if (this._runs.runs.length) this._afterRuns(this._runs.runs);
+  }
+
+  // The frame around it
+
+  _buildTabs() {
+    const names = { state: "State", event: "Event", run: "Run", memory: "Memory", branches: "Branches" };
+    this._panels = {};
+    const bar = byId("tabs");
+    bar.append(h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the timeline", onclick: () => (byId("columns").dataset.view = "thread") }, icon("back")));
+    for (const name of TABS) {
+      bar.append(h("button.tab", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this._chooseTab(name) }, names[name]));
+      this._panels[name] = h("div.panel", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabindex: "0" });
+      byId("panels").append(this._panels[name]);
+    }
+    bar.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = TABS[(TABS.indexOf(this._tab) + step + TABS.length) % TABS.length];
+      this._chooseTab(next);
+      byId(`tab-${next}`).focus();
+    });
+    const showKey = (key) => {
+      this._goTo({ key, tab: key ? "state" : null, event: null });
+      this._state.showKey(key);
+    };
+    const reveal = (sequence) => {
+      this._goTo({ event: sequence, tab: "state" });
+      this._timeline.reveal(sequence);
+    };
+    this._state = new StatePanel(this._panels.state, { showKey, reveal, openRun: (id) => this._openRun(id) });
+    this._event = new EventPanel(this._panels.event, { travel: (at) => (this._goTo({ at, tab: "state", event: null }), this._showTab("state")), openRun: (id) => this._openRun(id), fork: (sequence) => this._fork(sequence) });
+    this._runs = new RunPanel(this._panels.run, { openRun: (id) => this._openRun(id), answer: (id, approved) => this._answer(id, approved), failed: (error) => this._notify(error.message) });
+    this._memory = new MemoryPanel(this._panels.memory, { failed: (error) => this._notify(error.message) });
+    this._branches = new BranchPanel(this._panels.branches, { failed: (error) => this._notify(error.message), point: () => this._travel.at ?? this._cache?.last ?? 0, fork: (sequence) => this._fork(sequence) });
+    this._showTab("state");
+  }
+
+  _chooseTab(name) {
+    this._goTo({ tab: name });
+    this._showTab(name);
+  }
+
+  _showTab(name) {
+    if (!TABS.includes(name)) return;
+    this._tab = name;
+    for (const one of TABS) {
+      byId(`tab-${one}`).setAttribute("aria-selected", String(one === name));
+      byId(`tab-${one}`).tabIndex = one === name ? 0 : -1;
+      this._panels[one].hidden = one !== name;
+    }
+    if (name === "memory") this._memory.show();
+    if (name === "branches") this._branches.load();
+  }
+
+  _buildTheme() {
+    const button = byId("theme");
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const current = () => localStorage.getItem("cognizes.theme") ?? (dark.matches ? "dark" : "light");
+    const show = () => {
+      document.documentElement.dataset.theme = current();
+      replace(button, icon(current() === "dark" ? "sun" : "moon"));
+    };
+    button.addEventListener("click", () => {
+      localStorage.setItem("cognizes.theme", current() === "dark" ? "light" : "dark");
+      show();
+    });
+    dark.addEventListener("change", show);
+    show();
+  }
+
+  _buildSignIn() {
+    const dialog = byId("sign-in-dialog");
+    const button = byId("sign-in");
+    const input = h("input", { type: "password", id: "api-key", autocomplete: "off", placeholder: "API key", "aria-label": "API key" });
+    const form = h("form.sign-in", { method: "dialog" }, h("h2", {}, "This engine asks for a key"), h("p", {}, "It is kept for this tab only. ", h("code", {}, "cognizes keys create"), " makes one."), input, h("div.buttons", {}, h("button.primary", { type: "submit" }, "Sign in")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      saveKey(input.value.trim());
+      dialog.close();
+      location.reload();
+    });
+    dialog.append(form);
+    replace(button, icon("key"));
+    button.hidden = !savedKey();
+    button.addEventListener("click", () => dialog.showModal());
+    onSignInNeeded(() => {
+      button.hidden = false;
+      if (!dialog.open) dialog.showModal();
+    });
+  }
+
+  _notify(message) {
+    const notice = h("div.notice", {}, icon("warn"), h("span", {}, message), h("button.link", { type: "button", "aria-label": "Dismiss", onclick: () => notice.remove() }, icon("close")));
+    byId("notices").append(notice);
+    setTimeout(() => notice.remove(), 8000);
+  }
+
+  _onKey(event) {
+    const isTyping = event.target.closest("input, textarea, select");
+    if (event.key === "/" && !isTyping) {
+      event.preventDefault();
+      this._list.focusSearch();
+    } else if (event.key === "Escape") {
+      this._pulse.close();
+      if (this._place.at !== null && !isTyping) this._goTo({ at: null, version: null });
+    } else if (event.target === byId("timeline") && ["ArrowDown", "ArrowUp"].includes(event.key) && this._cache) {
+      event.preventDefault();
+      const from = this._place.event ?? this._cache.last + 1;
+      const next = Math.min(this._cache.last, Math.max(1, from + (event.key === "ArrowDown" ? 1 : -1)));
+      this._select(next);
+      this._timeline.reveal(next);
+    }
+  }
+
+  _soon(name, ms, action) {
+    this._timers ??= {};
+    if (this._timers[name]) return;
+    this._timers[name] = setTimeout(() => {
+      this._timers[name] = null;
+      if (this._cache) action();
+    }, ms);
+  }
+}
+
+new Monitor().start();

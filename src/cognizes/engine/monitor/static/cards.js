@@ -1,0 +1,149 @@
+// The pieces of the timeline: bubbles, thoughts, tool cards, state chips, questions.
+
+import { h, icon, replace } from "./dom.js";
+import { between, clock, duration, exact, isSecret, number, summary } from "./format.js";
+import { isCut, text as longText, valueView } from "./value_tree.js";
+
+const FOLDED_TEXT = 1400;
+
+/** A row of the timeline, for one thing that an event says. */
+export function row(event, kind, ...body) {
+  return h(
+    "div.row",
+    { class: `k-${kind}`, "data-seq": event.sequence_num },
+    h("a.gutter", { href: "#", tabindex: "-1", title: `Event ${event.sequence_num}, ${exact(event.created_at)}`, "data-select": event.sequence_num }, h("span.seq", {}, `#${event.sequence_num}`), h("time", {}, clock(event.created_at))),
+    h("div.row-body", {}, ...body),
+  );
+}
+
+/** Something said. `loadWhole` fetches the text when it came cut. */
+export function bubble(part, author, loadWhole) {
+  const holder = h("div.bubble", { class: `from-${part.role}` });
+  if (part.role !== "user") holder.append(h("div.who", {}, author || part.role));
+  if (isCut(part.text)) holder.append(valueView(part.text, { loadWhole }));
+  else if (part.text.length > FOLDED_TEXT) holder.append(longText(part.text, { quote: false }));
+  else holder.append(h("div.said", {}, part.text));
+  if (part.interrupted) holder.append(h("div.note", {}, icon("warn"), "Interrupted: this is how far it came"));
+  return holder;
+}
+
+export function thought(text) {
+  const said = isCut(text) ? text.preview : text;
+  return h("div.thought", {}, icon("thought"), h("span", {}, typeof said === "string" ? said : summary(said, 400)));
+}
+
+/** A tool call; `finish` shows its result. */
+export class ToolCard {
+  constructor(part, event, loadWhole) {
+    this.event = event;
+    this._loadWhole = loadWhole;
+    this._status = h("span.tool-status", {}, h("span.spinner", { "aria-hidden": "true" }), "pending");
+    this._answer = h("span.tool-answer");
+    this._body = h("div.tool-body", { hidden: true }, section("Arguments", part.args, loadWhole));
+    const head = h(
+      "button.tool-head", { type: "button", "aria-expanded": "false" },
+      icon("tool"), h("span.tool-name", {}, part.name),
+      h("span.tool-args", {}, Object.keys(part.args ?? {}).length ? summary(part.args, 80) : ""), this._status,
+    );
+    head.addEventListener("click", (click) => {
+      click.stopPropagation();
+      this._body.hidden = !this._body.hidden;
+      head.setAttribute("aria-expanded", String(!this._body.hidden));
+    });
+    this.element = h("div.tool.is-pending", { "data-call": part.id }, head, this._answer, this._body);
+  }
+
+  finish(part, event) {
+    if (part.waiting) {
+      replace(this._status, "waits for a person");
+      this.element.classList.replace("is-pending", "is-waiting");
+      return;
+    }
+    this.element.classList.remove("is-pending", "is-waiting");
+    this.element.classList.add(part.isError ? "is-error" : "is-done");
+    replace(this._status, part.isError ? icon("warn") : icon("check"), duration(between(this.event.created_at, event.created_at)));
+    replace(this._answer, h("span.arrow", {}, "→ "), summary(part.result, 120));
+    this._body.append(section(part.isError ? "Error" : "Result", part.result, this._loadWhole));
+  }
+}
+
+/** A result whose call is not on the page. */
+export function orphanResult(part, loadWhole) {
+  const body = section("Result", part.result, loadWhole);
+  return h("div.tool", { class: part.isError ? "is-error" : "is-done" }, h("div.tool-head", {}, icon("tool"), h("span.tool-name", {}, part.name ?? "result"), h("span.tool-args", {}, summary(part.result, 100))), body);
+}
+
+function section(label, value, loadWhole) {
+  return h("div.tool-section", {}, h("div.label", {}, label), valueView(value ?? null, { open: 1, loadWhole }));
+}
+
+/** What an event wrote into the state. */
+export function stateChips(delta, onOpen, onHover) {
+  if (delta === null) return h("div.chips", {}, h("button.chip", { type: "button", onclick: onOpen }, "Δ a large change of state"));
+  const entries = Object.entries(delta);
+  const chips = entries.slice(0, 8).map(([key, value]) => {
+    const scope = /^(user|app|temp):/.exec(key)?.[1] ?? "session";
+    const gone = value && typeof value === "object" && value.$delete === true;
+    const shown = gone ? "deleted" : isSecret(key) ? "••••" : summary(value, 28);
+    const chip = h(
+      "button.chip", { type: "button", class: `scope-${scope}${gone ? " is-gone" : ""}`, "data-key": key },
+      h("span.chip-key", {}, key), h("span.chip-value", {}, shown),
+    );
+    chip.addEventListener("click", (event) => (event.stopPropagation(), onOpen(key)));
+    chip.addEventListener("pointerenter", () => onHover(chip, key));
+    chip.addEventListener("pointerleave", () => onHover(null));
+    chip.addEventListener("focus", () => chip.matches(":focus-visible") && onHover(chip, key));
+    chip.addEventListener("blur", () => onHover(null));
+    return chip;
+  });
+  const left = entries.length - chips.length;
+  if (left > 0) chips.push(h("button.chip", { type: "button", onclick: () => onOpen() }, `+${number(left)}`));
+  return h("div.chips", {}, h("span.chips-mark", { title: "State written" }, "Δ"), chips);
+}
+
+/** A question to a person, with buttons while it is open. */
+export class QuestionCard {
+  constructor(part, onAnswer) {
+    this._onAnswer = onAnswer;
+    this._buttons = h("div.buttons");
+    this.element = h(
+      "div.question", { "data-question": part.id },
+      h("div.question-head", {}, icon("person"), h("strong", {}, "Approval asked for "), h("code", {}, part.tool)),
+      part.hint && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
+    );
+    this.id = part.id;
+  }
+
+  setOpen(open) {
+    this.element.classList.toggle("is-open", open);
+    if (!open) {
+      replace(this._buttons, h("span.muted", {}, "Answered"));
+      return;
+    }
+    const choose = (approved) => () => {
+      replace(this._buttons, h("span.muted", {}, approved ? "Approving…" : "Denying…"));
+      this._onAnswer(this.id, approved);
+    };
+    replace(
+      this._buttons,
+      h("button.primary", { type: "button", onclick: choose(true) }, "Approve"),
+      h("button", { type: "button", onclick: choose(false) }, "Deny"),
+    );
+  }
+}
+
+/** A diff: added, changed, removed. */
+export function diffView(diff, { onlyKey } = {}) {
+  const rows = [];
+  const keep = (key) => onlyKey === undefined || onlyKey === key;
+  for (const [key, value] of Object.entries(diff.added)) if (keep(key)) rows.push(diffRow("added", "+", key, [value]));
+  for (const [key, values] of Object.entries(diff.changed)) if (keep(key)) rows.push(diffRow("changed", "~", key, values));
+  for (const [key, value] of Object.entries(diff.removed)) if (keep(key)) rows.push(diffRow("removed", "−", key, [value]));
+  return rows.length ? h("div.diff", {}, rows) : h("p.empty-line", {}, "No change: the state already had these values.");
+}
+
+function diffRow(kind, sign, key, values) {
+  const shown = values.map((value) => h("div.diff-value", {}, valueView(value, { name: key.split(":").at(-1) })));
+  if (shown.length === 2) shown[0].classList.add("is-old");
+  return h("div.diff-row", { class: `is-${kind}` }, h("span.sign", { "aria-label": kind }, sign), h("span.k", {}, key), h("div.diff-values", {}, shown));
+}

@@ -1,0 +1,85 @@
+// A thread's events in pages of fixed numbers: page 0 has 1…100. Pages are fetched once, and the tail grows.
+
+import { get, thread } from "./api.js";
+
+export const PAGE = 100;
+const TAIL = 500;
+
+export class EventCache {
+  constructor(threadId, lastSequence) {
+    this.threadId = threadId;
+    this.last = lastSequence;
+    this._events = new Map();
+    this._pages = new Map();
+    this._catching = null;
+    this._wanted = lastSequence;
+  }
+
+  get pageCount() {
+    return Math.max(1, Math.ceil(this.last / PAGE));
+  }
+
+  pageOf(sequence) {
+    return Math.floor((Math.max(sequence, 1) - 1) / PAGE);
+  }
+
+  find(sequence) {
+    return this._events.get(sequence);
+  }
+
+  /** The events of a page that are there by now, in order. */
+  loaded(page) {
+    const found = [];
+    for (let number = page * PAGE + 1; number <= (page + 1) * PAGE; number++) {
+      const event = this._events.get(number);
+      if (event) found.push(event);
+    }
+    return found;
+  }
+
+  /** A page's events, fetched if need be. */
+  async page(page) {
+    const upTo = Math.min(this.last, (page + 1) * PAGE);
+    if (this._events.has(upTo) && this._events.has(page * PAGE + 1)) {
+      const loaded = this.loaded(page);
+      if (loaded.length === upTo - page * PAGE) return loaded;
+    }
+    if (!this._pages.has(page)) {
+      const fetching = get(thread(this.threadId, "/events"), { after: page * PAGE, limit: PAGE })
+        .then((answer) => this._keep(answer.events))
+        .finally(() => this._pages.delete(page));
+      this._pages.set(page, fetching);
+    }
+    await this._pages.get(page);
+    return this.loaded(page);
+  }
+
+  /** Reads everything up to a sequence number that was heard of; returns what is new, in order. */
+  async catchUp(sequence) {
+    this._wanted = Math.max(this._wanted, sequence);
+    if (this._catching) return [];
+    this._catching = this._catch();
+    try {
+      return await this._catching;
+    } finally {
+      this._catching = null;
+    }
+  }
+
+  async _catch() {
+    const fresh = [];
+    while (this.last < this._wanted) {
+      const answer = await get(thread(this.threadId, "/events"), { after: this.last, limit: TAIL });
+      if (!answer.events.length) break;
+      this._keep(answer.events);
+      fresh.push(...answer.events);
+      this.last = answer.events.at(-1).sequence_num;
+      this._wanted = Math.max(this._wanted, answer.last_sequence);
+    }
+    return fresh;
+  }
+
+  _keep(events) {
+    for (const event of events) this._events.set(event.sequence_num, event);
+  }
+}

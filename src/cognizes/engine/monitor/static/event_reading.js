@@ -1,0 +1,102 @@
+// What a stored event says, whoever wrote it: Google ADK (`content.parts`) or the engine's own calls.
+
+import { isCut } from "./value_tree.js";
+
+const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
+const QUESTION = "adk_request_";
+
+/** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "run" | "state" | "action" | "other", … } */
+export function readEvent(event) {
+  const parts = [...contentParts(event)];
+  const delta = event.actions?.state_delta;
+  if (delta && typeof delta === "object" && Object.keys(delta).length) parts.push({ kind: "state", delta });
+  else if (isCut(event.actions)) parts.push({ kind: "state", delta: null });
+  if (!parts.length) parts.push({ kind: "other" });
+  return parts;
+}
+
+function* contentParts(event) {
+  const { content, event_type: type } = event;
+  if (isCut(content)) {
+    if (content.preview !== undefined) yield { kind: "message", role: content.role ?? "assistant", text: content };
+    else yield { kind: "other" };
+    return;
+  }
+  if (type.startsWith("run_")) {
+    yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, reason: content.wait ?? content.kind };
+  } else if (type === "monitor_action") {
+    yield { kind: "action", text: actionText(content) };
+  } else if (Array.isArray(content.parts)) {
+    yield* adkParts(event, content);
+  } else if (type === "act" || type === "tool_call") {
+    yield { kind: "call", id: String(content.tool_call_id ?? event.id), name: content.tool_name ?? content.name ?? "tool", args: content.tool_input ?? content.args ?? {} };
+  } else if (type === "observe" || type === "tool_result") {
+    yield {
+      kind: "result", id: String(content.tool_call_id ?? event.id), result: content.observation ?? content.output ?? content,
+      isError: content.is_error === true,
+    };
+  } else if (type === "thought") {
+    yield { kind: "thought", text: content.thought ?? content.text ?? "" };
+  } else if (type !== "state_update") {
+    const role = ROLES[type] ?? (type === "message" ? (content.role ?? (event.author === "user" ? "user" : "assistant")) : null);
+    const text = content.text ?? content.content;
+    if (role && (typeof text === "string" || isCut(text))) yield { kind: "message", role, text, interrupted: content.interrupted === true };
+    else yield { kind: "other" };
+  }
+}
+
+function* adkParts(event, content) {
+  const role = event.author === "user" ? "user" : "assistant";
+  const unconfirmed = new Set(Object.keys(event.actions?.requested_tool_confirmations ?? {}));
+  let number = 0;
+  for (const part of content.parts) {
+    const fallback = `${event.id}/${number++}`;
+    if (part === null || typeof part !== "object") continue;
+    if (part.text) yield part.thought ? { kind: "thought", text: part.text } : { kind: "message", role, text: part.text };
+    const call = part.function_call;
+    if (call) {
+      if (String(call.name ?? "").startsWith(QUESTION)) yield question(call, fallback);
+      else yield { kind: "call", id: call.id ?? fallback, name: call.name ?? "tool", args: call.args ?? {} };
+    }
+    const answer = part.function_response;
+    if (!answer) continue;
+    if (String(answer.name ?? "").startsWith(QUESTION)) {
+      yield { kind: "action", text: answer.response?.confirmed ? "Approved" : "Denied" };
+    } else if (unconfirmed.has(answer.id)) {
+      yield { kind: "result", id: answer.id, waiting: true };
+    } else {
+      yield { kind: "result", id: answer.id ?? fallback, name: answer.name, result: answer.response, isError: Boolean(answer.response?.error) };
+    }
+  }
+  if (!content.parts.length && content.adk?.error_message) yield { kind: "error", text: content.adk.error_message };
+}
+
+function question(call, fallback) {
+  const original = call.args?.originalFunctionCall ?? {};
+  return {
+    kind: "question", id: call.id ?? fallback, tool: original.name ?? call.name, args: original.args ?? {},
+    hint: call.args?.toolConfirmation?.hint,
+  };
+}
+
+function actionText(content) {
+  const words = { cancel: "Cancelled the run", approve: "Approved", deny: "Denied", signal: "Sent a signal" };
+  const key = content.correlation_key ? ` “${content.correlation_key}”` : "";
+  return `${words[content.action] ?? content.action ?? "Action"}${key}`;
+}
+
+const RUN_WORDS = {
+  run_created: "pending",
+  run_started: "running",
+  run_waiting: "waiting",
+  run_resumed: "resumed",
+  run_finished: "completed",
+  run_failed: "failed",
+  run_cancelled: "cancelled",
+  run_released: "released",
+};
+
+/** Whether an event ends its run. */
+export function endsRun(type) {
+  return type === "run_finished" || type === "run_failed" || type === "run_cancelled";
+}

@@ -1,0 +1,83 @@
+// Times, sizes and names as people read them.
+
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
+/** "12:03:11". */
+export function clock(moment) {
+  return moment ? TIME.format(new Date(moment)) : "";
+}
+
+/** With the day and the milliseconds, for titles and details. */
+export function exact(moment) {
+  return moment ? new Date(moment).toISOString().replace("T", " ").replace("Z", " UTC") : "–";
+}
+
+/** "now", "4 min", "3 h", "12 Mar". */
+export function ago(moment, now = Date.now()) {
+  const seconds = (now - new Date(moment).getTime()) / 1000;
+  if (seconds < 10) return "now";
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return DAY.format(new Date(moment));
+}
+
+/** "38 ms", "1.2 s", "3 min 4 s". */
+export function duration(ms) {
+  if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/** The milliseconds between two moments, or null. */
+export function between(from, to) {
+  return from && to ? new Date(to) - new Date(from) : null;
+}
+
+/** "5.0 MB". */
+export function bytes(size) {
+  if (size < 1000) return `${size} B`;
+  if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
+  return `${(size / 1e6).toFixed(1)} MB`;
+}
+
+/** "18 400". */
+export function number(value) {
+  return value.toLocaleString("en").replaceAll(",", "\u202f");
+}
+
+/** The last characters of an id: those differ, the first of a UUIDv7 are the time. */
+export function shortId(id) {
+  return id.length > 14 ? `…${id.slice(-8)}` : id;
+}
+
+const SECRET = /pass(word|wd|phrase)?$|passwd|secret|token(?!s)|api[-_]?key|private[-_]?key|credential|authorization|cookie/i;
+
+/** Whether a key's name says that its value is nobody's business. */
+export function isSecret(key) {
+  return SECRET.test(key);
+}
+
+/** One line of a value, for chips and folded rows. */
+export function summary(value, longest = 60) {
+  const text = line(value, longest);
+  return text.length > longest ? `${text.slice(0, longest - 1)}…` : text;
+}
+
+function line(value, room) {
+  if (typeof value === "string") return JSON.stringify(value.length > room ? value.slice(0, room) : value);
+  if (value === null || typeof value !== "object") return String(value);
+  if (value.$cut) return `${value.$cut} of ${number(value.length)}`;
+  const isList = Array.isArray(value);
+  const parts = [];
+  let used = 0;
+  for (const [key, item] of Object.entries(value)) {
+    if (used > room) break;
+    const part = isList ? line(item, room - used) : `${key}: ${isSecret(key) ? "••••" : line(item, room - used)}`;
+    parts.push(part);
+    used += part.length;
+  }
+  return isList ? `[${parts.join(", ")}]` : `{${parts.join(", ")}}`;
+}

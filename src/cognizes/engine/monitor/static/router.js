@@ -1,0 +1,37 @@
+// Deep links: `#/thread/<id>?event=…&version=…&run=…&at=…&tab=…&key=…`.
+
+/** The place that a hash names. */
+export function parse(hash) {
+  const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [kind, id] = path.split("/");
+  const query = new URLSearchParams(search);
+  const whole = (name) => (/^\d+$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
+  return {
+    threadId: kind === "thread" && id ? decodeURIComponent(id) : null,
+    event: whole("event"),
+    version: whole("version"),
+    at: whole("at"),
+    run: query.get("run"),
+    tab: query.get("tab"),
+    key: query.get("key"),
+  };
+}
+
+/** The hash of a place. */
+export function format(place) {
+  if (!place.threadId) return "#/";
+  const query = new URLSearchParams();
+  for (const name of ["event", "version", "at", "run", "tab", "key"]) {
+    if (place[name] !== null && place[name] !== undefined) query.set(name, place[name]);
+  }
+  const search = query.toString();
+  return `#/thread/${encodeURIComponent(place.threadId)}${search ? `?${search}` : ""}`;
+}
+
+/** Goes somewhere; small steps within a thread replace the history entry instead of adding one. */
+export function go(place, { quietly = false } = {}) {
+  const hash = format(place);
+  if (hash === location.hash) return;
+  if (quietly) history.replaceState(null, "", hash);
+  else location.hash = hash;
+}

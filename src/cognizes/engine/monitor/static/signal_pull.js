@@ -1,0 +1,280 @@
+// Signal-Pull in a browser: signals say that something is new, REST has the content. No dependencies; copy it.
+//
+//   const client = new SignalPullClient("", contextId);
+//   client.on("content", ({ messageId, text, delta, complete }) => …);
+//   client.on("state", ({ state }) => …);
+//   client.on("refresh", ({ metadata, reason }) => …);
+//   await client.start();
+//
+// What it promises:
+// - a message's text grows in order and without holes: it advances to the last chunk it *received*, never to the number
+//   that a signal named, so neither a lost signal nor `has_more` loses text;
+// - a pull that fails changes nothing and is tried again with the next signal (and once by itself, a little later);
+// - many signals during one pull become one more pull;
+// - after a reconnection, metadata is read anew and every open message is pulled again.
+
+/** @typedef {{ sequence: number, delta: string }} Chunk */
+
+const RETRY_MS = 1000;
+const PULL_LIMIT = 1000;
+
+export class SignalPullClient {
+  /**
+   * @param {string} base where the server is; "" for the page's own
+   * @param {string} contextId the thread's id
+   * @param {{ fetch?: typeof fetch, eventSource?: (url: string) => EventSource, retryMs?: number,
+   *           prepareUrl?: (url: string) => Promise<string> | string, headers?: () => Record<string, string> }} [options]
+   *        `prepareUrl` may add a ticket to the URL of the event stream, which cannot carry headers
+   */
+  constructor(base, contextId, options = {}) {
+    this.base = base.replace(/\/$/, "");
+    this.contextId = contextId;
+    this.state = null;
+    this.messages = new Map();
+    this.stats = { signals: 0, pulls: 0, failed: 0, gaps: 0, reconnects: 0 };
+    this._fetch = options.fetch ?? ((...args) => globalThis.fetch(...args));
+    this._open = options.eventSource ?? ((url) => new EventSource(url));
+    this._retryMs = options.retryMs ?? RETRY_MS;
+    this._prepareUrl = options.prepareUrl ?? ((url) => url);
+    this._headers = options.headers ?? (() => ({}));
+    this._listeners = new Map();
+    this._source = null;
+    this._wasOpen = false;
+    this._closed = false;
+    this._timers = new Set();
+    this._reopening = false;
+  }
+
+  /** Registers a listener: "content", "completed", "state", "signal", "refresh", "connection" or "error". */
+  on(kind, listener) {
+    if (!this._listeners.has(kind)) this._listeners.set(kind, new Set());
+    this._listeners.get(kind).add(listener);
+    return () => this._listeners.get(kind).delete(listener);
+  }
+
+  /** Reads the metadata and opens the stream of signals. */
+  async start() {
+    await this.refresh("start");
+    await this._connect();
+    return this;
+  }
+
+  /** Ends it; nothing is called afterwards. */
+  close() {
+    this._closed = true;
+    this._source?.close();
+    this._source = null;
+    for (const timer of this._timers) clearTimeout(timer);
+    this._timers.clear();
+    this._listeners.clear();
+  }
+
+  /** The context's metadata. */
+  metadata() {
+    return this._get("/metadata");
+  }
+
+  /** Messages: `{ ids: [...] }`, or a page of a branch: `{ branch, offset, limit }`. */
+  messagesPage(query = {}) {
+    const search = new URLSearchParams();
+    for (const [name, value] of Object.entries(query)) {
+      if (value !== undefined && value !== null) search.set(name, Array.isArray(value) ? value.join(",") : String(value));
+    }
+    return this._get(`/messages?${search}`);
+  }
+
+  /** Everything that is known of a message: `{ text, sequence, known, complete }`. */
+  message(messageId) {
+    if (!this.messages.has(messageId)) {
+      this.messages.set(messageId, { text: "", sequence: 0, known: 0, complete: false, final: null, pulling: false });
+    }
+    return this.messages.get(messageId);
+  }
+
+  /** Reads the metadata anew and pulls every open message; called by itself after a reconnection. */
+  async refresh(reason = "asked") {
+    try {
+      const metadata = await this.metadata();
+      this._setState(metadata.current_state);
+      this._emit("refresh", { metadata, reason });
+    } catch (error) {
+      this._emit("error", { error, during: "refresh" });
+    }
+    for (const [messageId, message] of this.messages) {
+      if (!message.complete) this._pull(messageId, { always: true });
+    }
+  }
+
+  /** Whether a signal's number is further ahead than the next chunk. */
+  hasGap(messageId, serverSequence) {
+    return serverSequence - this.message(messageId).sequence > 1;
+  }
+
+  /** Takes in a signal, as parsed from the stream. */
+  handle(signal) {
+    if (this._closed) return;
+    this.stats.signals += 1;
+    this._emit("signal", signal);
+    switch (signal.type) {
+      case "content_delta":
+        this._advance(signal.message_id, signal.current_sequence);
+        break;
+      case "message_completed":
+        this.message(signal.message_id).final = signal.final_sequence;
+        this._advance(signal.message_id, signal.final_sequence);
+        break;
+      case "state_changed":
+        this._setState(signal.new_state);
+        break;
+    }
+  }
+
+  // What is inside.
+
+  _setState(state) {
+    if (state === undefined || state === null || state === this.state) return;
+    this.state = state;
+    this._emit("state", { state });
+  }
+
+  _advance(messageId, serverSequence) {
+    const message = this.message(messageId);
+    if (this.hasGap(messageId, serverSequence)) this.stats.gaps += 1;
+    message.known = Math.max(message.known, serverSequence);
+    if (message.known > message.sequence) this._pull(messageId);
+    else this._finishIfWhole(messageId);
+  }
+
+  async _pull(messageId, { always = false } = {}) {
+    const message = this.message(messageId);
+    if (message.pulling) {
+      message.again = true; // one more pull after this one, however many signals come meanwhile
+      return;
+    }
+    message.pulling = true;
+    message.again = false;
+    try {
+      let more = always || message.known > message.sequence;
+      while (more && !this._closed) {
+        this.stats.pulls += 1;
+        const id = encodeURIComponent(messageId);
+        const page = await this._get(
+          `/messages/${id}/streaming-chunks?from_sequence=${message.sequence}&limit=${PULL_LIMIT}`,
+        );
+        const received = this._take(messageId, page.chunks);
+        message.known = Math.max(message.known, page.current_sequence ?? 0);
+        more = received > 0 && (page.has_more || message.known > message.sequence);
+      }
+    } catch (error) {
+      this.stats.failed += 1;
+      message.failed = true;
+      this._emit("error", { error, during: "pull", messageId });
+    } finally {
+      message.pulling = false;
+    }
+    if (this._closed) return;
+    this._finishIfWhole(messageId);
+    if (message.failed) {
+      message.failed = false;
+      this._later(() => this._advance(messageId, message.known)); // in case no signal comes any more
+    } else if (message.again && message.known > message.sequence) {
+      this._pull(messageId);
+    }
+  }
+
+  /** Applies chunks that follow on what is there; what is old or has a hole before it is left out. */
+  _take(messageId, chunks) {
+    const message = this.message(messageId);
+    let delta = "";
+    let received = 0;
+    for (const chunk of chunks) {
+      if (chunk.sequence !== message.sequence + 1) continue;
+      message.sequence = chunk.sequence;
+      delta += chunk.delta;
+      received += 1;
+    }
+    if (received && !this._closed) {
+      message.text += delta;
+      this._emit("content", { messageId, delta, text: message.text, sequence: message.sequence, complete: false });
+    }
+    return received;
+  }
+
+  _finishIfWhole(messageId) {
+    const message = this.message(messageId);
+    if (message.complete || message.final === null || message.sequence < message.final) return;
+    message.complete = true;
+    this._emit("completed", { messageId, text: message.text, sequence: message.sequence });
+  }
+
+  async _connect() {
+    if (this._closed) return;
+    let url;
+    try {
+      url = await this._prepareUrl(this._url("/events"));
+    } catch (error) {
+      this._emit("error", { error, during: "connect" });
+      this._reopenLater();
+      return;
+    }
+    if (this._closed) return;
+    const source = this._open(url);
+    this._source = source;
+    source.addEventListener("signal", (event) => {
+      let signal;
+      try {
+        signal = JSON.parse(event.data);
+      } catch {
+        return; // a signal that cannot be read is a lost one; the next heals it
+      }
+      this.handle(signal);
+    });
+    source.addEventListener("open", () => {
+      this._emit("connection", { open: true });
+      if (this._wasOpen) {
+        this.stats.reconnects += 1;
+        this.refresh("reconnect");
+      }
+      this._wasOpen = true;
+    });
+    source.addEventListener("error", () => {
+      this._emit("connection", { open: false });
+      // Connecting, it tries again by itself; closed, it has given up (or its ticket has), and we open a new one.
+      if (source.readyState === 2) this._reopenLater();
+    });
+  }
+
+  _reopenLater() {
+    this._source?.close();
+    if (this._reopening) return;
+    this._reopening = true;
+    this._later(() => {
+      this._reopening = false;
+      this._connect();
+    });
+  }
+
+  _later(action) {
+    if (this._closed) return;
+    const timer = setTimeout(() => {
+      this._timers.delete(timer);
+      if (!this._closed) action();
+    }, this._retryMs);
+    timer.unref?.();
+    this._timers.add(timer);
+  }
+
+  _url(path) {
+    return `${this.base}/contexts/${encodeURIComponent(this.contextId)}${path}`;
+  }
+
+  async _get(path) {
+    const response = await this._fetch(this._url(path), { headers: this._headers() });
+    if (!response.ok) throw new Error(`${response.status} for ${path}`);
+    return response.json();
+  }
+
+  _emit(kind, detail) {
+    for (const listener of this._listeners.get(kind) ?? []) listener(detail);
+  }
+}

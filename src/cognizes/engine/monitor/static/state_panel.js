@@ -1,0 +1,124 @@
+// The state of a thread by scope, live or at an event, with the history of a key.
+
+import { get, thread } from "./api.js";
+import { h, icon, replace } from "./dom.js";
+import { clock, exact, number, shortId } from "./format.js";
+import { valueView } from "./value_tree.js";
+
+const SCOPES = [
+  ["session", "", "this thread"],
+  ["user", "user:", "all threads of this user"],
+  ["app", "app:", "every user of this app"],
+  ["temp", "temp:", "one invocation; never stored"],
+];
+
+export class StatePanel {
+  /** `actions`: showKey(key | null), reveal(sequence), openRun(id). */
+  constructor(root, actions) {
+    this._actions = actions;
+    this._info = h("div.panel-note");
+    this._filter = h("input", { type: "search", placeholder: "Filter keys", "aria-label": "Filter keys", autocomplete: "off" });
+    this._filter.addEventListener("input", () => this._applyFilter());
+    this._groups = h("div.scopes");
+    this._history = h("div.key-history", { hidden: true });
+    root.append(h("div.panel-bar", {}, this._filter, this._info), this._history, this._groups);
+    this._shown = new Map();
+  }
+
+  /** Another thread. */
+  open(threadId) {
+    this._threadId = threadId;
+    this._shown = new Map();
+    this._at = null;
+    this._first = true;
+    replace(this._groups);
+    this.showKey(null);
+  }
+
+  /** Reads the state, now or at an event; what changed flashes. */
+  async load(at = null) {
+    const threadId = this._threadId;
+    const turn = (this._turn = (this._turn ?? 0) + 1);
+    try {
+      const state = await get(thread(threadId, "/scopes"), { sequence: at ?? undefined });
+      if (turn !== this._turn || threadId !== this._threadId) return;
+      this._at = at;
+      this._show(state);
+    } catch (error) {
+      if (turn === this._turn) replace(this._info, h("span.is-error", {}, error.message));
+    }
+  }
+
+  _show(state) {
+    replace(this._info, this._at === null ? h("span.tag.is-live-tag", {}, "live") : h("span.tag.is-past-tag", {}, `at event ${state.sequence_num}`), ` version ${number(state.version)}`);
+    const shown = new Map();
+    const fresh = [];
+    const open = new Set([...this._groups.querySelectorAll('.state-row .fold[aria-expanded="true"]')].map((one) => one.closest(".state-row").dataset.key));
+    const groups = SCOPES.map(([scope, prefix, hint]) => {
+      const entries = Object.entries(state.scopes[scope] ?? {});
+      const rows = entries.map(([key, value]) => {
+        const full = prefix + key;
+        const print = JSON.stringify(value);
+        shown.set(full, print);
+        const row = this._row(full, key, value, open.has(full));
+        if (!this._first && this._shown.get(full) !== print) fresh.push(row);
+        return row;
+      });
+      return h(
+        "section.scope", { class: `scope-${scope}`, "data-scope": scope },
+        h("h3", {}, h("span.scope-name", {}, scope), h("span.scope-count", {}, entries.length ? String(entries.length) : ""), h("span.scope-hint", {}, hint)),
+        rows.length ? rows : h("p.empty-line", {}, scope === "temp" ? "lives in a run only" : "empty"),
+      );
+    });
+    replace(this._groups, groups);
+    for (const row of fresh) row.classList.add("is-changed");
+    this._shown = shown;
+    this._first = false;
+    this._applyFilter();
+  }
+
+  _row(full, key, value, isOpen) {
+    const at = this._at;
+    const loadWhole = async () => (await get(thread(this._threadId, "/value"), { key: full, sequence: at ?? undefined })).value;
+    const clockButton = h("button.link.history-button", { type: "button", "aria-label": `History of ${full}`, title: "History of this key", onclick: () => this._actions.showKey(full) }, icon("clock"));
+    return h("div.state-row", { "data-key": full }, h("span.k", {}, key), h("div.state-value", {}, valueView(value, { name: key, loadWhole, open: isOpen ? 1 : 0 })), clockButton);
+  }
+
+  _applyFilter() {
+    const wanted = this._filter.value.trim().toLowerCase();
+    for (const row of this._groups.querySelectorAll(".state-row")) row.hidden = Boolean(wanted) && !row.dataset.key.toLowerCase().includes(wanted);
+  }
+
+  /** Who wrote this value, when, in which run. */
+  async showKey(key) {
+    this._key = key;
+    this._history.hidden = !key;
+    if (!key) return;
+    const head = h("div.history-head", {}, icon("clock"), h("strong", {}, "History of "), h("code", {}, key), h("button.link", { type: "button", "aria-label": "Close history", onclick: () => this._actions.showKey(null) }, icon("close")));
+    replace(this._history, head, h("p.empty-line", {}, "Reading…"));
+    try {
+      const { history } = await get(thread(this._threadId, "/keys"), { key, limit: 200 });
+      if (this._key !== key) return;
+      replace(this._history, head, history.length ? h("ol.writes", {}, history.reverse().map((write) => this._write(key, write))) : h("p.empty-line", {}, "Never written by an event: it was there from the beginning."));
+    } catch (error) {
+      if (this._key === key) replace(this._history, head, h("p.empty-line.is-error", {}, error.message));
+    }
+  }
+
+  _write(key, write) {
+    const here = !write.thread_id || write.thread_id === this._threadId;
+    const name = key.split(":").at(-1);
+    return h(
+      "li.write", { "data-seq": write.sequence_num },
+      h("div.write-value", {}, write.deleted ? h("span.muted", {}, "deleted") : valueView(write.value, { name })),
+      h(
+        "div.write-meta", {},
+        h("span.author", {}, write.author ?? "at creation"),
+        h("time", { title: exact(write.time) }, clock(write.time)),
+        write.run_id && (here ? h("button.link", { type: "button", onclick: () => this._actions.openRun(write.run_id) }, `run ${shortId(write.run_id)}`) : h("span", {}, `run ${shortId(write.run_id)}`)),
+        write.sequence_num && (here ? h("button.link", { type: "button", onclick: () => this._actions.reveal(write.sequence_num) }, `#${write.sequence_num}`) : h("a", { href: `#/thread/${write.thread_id}?event=${write.sequence_num}` }, `other thread #${write.sequence_num}`)),
+        h("span.muted", {}, `v${write.version}`),
+      ),
+    );
+  }
+}

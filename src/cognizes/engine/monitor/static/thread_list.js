@@ -1,0 +1,171 @@
+// The list of threads: search, filters, live dots, pages.
+
+import { get } from "./api.js";
+import { h, icon, replace } from "./dom.js";
+import { ago, exact, shortId } from "./format.js";
+
+const PAGE = 50;
+const STATUSES = ["running", "waiting", "pending", "failed", "idle"];
+const TYPING_MS = 200;
+const REFRESH_MS = 250;
+
+export class ThreadList {
+  /** `open(threadId)` is called for a chosen thread. */
+  constructor(root, { open, create }) {
+    this._open = open;
+    this._rows = new Map();
+    this._cursor = null;
+    this._pending = new Set();
+    this._search = h("input", { type: "search", id: "thread-search", placeholder: "Search threads", "aria-label": "Search threads", autocomplete: "off", spellcheck: "false" });
+    this._app = h("select", { "aria-label": "App", id: "filter-app" }, h("option", { value: "" }, "All apps"));
+    this._user = h("input", { type: "text", id: "filter-user", placeholder: "Any user", "aria-label": "User", autocomplete: "off", spellcheck: "false" });
+    this._status = h("select", { "aria-label": "Status", id: "filter-status" }, h("option", { value: "" }, "Any status"), STATUSES.map((name) => h("option", { value: name }, name)));
+    this._items = h("ul.threads", { "aria-label": "Threads" });
+    this._more = h("div.sentinel");
+    this._scroller = h("div.thread-scroller", {}, this._items, this._more);
+    this._new = h("button.primary.new-thread", { type: "button", hidden: true, onclick: create }, icon("plus"), "New conversation");
+    root.append(
+      h("div.list-head", {}, h("label.search", {}, icon("search"), this._search), h("div.filters", {}, this._app, this._user, this._status), this._new),
+      this._scroller,
+    );
+    this._search.addEventListener("input", () => this._soon());
+    this._user.addEventListener("input", () => this._soon());
+    for (const select of [this._app, this._status]) select.addEventListener("change", () => this.load());
+    new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && this._nextPage(), { root: this._scroller, rootMargin: "400px" }).observe(this._more);
+    this._items.addEventListener("keydown", (event) => this._onKey(event));
+    setInterval(() => this._showTimes(), 10_000);
+  }
+
+  showNew(visible) {
+    this._new.hidden = !visible;
+  }
+
+  focusSearch() {
+    this._search.focus();
+    this._search.select();
+  }
+
+  /** Loads the first page and the apps. */
+  async load() {
+    const turn = (this._turn = (this._turn ?? 0) + 1);
+    get("api/debug/apps").then(({ apps }) => this._showApps(apps), () => {});
+    try {
+      const page = await get("api/debug/threads", { ...this._query(), limit: PAGE });
+      if (turn !== this._turn) return;
+      this._rows.clear();
+      replace(this._items);
+      for (const thread of page.threads) this._put(thread, "end");
+      this._cursor = page.next_cursor;
+      this._more.hidden = !this._cursor;
+      if (!page.threads.length) replace(this._items, h("li.empty-line", {}, this._isFiltered() ? "No thread matches." : "No threads yet."));
+    } catch (error) {
+      if (turn === this._turn) replace(this._items, h("li.empty-line.is-error", {}, error.message));
+    }
+  }
+
+  select(threadId) {
+    this._selected = threadId;
+    for (const [id, item] of this._rows) item.link.setAttribute("aria-current", id === threadId ? "true" : "false");
+  }
+
+  /** A thread pulsed: its dot flashes, and soon its row tells what is new. */
+  pulse(threadId) {
+    const item = this._rows.get(threadId);
+    if (item) {
+      item.row.classList.remove("is-live");
+      void item.row.offsetWidth; // so that the animation starts again
+      item.row.classList.add("is-live");
+    }
+    this._pending.add(threadId);
+    this._refreshing ??= setTimeout(() => this._refresh(), REFRESH_MS);
+  }
+
+  async _refresh() {
+    const ids = [...this._pending].slice(0, 200);
+    this._pending.clear();
+    try {
+      const { threads } = await get("api/debug/threads", { ids: ids.join(",") });
+      for (const thread of threads.reverse()) {
+        if (this._rows.has(thread.thread_id) || !this._isFiltered()) this._put(thread, "start");
+      }
+    } catch {
+      // The next pulse asks again.
+    } finally {
+      this._refreshing = null;
+      if (this._pending.size) this._refreshing = setTimeout(() => this._refresh(), REFRESH_MS);
+    }
+  }
+
+  _query() {
+    return { q: this._search.value.trim(), app_name: this._app.value, user_id: this._user.value.trim(), status: this._status.value };
+  }
+
+  _isFiltered() {
+    return Object.values(this._query()).some(Boolean);
+  }
+
+  _soon() {
+    clearTimeout(this._typing);
+    this._typing = setTimeout(() => this.load(), TYPING_MS);
+  }
+
+  async _nextPage() {
+    if (!this._cursor || this._loading) return;
+    this._loading = true;
+    const turn = this._turn;
+    try {
+      const page = await get("api/debug/threads", { ...this._query(), limit: PAGE, cursor: this._cursor });
+      if (turn !== this._turn) return;
+      for (const thread of page.threads) if (!this._rows.has(thread.thread_id)) this._put(thread, "end");
+      this._cursor = page.next_cursor;
+      this._more.hidden = !this._cursor;
+    } catch {
+      this._cursor = null;
+    } finally {
+      this._loading = false;
+    }
+  }
+
+  _put(thread, where) {
+    this._items.querySelector(".empty-line")?.remove();
+    const known = this._rows.get(thread.thread_id);
+    const link = h(
+      "a", { href: `#/thread/${thread.thread_id}`, "aria-current": thread.thread_id === this._selected ? "true" : "false" },
+      h("span.dot", { title: thread.status }),
+      h("span.thread-title", {}, thread.title || thread.last_message || thread.session_id),
+      h("time", { datetime: thread.updated_at, title: exact(thread.updated_at) }, ago(thread.updated_at)),
+      h("span.thread-sub", {}, h("span.app", {}, thread.app_name), " · ", thread.user_id, " · ", shortId(thread.session_id)),
+      h("span.thread-count", { title: "events" }, String(thread.last_sequence)),
+    );
+    const row = h("li.thread", { "data-thread": thread.thread_id, "data-status": thread.status }, link);
+    if (known?.row.classList.contains("is-live")) row.classList.add("is-live");
+    const isTop = known && this._items.firstElementChild === known.row;
+    if (known && (where === "end" || isTop)) known.row.replaceWith(row);
+    else {
+      const focused = known?.row.contains(document.activeElement);
+      known?.row.remove();
+      if (where === "start") this._items.prepend(row);
+      else this._items.append(row);
+      if (focused) link.focus();
+    }
+    this._rows.set(thread.thread_id, { row, link, thread });
+  }
+
+  _showApps(apps) {
+    const chosen = this._app.value;
+    replace(this._app, h("option", { value: "" }, "All apps"), apps.map((name) => h("option", { value: name }, name)));
+    this._app.value = apps.includes(chosen) ? chosen : "";
+  }
+
+  _showTimes() {
+    for (const { row, thread } of this._rows.values()) row.querySelector("time").textContent = ago(thread.updated_at);
+  }
+
+  _onKey(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    const links = [...this._items.querySelectorAll("a")];
+    links[links.indexOf(document.activeElement) + step]?.focus();
+    event.preventDefault();
+  }
+}

@@ -1,0 +1,381 @@
+// The timeline: runs, and in them messages, thoughts, tool cards and state writes.
+//
+// The thread's events stand in pages of a hundred. Each page is a section of estimated height; only those near the view
+// are filled, and emptied again when they are far away. So a thread of any length costs a screen or two of elements.
+
+import { get, thread } from "./api.js";
+import { QuestionCard, ToolCard, bubble, diffView, orphanResult, row, stateChips, thought } from "./cards.js";
+import { h, icon, replace } from "./dom.js";
+import { PAGE } from "./event_cache.js";
+import { endsRun, readEvent } from "./event_reading.js";
+import { between, clock, duration, shortId } from "./format.js";
+
+const NEAR = "1500px 0px";
+const ESTIMATE = 46;
+const AT_END = 120;
+
+export class Timeline {
+  /** `actions`: select(sequence, key?), openRun(id), answer(questionId, approved), moved(atEnd). */
+  constructor(scroller, actions) {
+    this._scroller = scroller;
+    this._actions = actions;
+    this._list = h("div.pages");
+    this._tail = h("div.tail", { "aria-live": "polite" });
+    this._popover = h("div.popover", { hidden: true, role: "tooltip" });
+    scroller.append(this._list, this._tail, this._popover);
+    this.reset();
+    scroller.addEventListener("scroll", () => this._actions.moved?.(this.isAtEnd()), { passive: true });
+    scroller.addEventListener("click", (event) => this._onClick(event));
+  }
+
+  /** Forgets the thread. */
+  reset() {
+    this._observer?.disconnect();
+    this._pages = [];
+    this._calls = new Map();
+    this._questions = new Map();
+    this._openQuestions = new Set();
+    this._runs = new Map();
+    this._streams = new Map();
+    this._stored = new Set();
+    this._at = null;
+    this._selected = null;
+    this._diffs = new Map();
+    replace(this._list);
+    replace(this._tail);
+  }
+
+  /** Shows a thread: at its end, or at an event. */
+  async open(cache, { runs = [], target = null } = {}) {
+    this.reset();
+    this._cache = cache;
+    for (const run of runs) this._runs.set(run.id, { status: run.status, from: run.started_at ?? run.created_at, to: run.completed_at, heads: new Set() });
+    this._observer = new IntersectionObserver((entries) => this._onIntersection(entries), { root: this._scroller, rootMargin: NEAR });
+    for (let number = 0; number < cache.pageCount; number++) this._addPage(number);
+    if (!cache.last) return replace(this._list, empty());
+    const first = target ? cache.pageOf(Math.min(target, cache.last)) : cache.pageCount - 1;
+    await this._render(first);
+    if (this._cache !== cache) return;
+    if (target) await this.reveal(target);
+    else {
+      if (first > 0) await this._render(first - 1);
+      if (this._cache === cache) this.toEnd();
+    }
+    for (const page of this._pages) this._observer.observe(page.element);
+  }
+
+  /** Adds events that have just happened. */
+  append(events) {
+    const stay = this.isAtEnd();
+    if (events.length && !this._pages.length) replace(this._list);
+    this._list.querySelector(".empty")?.remove();
+    for (const event of events) {
+      const number = this._cache.pageOf(event.sequence_num);
+      while (this._pages.length <= number) {
+        const page = this._addPage(this._pages.length);
+        page.rendered = true;
+        page.element.style.removeProperty("height");
+        this._observer?.observe(page.element);
+      }
+      const page = this._pages[number];
+      if (page.rendered) this._addEvent(page, event, true);
+      else this._sizeOf(page);
+      this._dropStream(event);
+    }
+    if (stay) this.toEnd();
+  }
+
+  /** Scrolls to an event and marks it. */
+  async reveal(sequence) {
+    const page = this._cache.pageOf(Math.min(sequence, Math.max(this._cache.last, 1)));
+    if (!this._pages[page]) return;
+    await this._render(page);
+    this.mark(sequence);
+    const element = this._rowOf(sequence) ?? this._pages[page].element;
+    element.scrollIntoView({ block: "center" });
+    // Pages around it take their true height after it came into view.
+    requestAnimationFrame(() => element.scrollIntoView({ block: "center" }));
+  }
+
+  /** Marks an event as the selected one. */
+  mark(sequence) {
+    this._selected = sequence;
+    for (const old of this._list.querySelectorAll(".is-selected")) old.classList.remove("is-selected");
+    if (sequence !== null) for (const one of this._rowsOf(sequence)) one.classList.add("is-selected");
+  }
+
+  /** Greys out everything after an event; null is the present. */
+  setPast(at) {
+    this._at = at;
+    this._scroller.classList.toggle("is-past", at !== null);
+    for (const one of this._list.querySelectorAll("[data-seq]")) this._shade(one);
+  }
+
+  setOpenQuestions(ids) {
+    this._openQuestions = new Set(ids);
+    for (const [id, card] of this._questions) card.setOpen(this._openQuestions.has(id));
+  }
+
+  setRuns(runs) {
+    for (const run of runs) {
+      const known = this._run(run.id);
+      Object.assign(known, { status: run.status, from: run.started_at ?? run.created_at, to: run.completed_at });
+      this._showRun(run.id);
+    }
+  }
+
+  /** Text that is being streamed: `{ text, role, author }`. */
+  stream(messageId, { text, author = "assistant" }) {
+    if (this._cache && this._isStored(messageId)) return;
+    const stay = this.isAtEnd();
+    let entry = this._streams.get(messageId);
+    if (!entry) {
+      const said = h("div.said");
+      const element = h(
+        "div.row.k-message.is-streaming", { "data-message": messageId },
+        h("span.gutter", {}, h("span.live-dot", { "aria-label": "streaming" })),
+        h("div.row-body", {}, h("div.bubble.from-assistant", {}, h("div.who", {}, author), said)),
+      );
+      entry = { element, said };
+      this._streams.set(messageId, entry);
+      this._tail.append(element);
+    }
+    // Two ways may tell the same text; whoever knows more is right.
+    if (text.length <= entry.said.textContent.length) return;
+    entry.said.textContent = text;
+    if (stay) this.toEnd();
+  }
+
+  /** The stream has ended; its event follows, and until then the text stays. */
+  endStream(messageId) {
+    this._streams.get(messageId)?.element.classList.add("is-complete");
+  }
+
+  isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this._scroller;
+    return scrollHeight - scrollTop - clientHeight < AT_END;
+  }
+
+  toEnd() {
+    this._scroller.scrollTop = this._scroller.scrollHeight;
+  }
+
+  // Pages
+
+  _addPage(number) {
+    const page = { number, element: h("section.page", { "data-page": number }), rendered: false, turn: null, height: 0 };
+    this._pages.push(page);
+    this._list.append(page.element);
+    this._sizeOf(page);
+    return page;
+  }
+
+  _sizeOf(page) {
+    const count = Math.min(PAGE, this._cache.last - page.number * PAGE);
+    page.element.style.height = `${page.height || Math.max(count, 1) * ESTIMATE}px`;
+  }
+
+  async _render(number) {
+    const page = this._pages[number];
+    if (!page || page.rendered) return;
+    const cache = this._cache;
+    const events = await cache.page(number).catch(() => []);
+    if (cache !== this._cache || page.rendered) return;
+    page.rendered = true;
+    page.turn = null;
+    replace(page.element);
+    for (const event of events) {
+      this._addEvent(page, event, false);
+      this._dropStream(event);
+    }
+    page.element.style.removeProperty("height");
+  }
+
+  _onIntersection(entries) {
+    for (const entry of entries) {
+      const page = this._pages[Number(entry.target.dataset.page)];
+      if (!page) continue;
+      if (entry.isIntersecting) this._render(page.number);
+      else if (page.rendered && page.number < this._pages.length - 1) {
+        page.height = page.element.offsetHeight;
+        page.rendered = false;
+        page.turn = null;
+        replace(page.element);
+        this._sizeOf(page);
+      }
+    }
+  }
+
+  // Events
+
+  _addEvent(page, event, isNew) {
+    if (page.element.querySelector(`[data-seq="${event.sequence_num}"]`)) return;
+    const place = this._placeOf(page, event);
+    const made = [];
+    for (const part of readEvent(event)) {
+      const one = this._rowFor(part, event);
+      if (one) made.push(one);
+    }
+    if (!made.length) made.push(h("div.anchor", { "data-seq": event.sequence_num }));
+    for (const one of made) {
+      if (isNew) one.classList.add("is-new");
+      if (event.sequence_num === this._selected) one.classList.add("is-selected");
+      this._shade(one);
+      place.append(one);
+    }
+  }
+
+  _placeOf(page, event) {
+    if (!event.run_id) {
+      page.turn = null;
+      return page.element;
+    }
+    const run = this._run(event.run_id);
+    if (event.event_type === "run_started" || event.event_type === "run_created") run.from = event.created_at;
+    if (event.event_type.startsWith("run_")) {
+      const status = readEvent(event)[0].status;
+      const known = ["completed", "failed", "cancelled"].includes(run.status) && !endsRun(event.event_type);
+      if (!known) run.status = status === "resumed" ? "running" : status;
+      if (endsRun(event.event_type)) run.to = event.created_at;
+    }
+    if (page.turn?.dataset.run !== event.run_id) {
+      page.turn = this._newTurn(event.run_id, event);
+      page.element.append(page.turn);
+    }
+    this._showRun(event.run_id);
+    return page.turn;
+  }
+
+  _newTurn(runId, event) {
+    const head = h(
+      "button.turn-head", { type: "button", title: `Run ${runId}` },
+      h("span.dot"), h("span.turn-name", {}, "Run ", h("code", {}, shortId(runId))),
+      h("span.turn-status"), h("span.turn-time", {}, clock(event.created_at)),
+    );
+    head.addEventListener("click", () => this._actions.openRun(runId));
+    const turn = h("article.turn", { "data-run": runId }, head);
+    this._run(runId).heads.add(turn);
+    return turn;
+  }
+
+  _run(id) {
+    if (!this._runs.has(id)) this._runs.set(id, { status: "", from: null, to: null, heads: new Set() });
+    return this._runs.get(id);
+  }
+
+  _showRun(id) {
+    const run = this._run(id);
+    for (const turn of run.heads) {
+      if (!turn.isConnected && turn.parentNode) run.heads.delete(turn);
+      turn.dataset.status = run.status;
+      const took = run.to ? ` · ${duration(between(run.from, run.to))}` : "";
+      turn.querySelector(".turn-status").textContent = `${run.status}${took}`;
+    }
+  }
+
+  _rowFor(part, event) {
+    const whole = (pick) => async () => pick(readEvent((await get(thread(this._cache.threadId, `/events/${event.sequence_num}`))).event));
+    switch (part.kind) {
+      case "message":
+        return row(event, "message", bubble(part, event.author, whole((parts) => parts.find((one) => one.kind === "message")?.text)));
+      case "thought":
+        return row(event, "thought", thought(part.text));
+      case "call": {
+        const card = new ToolCard(part, event);
+        this._calls.set(part.id, card);
+        return row(event, "tool", card.element);
+      }
+      case "result": {
+        const card = this._calls.get(part.id);
+        if (card?.element.isConnected || card?.element.parentNode) {
+          card.finish(part, event);
+          return null;
+        }
+        return part.waiting ? null : row(event, "tool", orphanResult(part));
+      }
+      case "question": {
+        const card = new QuestionCard(part, this._actions.answer);
+        card.setOpen(this._openQuestions.has(part.id));
+        this._questions.set(part.id, card);
+        return row(event, "tool", card.element);
+      }
+      case "state":
+        return row(
+          event, "state",
+          stateChips(part.delta, (key) => this._actions.select(event.sequence_num, key), (chip, key) => this._onHover(chip, event.sequence_num, key)),
+        );
+      case "action":
+        return row(event, "run", h("div.action", {}, icon("person"), h("span", {}, part.text), h("span.muted", {}, `by ${event.author}`)));
+      case "run":
+        if (part.status === "failed") return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.error ? String(part.error) : "The run failed")));
+        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, "Waiting for a signal")));
+        if (part.status === "cancelled") return row(event, "run", h("div.waiting", {}, icon("stop"), h("span", {}, "Cancelled")));
+        return null;
+      case "error":
+        return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.text)));
+      default:
+        return row(event, "other", h("div.other", {}, h("code", {}, event.event_type), h("span.muted", {}, event.author)));
+    }
+  }
+
+  _shade(element) {
+    element.classList.toggle("is-future", this._at !== null && Number(element.dataset.seq) > this._at);
+  }
+
+  _rowOf(sequence) {
+    return this._list.querySelector(`[data-seq="${sequence}"]`);
+  }
+
+  _rowsOf(sequence) {
+    return this._list.querySelectorAll(`[data-seq="${sequence}"]`);
+  }
+
+  _isStored(messageId) {
+    return this._stored.has(messageId);
+  }
+
+  _dropStream(event) {
+    for (const id of [event.id, event.content?.message_id]) {
+      if (!id) continue;
+      this._stored.add(id);
+      this._streams.get(id)?.element.remove();
+      this._streams.delete(id);
+    }
+  }
+
+  _onClick(event) {
+    const link = event.target.closest("[data-select]");
+    if (link) event.preventDefault();
+    else if (event.target.closest("button, a, input") || String(getSelection())) return;
+    const chosen = event.target.closest("[data-seq]");
+    if (chosen) this._actions.select(Number(chosen.dataset.seq));
+  }
+
+  async _onHover(chip, sequence, key) {
+    this._hovered = chip;
+    if (!chip) {
+      this._popover.hidden = true;
+      return;
+    }
+    if (!this._diffs.has(sequence)) this._diffs.set(sequence, get(thread(this._cache.threadId, `/events/${sequence}/diff`)));
+    let diff;
+    try {
+      diff = await this._diffs.get(sequence);
+    } catch {
+      this._diffs.delete(sequence);
+      return;
+    }
+    if (this._hovered !== chip || !chip.isConnected) return;
+    replace(this._popover, diffView(diff, { onlyKey: key }));
+    this._popover.hidden = false;
+    const box = this._scroller.getBoundingClientRect();
+    const from = chip.getBoundingClientRect();
+    const left = Math.min(from.left - box.left, box.width - this._popover.offsetWidth - 16);
+    this._popover.style.left = `${Math.max(8, left)}px`;
+    this._popover.style.top = `${from.bottom - box.top + this._scroller.scrollTop + 6}px`;
+  }
+}
+
+function empty() {
+  return h("div.empty", {}, icon("pulse"), h("h2", {}, "Nothing has happened here yet"), h("p", {}, "Events appear the moment they are stored."));
+}
