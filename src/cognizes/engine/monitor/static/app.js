@@ -64,7 +64,7 @@ class Monitor {
     }
     this._list.showNew(this._agents.length > 0);
     if (this._summary) this._openChat();
-    else this._arrive();
+    else if (!this._place.threadId) this._leave();
   }
 
   // Where we are

@@ -109,7 +109,7 @@ export class QuestionCard {
     this.element = h(
       "div.question", { "data-question": part.id },
       h("div.question-head", {}, icon("person"), h("strong", {}, "Approval asked for "), h("code", {}, part.tool)),
-      part.hint && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
+      part.hint && !part.hint.includes("FunctionResponse") && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
     );
     this.id = part.id;
   }

@@ -87,7 +87,7 @@ export class RunPanel {
       parts.push(
         h(
           "div.question.is-open", { "data-question": question.id },
-          h("div.question-head", {}, icon("person"), h("span", {}, question.message ?? question.reason)),
+          h("div.question-head", {}, icon("person"), question.metadata?.toolName ? [h("strong", {}, "Approval asked for "), h("code", {}, question.metadata.toolName)] : h("span", {}, question.message ?? question.reason)),
           question.metadata?.arguments && valueView(question.metadata.arguments, { open: 1 }),
           h("div.buttons", {}, h("button.primary", { type: "button", onclick: () => this._actions.answer(question.id, true) }, "Approve"), h("button", { type: "button", onclick: () => this._actions.answer(question.id, false) }, "Deny")),
         ),
