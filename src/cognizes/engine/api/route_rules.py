@@ -60,6 +60,7 @@ _REACHES: list[tuple[re.Pattern[str], Reach]] = [
     (re.compile(r"(/v1)?/(events|ws/signals)"), Reach.THREADS),
     (re.compile(r"/ws/events/\{thread_id.*\}"), Reach.THREAD),
     (re.compile(r"/api/debug/threads/\{thread_id\}.*"), Reach.THREAD),
+    (re.compile(r"/api/debug/(threads|apps|pulse)"), Reach.EVERYTHING),
     (re.compile(r"/api/runs/\{run_id\}.*"), Reach.RUN),
     (re.compile(r"/agui/\{agent\}.*|/copilotkit/agent/\{agent\}.*"), Reach.AGENT),
     (re.compile(r"/agui|/copilotkit/info"), Reach.CALLER),

@@ -535,6 +535,14 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0009_monitor.sql
+-- What the monitor asks of runs: those of a thread, newest first.
+CREATE INDEX IF NOT EXISTS idx_runs_thread ON "public".runs (thread_id, created_at);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0009_monitor.sql', 9, '7c9ebe03cb654e83c3a5d82b59cd88d24fb7040fe469e9e3e42a68cfc651caad', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
