@@ -80,10 +80,10 @@ class Observer:
             RunFinishedEvent(thread_id=started.thread_id, run_id=started.run_id, outcome=outcome, timestamp=now()),
         )
 
-    async def observe_run(self, run_id: str, *, after: int = 0) -> Observation:
+    async def observe_run(self, run_id: str, *, after: int = 0, thread_id: UUID | None = None) -> Observation:
         """The stored events of a run, also of one that does not exist yet, after a sequence number, until it ends."""
         translator: Translator | None = None
-        async with aclosing(self._hub.follow_run(run_id)) as events:
+        async with aclosing(self._hub.follow_run(run_id, thread_id=thread_id)) as events:
             async for event in events:
                 sequence = event.sequence_num or 0
                 if translator is None:

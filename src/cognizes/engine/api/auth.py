@@ -6,6 +6,7 @@ its own; a permission that is missing, and the name of a foreign app, which says
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -22,6 +23,7 @@ from cognizes.engine.api.requests import Scope
 from cognizes.engine.api.route_rules import STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
+    ConflictError,
     EngineError,
     InvalidInputError,
     NotFoundError,
@@ -32,6 +34,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 PRINCIPAL = "cognizes.principal"
 REFUSAL = "cognizes.refusal"
 AUDITED = "cognizes.audited"
+THREAD = "cognizes.thread"
 _POLICY_VIOLATION = 1008
 _REASON_BYTES = 120
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -112,7 +115,7 @@ class Gate:
                 if rule.is_audited:
                     connection.scope[AUDITED] = app_name
             case Reach.RUN:
-                await self._check_run(principal, str(parameters["run_id"]))
+                connection.scope[THREAD] = await self._check_run(principal, str(parameters["run_id"]))
             case Reach.AGENT:
                 _check_app(principal, str(parameters["agent"]))
             case Reach.EVERYTHING if not principal.sees_everything:
@@ -124,21 +127,30 @@ class Gate:
     async def _check_thread(self, principal: Principal, name: str) -> str:
         if principal.sees_everything:
             return "*"
-        owner = await self._desk.find_owner(thread_uuid(name))
+        owner = await self._find_owner(name)
         if owner is None or not principal.sees(*owner):
             raise NotFoundError(f"there is no thread {name}")
         return owner[0]
 
-    async def _check_run(self, principal: Principal, run_id: str) -> None:
+    async def _find_owner(self, name: str) -> tuple[str, str] | None:
+        with suppress(NotFoundError):
+            if (owner := await self._desk.find_owner(thread_uuid(name))) is not None:
+                return owner
+        # No thread's id: it may be a session's. That several have it is nobody's business but theirs.
+        with suppress(NotFoundError, ConflictError):
+            return await self._desk.find_owner(await self._engine.manager.sessions.find_context(name))
+        return None
+
+    async def _check_run(self, principal: Principal, run_id: str) -> UUID | None:
+        """The newest thread of the caller with such a run. Clients choose the ids of runs, so others may have one too;
+        and one that does not exist yet may begin tomorrow, and be somebody else's."""
         if principal.sees_everything:
-            return
-        thread: UUID | None = await self._engine.database.fetch_value("find_thread_of_run", run_id)
-        if thread is None:
-            # It may begin tomorrow, and be somebody else's.
-            raise NotFoundError(f"there is no run {run_id}")
-        owner = await self._desk.find_owner(thread)
-        if owner is None or not principal.sees(*owner):
-            raise NotFoundError(f"there is no run {run_id}")
+            return None
+        for row in await self._engine.database.fetch("find_run_owners", run_id):
+            if principal.sees(row["app_name"], row["user_id"]):
+                found: UUID = row["id"]
+                return found
+        raise NotFoundError(f"there is no run {run_id}")
 
     def _check_contexts(self, connection: HTTPConnection) -> None:
         most = self._engine.settings.max_contexts_per_connection
@@ -219,6 +231,13 @@ def _gate(connection: HTTPConnection) -> Gate:
     return gate
 
 
+def _thread_of_run(connection: HTTPConnection) -> UUID | None:
+    thread: UUID | None = connection.scope.get(THREAD)
+    return thread
+
+
 Caller = Annotated[Principal, Depends(principal_of)]
 CurrentGate = Annotated[Gate, Depends(_gate)]
+ThreadOfRun = Annotated[UUID | None, Depends(_thread_of_run)]
+"""The thread in which a caller may see the run in the path; None for callers who may see every thread."""
 AUTHORIZED = [Depends(authorize)]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import Event, JsonObject, is_delete
@@ -219,7 +220,9 @@ class PulseEventBridge:
             _remove(self._followers, run_id, frames)
             await self._stop_when_alone()
 
-    async def forward(self, run_id: str, outlet: Outlet, *, after: int = 0, greeting: str = "") -> None:
+    async def forward(
+        self, run_id: str, outlet: Outlet, *, after: int = 0, greeting: str = "", thread_id: UUID | None = None
+    ) -> None:
         """Hands over the frames of a run as text for the wire, as many at once as are there, until there is nothing
         more to come. Cheaper than `subscribe` for those who only pass them on: no queue, no task.
 
@@ -233,7 +236,7 @@ class PulseEventBridge:
             if self._hub is None:
                 await asyncio.Event().wait()
                 return
-            async with aclosing(self._hub.follow_run_pages(run_id, after=after)) as pages:
+            async with aclosing(self._hub.follow_run_pages(run_id, after=after, thread_id=thread_id)) as pages:
                 async for events in pages:
                     await outlet.put("".join(map(self._encode, events)))
         finally:

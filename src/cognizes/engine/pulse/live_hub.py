@@ -182,16 +182,20 @@ class LiveHub:
         finally:
             self._leave(thread_id, channel)
 
-    async def follow_run(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
-        """All events of a run, also of one that does not exist yet."""
-        async with aclosing(self.follow_run_pages(run_id, after=after)) as pages:
+    async def follow_run(
+        self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """All events of a run, also of one that does not exist yet; with a thread, of the run that it has there."""
+        async with aclosing(self.follow_run_pages(run_id, after=after, thread_id=thread_id)) as pages:
             async for events in pages:
                 for event in events:
                     yield event
 
-    async def follow_run_pages(self, run_id: str, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+    async def follow_run_pages(
+        self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
+    ) -> AsyncGenerator[list[Event], None]:
         """The same, as many at once as are there."""
-        run = await self._find_run(run_id)
+        run = await self._find_run(run_id, thread_id)
         if run is None:
             return
         async with aclosing(self.follow_pages(run["thread_id"], after=max(after, run["begins_after"]))) as pages:
@@ -227,14 +231,16 @@ class LiveHub:
             if (awaited := self._awaited_runs.get(row["run_id"])) is not None:
                 awaited.seen.ring()
 
-    async def _find_run(self, run_id: str) -> asyncpg.Record | None:
+    async def _find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
         """The thread and the beginning of a run, once there is one; None when the hub was closed before."""
         awaited = self._awaited_runs.setdefault(run_id, _AwaitedRun())
         awaited.waiting += 1
         try:
             while not self._is_closed:
                 seen = awaited.seen.next_ring
-                found = await self._until_available(self._database.fetch_row, "find_run", run_id, otherwise=None)
+                found = await self._until_available(
+                    self._database.fetch_row, "find_run", run_id, thread_id, otherwise=None
+                )
                 if found is not None:
                     return found
                 if not self._is_closed:

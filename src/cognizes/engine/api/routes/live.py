@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.auth import ThreadOfRun
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream
@@ -40,6 +41,7 @@ async def run_events(
     engine: CurrentEngine,
     wheel: Wheel,
     streams: Streams,
+    thread: ThreadOfRun,
     profile: Annotated[Literal["monitor", "agui"], Query()] = "monitor",
     after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
@@ -51,10 +53,10 @@ async def run_events(
     """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
     if profile == "agui":
-        return streams.open(make_observer(engine).observe_run(run_id, after=resumed))
+        return streams.open(make_observer(engine).observe_run(run_id, after=resumed, thread_id=thread))
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
-        partial(engine.bridge.forward, run_id, after=resumed, greeting=greeting),
+        partial(engine.bridge.forward, run_id, after=resumed, greeting=greeting, thread_id=thread),
         wheel=wheel,
         heartbeat=partial(_custom, run_id, "heartbeat"),
     )

@@ -42,3 +42,12 @@ SELECT app_name, created_at, actor, action, target, status, request_id
 
 -- read_thread_owner: Whose a thread is.
 SELECT app_name, user_id FROM {schema}.threads WHERE id = $1;
+
+-- find_run_owners: The threads that have a run of this id, newest first, and whose they are.
+SELECT t.id, t.app_name, t.user_id
+  FROM {schema}.threads t
+ WHERE t.id IN (SELECT thread_id FROM {schema}.runs WHERE id = $1
+                UNION
+                SELECT thread_id FROM {schema}.events WHERE run_id = $1)
+ ORDER BY t.id DESC
+ LIMIT 1000;

@@ -12,7 +12,7 @@ SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e
          LIMIT $3) e
  ORDER BY e.thread_id, e.sequence_num;
 
--- find_run: Where a run takes place, and behind which event it begins; the newest thread, should two use one id.
+-- find_run: Where a run takes place, and behind which event it begins; in a given thread, else in the newest with one.
 SELECT t.id AS thread_id,
        COALESCE((SELECT min(e.sequence_num) - 1 FROM {schema}.events e WHERE e.run_id = $1 AND e.thread_id = t.id),
                 t.last_sequence) AS begins_after
@@ -22,7 +22,7 @@ SELECT t.id AS thread_id,
             SELECT thread_id FROM {schema}.runs WHERE id = $1
             UNION
             SELECT thread_id FROM {schema}.events WHERE run_id = $1
-        ) found ORDER BY thread_id DESC LIMIT 1);
+        ) found WHERE $2::uuid IS NULL OR thread_id = $2 ORDER BY thread_id DESC LIMIT 1);
 
 -- find_existing_runs: Which of these runs there are by now.
 SELECT DISTINCT asked.run_id
