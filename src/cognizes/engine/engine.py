@@ -33,6 +33,12 @@ from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.message_writer import MessageWriter
 from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.sync.branches import Branches
+from cognizes.engine.sync.context_feed import Sources
+from cognizes.engine.sync.contexts import Contexts
+from cognizes.engine.sync.llm_context import LlmContexts
+from cognizes.engine.sync.signal_hub import Signals
+from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
@@ -64,6 +70,11 @@ class Engine:
     timeline: Timeline
     streams: MessageStreams
     access: AccessDesk
+    contexts: Contexts
+    llm_contexts: LlmContexts
+    branches: Branches
+    signals: Signals
+    approvals: ToolApprovals
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -184,6 +195,20 @@ class Engine:
             self.listener.channels.append(ACCESS_CHANNEL)
             self.listener.tap(ACCESS_CHANNEL, self.access.forget_key)
             self.listener.on_reconnect(self.access.forget_all)
+        self._wire_sync()
+
+    def _wire_sync(self) -> None:
+        self.contexts = Contexts(self.database, self.streams)
+        self.llm_contexts = LlmContexts(self.database)
+        self.branches = Branches(
+            self.database,
+            self.settings,
+            sessions=self.manager.sessions,
+            time_travel=self.time_travel,
+            streams=self.streams,
+        )
+        self.signals = Signals(Sources(self.database, self.hub, self.streams, self.contexts))
+        self.approvals = ToolApprovals(self.manager, self.contexts)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -19,6 +19,8 @@ from cognizes.engine.api.requests import RequestContext
 from cognizes.engine.api.routes import (
     access,
     agui,
+    branches,
+    contexts,
     conversations,
     copilotkit,
     debug,
@@ -26,8 +28,10 @@ from cognizes.engine.api.routes import (
     health,
     live,
     page,
+    producers,
     runs,
     sessions,
+    signals,
 )
 from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
@@ -81,7 +85,7 @@ def create_app(
     for part in (health, sessions, runs, live, debug, debug_actions, agui, copilotkit, access, page):
         app.include_router(part.router)
     for prefix in ("", "/v1"):
-        for part in (conversations,):
+        for part in (conversations, contexts, producers, branches, signals):
             app.include_router(part.router, prefix=prefix)
     app.mount("/monitor", page.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Protocol
 
 from starlette.responses import Response
 
@@ -25,11 +26,23 @@ _HEADERS = [
 ]
 
 
+class Connection(Protocol):
+    """What hangs on the wheel."""
+
+    def beat(self) -> None:
+        """A turn is over: say that the connection lives."""
+        ...
+
+    def end(self) -> None:
+        """The server is about to stop."""
+        ...
+
+
 class HeartbeatWheel:
     """One timer for all connections: each has a place on a wheel that turns once in thirty seconds."""
 
     def __init__(self, seconds: int = HEARTBEAT_SECONDS, *, tick: float = 1.0) -> None:
-        self._places: list[set[EventStream]] = [set() for _ in range(seconds)]
+        self._places: list[set[Connection]] = [set() for _ in range(seconds)]
         self._now = 0
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
@@ -40,7 +53,7 @@ class HeartbeatWheel:
         """How many connections hang on the wheel."""
         return sum(len(place) for place in self._places)
 
-    def join(self, stream: EventStream) -> Callable[[], None]:
+    def join(self, stream: Connection) -> Callable[[], None]:
         """Has `beat` called once a turn; returns what to call when leaving."""
         # The emptiest place, not the current one: those who came together would all beat together.
         place = min(self._places, key=len)

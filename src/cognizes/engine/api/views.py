@@ -194,7 +194,8 @@ class RunPage(BaseModel):
     runs: list[RunView]
 
 
-def _time(moment: datetime | None) -> str | None:
+def format_time(moment: datetime | None) -> str | None:
+    """A moment as JSON has it."""
     return moment.isoformat() if moment else None
 
 
@@ -210,8 +211,8 @@ def session_view(session: Session) -> JsonObject:
         "state": session.state,
         "version": session.version,
         "last_sequence": session.last_sequence,
-        "created_at": _time(session.created_at),
-        "updated_at": _time(session.updated_at),
+        "created_at": format_time(session.created_at),
+        "updated_at": format_time(session.updated_at),
     }
 
 
@@ -221,7 +222,7 @@ def appended_view(event: Event) -> JsonObject:
         "id": event.id,
         "sequence_num": event.sequence_num,
         "version": event.version,
-        "created_at": _time(event.created_at),
+        "created_at": format_time(event.created_at),
     }
 
 
@@ -248,7 +249,7 @@ def message_view(message: Message) -> JsonObject:
         "role": message.role,
         "content": message.content,
         "metadata": message.metadata,
-        "created_at": _time(message.created_at),
+        "created_at": format_time(message.created_at),
     }
 
 
@@ -262,7 +263,7 @@ def run_view(run: Run) -> JsonObject:
         "thinking_steps": run.thinking_steps,
         "tool_calls": run.tool_calls,
         "error": run.error,
-        "created_at": _time(run.created_at),
-        "started_at": _time(run.started_at),
-        "completed_at": _time(run.completed_at),
+        "created_at": format_time(run.created_at),
+        "started_at": format_time(run.started_at),
+        "completed_at": format_time(run.completed_at),
     }

@@ -1253,12 +1253,23 @@ BEGIN
     SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
       FROM "public".snapshots
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at)
+    SELECT p_thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at
+      FROM "public".branches
+     WHERE thread_id = p_source
+       AND (p_at_sequence IS NULL
+            OR created_at <= (SELECT created_at FROM "public".events
+                               WHERE thread_id = p_source AND sequence_num = p_at_sequence));
+    INSERT INTO "public".branch_segments (thread_id, from_sequence, app_name, branch)
+    SELECT p_thread_id, from_sequence, app_name, branch
+      FROM "public".branch_segments
+     WHERE thread_id = p_source AND from_sequence <= coalesce(p_at_sequence, v_source.last_sequence);
     status := 'created';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, '4fe3d9e85063813d7bf8db3d32151c95e285931bc3bea92bb4918d1a9719b074', '0.1.0')
+VALUES ('43_fork_session.sql', 0, '7e202615d0401652fa319903d53bde77af0b4b9ed566c18af1c17c4ebde7a97a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 44_change_session.sql
@@ -2282,6 +2293,193 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('77_branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 78_create_branch.sql
+-- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
+-- event belongs to. SQLSTATE CZ404: no such thread or event; CZ409: the name is taken.
+CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_thread record;
+    v_at bigint;
+    v_parent integer;
+BEGIN
+    SELECT app_name, last_sequence INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_at := coalesce(p_at_sequence, v_thread.last_sequence);
+    IF v_at > v_thread.last_sequence THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE =
+            format('event %s has not happened yet; the thread is at %s', v_at, v_thread.last_sequence);
+    END IF;
+    IF p_name = 'main' OR EXISTS (SELECT FROM "public".branches
+                                   WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L exists already; choose another name', p_name);
+    END IF;
+    v_parent := coalesce((SELECT branch FROM "public".branch_segments
+                           WHERE thread_id = p_thread_id AND from_sequence <= v_at
+                           ORDER BY from_sequence DESC LIMIT 1), 0);
+    IF EXISTS (SELECT FROM "public".branches
+                WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
+    END IF;
+    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
+    SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
+      FROM "public".branches WHERE thread_id = p_thread_id;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_created',
+        json_build_object('name', p_name, 'at_sequence', v_at), '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, false,
+        true, 0, 0);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('78_create_branch.sql', 0, 'f8bd53dfa238f8f38495df0d0f8c0ee03359bbb1ae1a28e106c5c052867a3e83', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 78_delete_branch.sql
+-- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
+-- SQLSTATE CZ404: no such thread or branch; CZ409: it is `main`, the active one, or others fork from it.
+CREATE OR REPLACE FUNCTION "public".delete_branch(p_thread_id uuid, p_name text, p_event_id text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_number integer;
+    v_child text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_number := "public".find_branch(p_thread_id, p_name);
+    IF v_number = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = 'the branch main cannot be deleted';
+    END IF;
+    IF v_number = "public".find_branch(p_thread_id, NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
+            format('branch %L is the active one; switch to another, then delete it', p_name);
+    END IF;
+    SELECT name INTO v_child FROM "public".branches
+     WHERE thread_id = p_thread_id AND parent = v_number AND deleted_at IS NULL LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L forks from it; delete that one first', v_child);
+    END IF;
+    UPDATE "public".branches SET deleted_at = clock_timestamp() WHERE thread_id = p_thread_id AND number = v_number;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_deleted', json_build_object('name', p_name), '{}',
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('78_delete_branch.sql', 0, '81d06a24eee4fa07343140c5e1bb62dc23fc80f0c4dfa948ca8651c3dbbe1b21', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 78_switch_branch.sql
+-- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
+-- state what it was at the branch's tip. So the state after any event is that of its branch, and replays need not know
+-- of branches. One answer:
+--   switched  `sequence_num` is that of the event
+--   same      it is the active one already; nothing was written
+--   conflict  the state changed meanwhile: make the delta anew
+-- SQLSTATE CZ404: no such thread or branch; CZ409: a run goes on, whose events would end up on the wrong branch.
+CREATE OR REPLACE FUNCTION "public".switch_branch(
+    p_thread_id uuid, p_name text, p_event_id text, p_actions json, p_delta jsonb, p_expected_version bigint,
+    p_max_state_bytes integer, OUT status text, OUT sequence_num bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_app_name text;
+    v_number integer;
+    v_active integer;
+    v_run text;
+BEGIN
+    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_number := "public".find_branch(p_thread_id, p_name);
+    v_active := "public".find_branch(p_thread_id, NULL);
+    IF v_number = v_active THEN
+        status := 'same';
+        RETURN;
+    END IF;
+    SELECT id INTO v_run FROM "public".runs
+     WHERE thread_id = p_thread_id AND status IN ('running', 'waiting') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
+            format('run %s goes on in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
+    END IF;
+    SELECT answer.status, answer.sequence_num INTO status, sequence_num
+      FROM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_switched',
+        json_build_object('name', p_name, 'from',
+            coalesce((SELECT name FROM "public".branches WHERE thread_id = p_thread_id AND number = v_active), 'main')),
+        p_actions, p_delta, NULL, NULL, p_expected_version, NULL, NULL, NULL, false, true, 0, p_max_state_bytes)
+        AS answer;
+    IF status = 'stored' THEN
+        INSERT INTO "public".branch_segments (thread_id, from_sequence, app_name, branch)
+        VALUES (p_thread_id, switch_branch.sequence_num, v_app_name, v_number);
+        status := 'switched';
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('78_switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a58d9d50d09411916eb57', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 79_count_messages.sql
+-- How many messages a branch shows (null: the active one), up to an event. Counts that readers left behind make it cheap
+-- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
+CREATE OR REPLACE FUNCTION "public".count_messages(
+    p_thread_id uuid, p_name text, p_last_sequence bigint,
+    OUT messages bigint, OUT counted_to bigint, OUT messages_to bigint
+) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_worth_saving CONSTANT bigint := 256;
+    v_path record;
+    v_end bigint;
+    v_from record;
+    v_to record;
+BEGIN
+    messages := 0;
+    FOR v_path IN SELECT * FROM "public".branch_path(p_thread_id, p_name) LOOP
+        v_end := least(v_path.last_sequence, p_last_sequence);
+        v_from := "public".count_messages_to(p_thread_id, v_path.first_sequence - 1);
+        v_to := "public".count_messages_to(p_thread_id, v_end);
+        messages := messages + greatest(v_to.messages - v_from.messages, 0);
+        IF v_to.counted > v_worth_saving THEN
+            counted_to := v_end;
+            messages_to := v_to.messages;
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION "public".count_messages_to(
+    p_thread_id uuid, p_sequence bigint, OUT messages bigint, OUT counted bigint
+) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_known record;
+BEGIN
+    IF p_sequence <= 0 THEN
+        messages := 0;
+        counted := 0;
+        RETURN;
+    END IF;
+    SELECT c.sequence_num, c.messages INTO v_known FROM "public".message_counts c
+     WHERE c.thread_id = p_thread_id AND c.sequence_num <= p_sequence ORDER BY c.sequence_num DESC LIMIT 1;
+    SELECT count(*) INTO counted FROM "public".messages m
+     WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
+       AND m.sequence_num <= p_sequence;
+    messages := coalesce(v_known.messages, 0) + counted;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('79_count_messages.sql', 0, '89a9861495da1964d046090c7df17cafa2fa1facdd62a62b449c49fa3856bb0e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 80_ring_stream.sql

@@ -41,6 +41,17 @@ BEGIN
     SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
       FROM {schema}.snapshots
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
+    INSERT INTO {schema}.branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at)
+    SELECT p_thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at
+      FROM {schema}.branches
+     WHERE thread_id = p_source
+       AND (p_at_sequence IS NULL
+            OR created_at <= (SELECT created_at FROM {schema}.events
+                               WHERE thread_id = p_source AND sequence_num = p_at_sequence));
+    INSERT INTO {schema}.branch_segments (thread_id, from_sequence, app_name, branch)
+    SELECT p_thread_id, from_sequence, app_name, branch
+      FROM {schema}.branch_segments
+     WHERE thread_id = p_source AND from_sequence <= coalesce(p_at_sequence, v_source.last_sequence);
     status := 'created';
 END
 $$;

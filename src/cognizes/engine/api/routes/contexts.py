@@ -1,0 +1,122 @@
+"""Pulls: what a context is, its messages, and the chunks of a message while it grows and ever after."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cognizes.engine.api.context_views import (
+    ChunksView,
+    ContextView,
+    context_message_view,
+    context_view,
+)
+from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.pulls import pull_response
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.streams.delta_stream import ChunkPage, StreamStatus
+
+router = APIRouter(prefix="/contexts/{context_id}", tags=["contexts"], responses=PROBLEMS)
+
+LONGEST_WAIT = 60.0
+
+
+@router.get("/metadata", response_model=ContextView, summary="What a context is, without its content")
+async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Response:
+    return DocumentResponse(context_view(await engine.contexts.metadata(context_id)))
+
+
+@router.get("/messages", summary="Read messages by their ids, or those of a branch")
+async def read_messages(
+    context_id: ContextId,
+    request: Request,
+    engine: CurrentEngine,
+    ids: Annotated[str | None, Query(description="Comma separated; at most 200.")] = None,
+    branch: str | None = None,
+    offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """With `ids` those messages, in that order; else a page of a branch, oldest first, the active one unless named.
+
+    A message that is being streamed has no content here: pull its chunks.
+    """
+    if ids is not None:
+        asked = list(dict.fromkeys(name for name in ids.split(",") if name))
+        found = await engine.contexts.messages_by_id(context_id, asked)
+        document = {
+            "messages": [context_message_view(message) for message in found],
+            "requested_count": len(asked),
+            "found_count": len(found),
+        }
+        is_final = len(found) == len(asked) and all(message.is_finished for message in found)
+        return await pull_response(
+            request, document, never_changes_as=("messages", context_id, *asked) if is_final and asked else None
+        )
+    page = await engine.contexts.messages(context_id, branch=branch, offset=offset, limit=limit)
+    document = {
+        "messages": [context_message_view(message) for message in page.messages],
+        "branch": page.branch,
+        "offset": offset,
+        "total": page.total,
+    }
+    return await pull_response(request, document, never_changes_as=None)
+
+
+@router.get(
+    "/messages/{message_id:path}/streaming-chunks", response_model=ChunksView, summary="Pull the chunks of a message"
+)
+async def read_chunks(
+    context_id: ContextId,
+    message_id: str,
+    request: Request,
+    engine: CurrentEngine,
+    from_sequence: Annotated[int, Query(ge=0, le=LARGEST, description="Exclusive.")] = 0,
+    to: Annotated[int | None, Query(ge=0, le=LARGEST, description="Inclusive.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for more.")] = 0,
+) -> Response:
+    """Those behind `from_sequence`. `has_more` is true when more of what was asked for is there now.
+
+    Go on from the last chunk you received, not from `current_sequence`: under `has_more` that is further.
+    """
+    page = await engine.streams.read(context_id, message_id, after=from_sequence, up_to=to, limit=limit, wait=wait)
+    document = {
+        "context_id": str(context_id),
+        "message_id": message_id,
+        "chunks": [{"sequence": chunk.sequence, "delta": chunk.delta} for chunk in page.chunks],
+        "current_sequence": page.current_sequence,
+        "has_more": page.has_more,
+        "status": page.status,
+    }
+    last = page.chunks[-1].sequence if page.chunks else from_sequence
+    identity = ("chunks", context_id, message_id, from_sequence, last, page.has_more)
+    return await pull_response(request, document, never_changes_as=identity if _is_closed(page, last, to) else None)
+
+
+def _is_closed(page: ChunkPage, last: int, to: int | None) -> bool:
+    """Whether the same question will always have the same answer: the message is finished, or all that was asked for
+    is there."""
+    return page.status is not StreamStatus.STREAMING or (to is not None and last == to)
+
+
+@router.get("/llm-context", summary="The input of a model")
+async def read_llm_context(
+    context_id: ContextId,
+    request: Request,
+    engine: CurrentEngine,
+    max_tokens: Annotated[int, Query(ge=1, le=LARGEST)] = 8000,
+    branch: str | None = None,
+) -> Response:
+    """The newest messages that fit, calls and their results together. Tokens are estimated."""
+    context = await engine.llm_contexts.read(context_id, max_tokens=max_tokens, branch=branch)
+    document = {
+        "context_id": str(context_id),
+        "messages": context.messages,
+        "estimated_tokens": context.estimated_tokens,
+        "is_truncated": context.is_truncated,
+    }
+    return await pull_response(request, document, never_changes_as=None)

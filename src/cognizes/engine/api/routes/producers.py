@@ -1,0 +1,132 @@
+"""For producers in any language: create a context, say something whole or in chunks, ask for an approval, cancel."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from cognizes.engine.api.agents import Served
+from cognizes.engine.api.cancellation import cancel
+from cognizes.engine.api.context_views import (
+    ApprovalAnswer,
+    Completion,
+    ContextView,
+    NewApproval,
+    NewChunks,
+    NewContext,
+    NewMessage,
+    NewStream,
+    approval_view,
+    context_view,
+)
+from cognizes.engine.api.dependencies import ContextId, CurrentEngine
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.errors import ConflictError, InvalidInputError
+from cognizes.engine.models import Event, JsonObject, new_id
+from cognizes.engine.sync.context_state import ContextState, check_transition
+from cognizes.engine.sync.contexts import DESCRIPTIVE
+
+router = APIRouter(prefix="/contexts", tags=["contexts"], responses=PROBLEMS)
+
+_KIND_OF_ROLE = {
+    "user": "user_message",
+    "assistant": "assistant_message",
+    "system": "system_message",
+    "tool": "observe",
+}
+
+
+@router.post("", status_code=201, response_model=ContextView, summary="Create a context")
+async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
+    described = {name: getattr(body, name) for name in DESCRIPTIVE if getattr(body, name) is not None}
+    session = await engine.sessions.create(
+        body.app_name, body.user_id, session_id=body.session_id, title=body.title, metadata=described
+    )
+    return DocumentResponse(context_view(await engine.contexts.metadata(session.thread_id)), status_code=201)
+
+
+@router.post("/{context_id}/messages", status_code=201, summary="Say something whole")
+async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine) -> Response:
+    """Sent again with the same `message_id` and content it is stored once; with another content it is a conflict."""
+    if isinstance(body.content, list) and not any(isinstance(part.get("text"), str) for part in body.content):
+        raise InvalidInputError("content has no part with a text; add one, it is what models and searches read")
+    message_id = body.message_id or str(new_id())
+    is_resent = body.message_id is not None and await engine.manager.events.find(context_id, message_id) is not None
+    if body.role == "user" and not is_resent:
+        check_transition(await engine.contexts.state(context_id), ContextState.PROCESSING_USER_MESSAGE)
+    key = "text" if isinstance(body.content, str) else "content"
+    content: JsonObject = {key: body.content, "message_id": message_id}
+    event = Event(
+        id=message_id,
+        thread_id=str(context_id),
+        invocation_id="",
+        author=body.role,
+        event_type=_KIND_OF_ROLE[body.role],
+        content=content,
+        run_id=body.run_id,
+    )
+    await engine.manager.append_to_thread(context_id, event)
+    return DocumentResponse({"message_id": message_id, "sequence_num": event.sequence_num}, status_code=201)
+
+
+@router.post("/{context_id}/messages/stream", status_code=201, summary="Begin a message that is sent in chunks")
+async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStream | None = None) -> Response:
+    new = body or NewStream()
+    message_id = await engine.streams.open(context_id, message_id=new.message_id, role=new.role, run_id=new.run_id)
+    return DocumentResponse({"message_id": message_id}, status_code=201)
+
+
+@router.post("/{context_id}/messages/{message_id:path}/chunks", summary="Send chunks")
+async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks, engine: CurrentEngine) -> Response:
+    """Sending the same range again changes nothing; a gap, or another content, is a conflict."""
+    current = await engine.streams.append(
+        context_id, message_id, first_sequence=body.first_sequence, deltas=body.deltas
+    )
+    return DocumentResponse({"current_sequence": current})
+
+
+@router.post("/{context_id}/messages/{message_id:path}/complete", summary="The message is whole")
+async def complete_stream(
+    context_id: ContextId, message_id: str, engine: CurrentEngine, body: Completion | None = None
+) -> Response:
+    reason = body.finish_reason if body else None
+    final = await engine.streams.complete(context_id, message_id, finish_reason=reason)
+    return DocumentResponse({"final_sequence": final})
+
+
+@router.post("/{context_id}/messages/{message_id:path}/abort", summary="Keep what there is of a message")
+async def abort_stream(context_id: ContextId, message_id: str, engine: CurrentEngine) -> Response:
+    """The text stays, as `interrupted`."""
+    return DocumentResponse({"final_sequence": await engine.streams.abort(context_id, message_id)})
+
+
+@router.get("/{context_id}/tool-approvals", summary="The approvals that nobody has given or refused yet")
+async def list_approvals(context_id: ContextId, engine: CurrentEngine) -> Response:
+    waiting = await engine.approvals.list_open(context_id)
+    return DocumentResponse({"approvals": [approval_view(approval) for approval in waiting]})
+
+
+@router.post("/{context_id}/tool-approvals", status_code=201, summary="Ask whether a tool may be called")
+async def ask_approval(context_id: ContextId, body: NewApproval, engine: CurrentEngine) -> Response:
+    approval = await engine.approvals.ask(context_id, **body.model_dump())
+    return DocumentResponse(approval_view(approval), status_code=201)
+
+
+@router.post("/{context_id}/tool-approvals/{approval_id:path}", summary="Answer")
+async def answer_approval(
+    context_id: ContextId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
+) -> Response:
+    """The same answer again changes nothing; another one is a conflict."""
+    approval = await engine.approvals.answer(context_id, approval_id, approved=body.approved, reason=body.reason)
+    return DocumentResponse(approval_view(approval))
+
+
+@router.post("/{context_id}/cancel", summary="Stop what is going on")
+async def cancel_context(context_id: ContextId, engine: CurrentEngine, served: Served) -> Response:
+    """Ends its runs and streamed messages; a conflict when nothing is going on."""
+    run_ids = await cancel(engine, context_id, await served.find_host())
+    state = await engine.contexts.state(context_id)
+    if state is ContextState.CANCELLING and not run_ids:
+        raise ConflictError("what is going on cannot be stopped from here; it will end by itself")
+    return DocumentResponse({"current_state": state, "run_ids": run_ids})

@@ -1,0 +1,187 @@
+"""Signals: that something changed, and how far it has come. What changed is pulled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
+from starlette.responses import Response
+
+from cognizes.engine.api.auth import Caller, CurrentGate
+from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, Wheel
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
+from cognizes.engine.api.sse import EventStream, HeartbeatWheel
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import EngineError, InvalidInputError
+from cognizes.engine.sync.signal_hub import SignalSubscription
+
+router = APIRouter(tags=["signals"])
+CheckThreads = Callable[[list[str]], Awaitable[None]]
+_STREAM: dict[int | str, dict[str, Any]] = {
+    **PROBLEMS,
+    200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"},
+}
+
+
+@router.get("/contexts/{context_id}/events", summary="Signals of a context", response_class=Response, responses=_STREAM)
+async def context_signals(
+    context_id: ContextId,
+    engine: CurrentEngine,
+    wheel: Wheel,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """`event: signal`, each less than a kilobyte and without content.
+
+    `Last-Event-ID`, or `after` an event's number, brings what was missed; then come the state and one signal for each
+    message that is being streamed, then whatever happens.
+    """
+    (resumed,) = read_positions(last_event_id, 1)
+    return await _stream(engine, wheel, [context_id], [after if resumed is None else resumed])
+
+
+@router.get("/events", summary="Signals of several contexts", response_class=Response, responses=_STREAM)
+async def signals_of_contexts(
+    engine: CurrentEngine,
+    wheel: Wheel,
+    gate: CurrentGate,
+    caller: Caller,
+    contexts: Annotated[str, Query(description="Ids, separated by commas.")],
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The same signals on one connection; `id:` holds the place in every one of them."""
+    found = [await engine.manager.sessions.find_context(name) for name in split_contexts(contexts)]
+    found = list(dict.fromkeys(found))
+    await gate.check_threads(caller, [str(thread_id) for thread_id in found])
+    return await _stream(engine, wheel, found, read_positions(last_event_id, len(found)))
+
+
+async def _stream(
+    engine: Engine, wheel: HeartbeatWheel, thread_ids: list[UUID], after: Sequence[int | None]
+) -> EventStream:
+    subscription = engine.signals.follow()
+    for thread_id, position in zip(thread_ids, after, strict=True):
+        await subscription.add(thread_id, after=position)
+    frames = SignalFrames(subscription, subscription.positions)
+    return EventStream(frames.send, wheel=wheel, heartbeat=frames.heartbeat)
+
+
+@router.websocket("/ws/signals")
+async def signals_by_websocket(
+    websocket: WebSocket, engine: CurrentEngine, wheel: Wheel, gate: CurrentGate, caller: Caller, contexts: str = ""
+) -> None:
+    """The same signals; `{"type": "subscribe" | "unsubscribe", "contexts": ["id", …]}` changes what is followed.
+
+    `subscribe` may say where to resume: `"after": {"id": 17}`. Each is answered with `{"type": "subscribed", …}`, and
+    what cannot be done with `{"type": "error", …}`.
+    """
+    await websocket.accept()
+    async with engine.signals.follow(stays_open=True) as subscription:
+        connection = _SignalSocket(websocket, engine, subscription, partial(gate.check_threads, caller))
+        leave = wheel.join(connection)
+        try:
+            if contexts:
+                await connection.handle({"type": "subscribe", "contexts": contexts.split(",")})
+            await connection.run()
+        except WebSocketDisconnect:
+            return
+        finally:
+            leave()
+
+
+class _SignalSocket:
+    """One WebSocket: it hears which contexts it should follow, and tells their signals."""
+
+    def __init__(
+        self, websocket: WebSocket, engine: Engine, subscription: SignalSubscription, check: CheckThreads
+    ) -> None:
+        self._websocket = websocket
+        self._check_threads = check
+        self._engine = engine
+        self._subscription = subscription
+        self._is_due = asyncio.Event()
+        self._has_ended = False
+
+    def beat(self) -> None:
+        """Says soon that the connection lives."""
+        self._is_due.set()
+
+    def end(self) -> None:
+        """The server is about to stop."""
+        self._has_ended = True
+        self._is_due.set()
+
+    async def run(self) -> None:
+        """Hears and tells until one of both ends."""
+        tasks = [asyncio.create_task(work, name="ws-signals") for work in (self._hear(), self._tell(), self._beat_on())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if self._has_ended:
+            await self._websocket.close(1012)
+
+    async def handle(self, request: Any) -> None:
+        """Does what a client asks for, and says so."""
+        try:
+            await self._change(request)
+        except EngineError as error:
+            await self._send({"type": "error", "detail": str(error)})
+            return
+        followed = [str(thread_id) for thread_id in self._subscription.thread_ids]
+        await self._send({"type": "subscribed", "contexts": followed})
+
+    async def _hear(self) -> None:
+        while True:
+            text = await self._websocket.receive_text()
+            try:
+                request = json.loads(text)
+            except ValueError:
+                request = None
+            await self.handle(request)
+
+    async def _tell(self) -> None:
+        while True:
+            for signal in await self._subscription.take():
+                await self._websocket.send_text(signal.to_text())
+
+    async def _beat_on(self) -> None:
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            if self._has_ended:
+                return
+            for signal in self._subscription.heartbeats():
+                await self._websocket.send_text(signal.to_text())
+
+    async def _change(self, request: Any) -> None:
+        names = request.get("contexts") if isinstance(request, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise InvalidInputError('send {"type": "subscribe" or "unsubscribe", "contexts": ["id", …]}')
+        found = [await self._engine.manager.sessions.find_context(name) for name in names]
+        if request.get("type") == "unsubscribe":
+            for thread_id in found:
+                await self._subscription.remove(thread_id)
+        elif request.get("type") == "subscribe":
+            followed = {*found, *self._subscription.thread_ids}
+            await self._check_threads([str(thread_id) for thread_id in followed])
+            after = request.get("after")
+            for name, thread_id in zip(names, found, strict=True):
+                position = after.get(name) if isinstance(after, dict) else None
+                is_number = isinstance(position, int) and not isinstance(position, bool) and position >= 0
+                await self._subscription.add(thread_id, after=position if is_number else None)
+        else:
+            raise InvalidInputError('"type" is "subscribe" or "unsubscribe"')
+
+    async def _send(self, document: dict[str, Any]) -> None:
+        await self._websocket.send_text(json.dumps(document))

@@ -1,0 +1,83 @@
+-- read_context: What a context is, without its content.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
+       t.created_at, t.updated_at, coalesce(b.name, 'main') AS branch, counted.messages, counted.counted_to,
+       counted.messages_to
+  FROM {schema}.threads t
+ CROSS JOIN LATERAL {schema}.find_branch(t.id, NULL) AS active (number)
+  LEFT JOIN {schema}.branches b ON b.thread_id = t.id AND b.number = active.number
+ CROSS JOIN LATERAL {schema}.count_messages(t.id, NULL, t.last_sequence) AS counted
+ WHERE t.id = $1;
+
+-- save_message_count: How many messages there were up to an event, so that nobody counts them again.
+INSERT INTO {schema}.message_counts (thread_id, sequence_num, app_name, messages)
+SELECT id, $2, app_name, $3 FROM {schema}.threads WHERE id = $1
+ON CONFLICT DO NOTHING;
+
+-- count_branch_messages: How many messages a branch shows.
+SELECT messages FROM {schema}.threads t, {schema}.count_messages(t.id, $2, t.last_sequence) WHERE t.id = $1;
+
+-- read_newest_events: The newest events up to one, newest first. What is large is left out: it moves no state.
+SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type,
+       CASE WHEN pg_column_size(content) < $4 THEN content::text ELSE '{}' END AS content,
+       CASE WHEN pg_column_size(actions) < $4 THEN actions::text ELSE '{}' END AS actions, version, created_at
+  FROM {schema}.events
+ WHERE thread_id = $1 AND sequence_num <= $2
+ ORDER BY sequence_num DESC
+ LIMIT $3;
+
+-- read_branch_messages: The messages of a branch in their order. Events are looked into where a text is not all of it.
+SELECT m.id, m.sequence_num, m.role, m.content, m.created_at, e.id AS event_id, e.author, e.event_type, s.status,
+       s.final_sequence,
+       CASE WHEN m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+  FROM {schema}.branch_path($1, $2) AS path
+  JOIN {schema}.messages m
+    ON m.thread_id = $1 AND m.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+  JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
+  LEFT JOIN {schema}.message_streams s
+    ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
+ ORDER BY m.sequence_num
+OFFSET $3
+ LIMIT $4;
+
+-- read_messages_by_id: Messages of a thread by their ids.
+SELECT m.id, m.sequence_num, m.role, m.content, m.created_at, e.id AS event_id, e.author, e.event_type, s.status,
+       s.final_sequence,
+       CASE WHEN m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+  FROM unnest($2::text[]) AS asked (id)
+  JOIN {schema}.messages m ON m.thread_id = $1 AND md5(m.id) = md5(asked.id) AND m.id = asked.id
+  JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
+  LEFT JOIN {schema}.message_streams s
+    ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id;
+
+-- list_branches: Every branch that is not deleted, `main` first.
+SELECT b.number, b.name, coalesce(p.name, 'main') AS parent, b.forked_at, b.created_at,
+       b.number = {schema}.find_branch($1, NULL) AS is_active,
+       least(t.last_sequence, (SELECT max(path.last_sequence) FROM {schema}.branch_path($1, b.name) AS path)) AS tip
+  FROM {schema}.threads t
+ CROSS JOIN LATERAL (
+        SELECT 0 AS number, 'main' AS name, NULL::integer AS parent, NULL::bigint AS forked_at, t.created_at
+        UNION ALL
+        SELECT number, name, parent, forked_at, created_at
+          FROM {schema}.branches WHERE thread_id = $1 AND deleted_at IS NULL) b
+  LEFT JOIN {schema}.branches p ON p.thread_id = $1 AND p.number = b.parent
+ WHERE t.id = $1
+ ORDER BY b.number;
+
+-- create_branch: A branch that forks at an event, or now.
+SELECT {schema}.create_branch($1, $2, $3, $4);
+
+-- switch_branch: From now on events belong to another branch.
+SELECT status, sequence_num FROM {schema}.switch_branch($1, $2, $3, $4::text::json, $5::text::jsonb, $6, $7);
+
+-- delete_branch: A branch is shown no more.
+SELECT {schema}.delete_branch($1, $2, $3);
+
+-- list_active_runs: Runs that are going on or wait.
+SELECT id, status FROM {schema}.runs
+ WHERE thread_id = $1 AND status IN ('pending', 'running', 'waiting') ORDER BY created_at DESC LIMIT 100;
+
+-- read_final_sequence: The number of the last chunk of a message that was streamed.
+SELECT final_sequence FROM {schema}.message_streams
+ WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2;

@@ -1,0 +1,147 @@
+"""Branches of a conversation, without copying: a name, a parent and the event it forked at.
+
+An event belongs to the branch that was active when it was committed; which one that was is written when branches are
+switched, so an append costs nothing. A branch shows its own events and those of its ancestors up to the fork. Switching
+brings the session's own state back to what it was at the branch's tip; `user:` and `app:` keys are of no branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_json, dump_jsonb
+from cognizes.engine.errors import ConcurrencyConflictError, ConflictError, InvalidInputError, NotFoundError
+from cognizes.engine.models import DELETE, JsonObject, PastState, new_id
+from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.scopes import split_delta
+from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
+from cognizes.engine.pulse.time_travel import TimeTravel
+from cognizes.engine.settings import Settings
+from cognizes.engine.streams.message_streams import MessageStreams
+
+MAIN: Final = "main"
+_MAX_NAME_BYTES = 200
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch. `tip_sequence` is its newest event; `main` has neither a parent nor a fork."""
+
+    name: str
+    parent: str | None
+    forked_at: int | None
+    tip_sequence: int
+    is_active: bool
+    created_at: datetime
+
+
+class Branches:
+    """Creates, switches, lists and deletes branches."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        sessions: SessionStore,
+        time_travel: TimeTravel,
+        streams: MessageStreams,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._sessions = sessions
+        self._time_travel = time_travel
+        self._streams = streams
+
+    async def list(self, thread_id: str | UUID) -> list[Branch]:
+        """All branches, `main` first, then by age."""
+        rows = await self._database.fetch("list_branches", thread_uuid(thread_id))
+        if not rows:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        return [
+            Branch(
+                name=row["name"],
+                parent=None if row["name"] == MAIN else row["parent"],
+                forked_at=row["forked_at"],
+                tip_sequence=row["tip"],
+                is_active=row["is_active"],
+                created_at=row["created_at"],
+            )
+            for row in rows
+        ]
+
+    async def get(self, thread_id: str | UUID, name: str | None = None) -> Branch:
+        """One branch; the active one unless named."""
+        for branch in await self.list(thread_id):
+            if branch.is_active if name is None else branch.name == name:
+                return branch
+        raise NotFoundError(f"there is no branch {name!r} in this thread")
+
+    async def create(self, thread_id: str | UUID, name: str, *, at_sequence: int | None = None) -> Branch:
+        """A branch that forks right after an event, or now. It is not switched to."""
+        thread = thread_uuid(thread_id)
+        if len(check_name("a branch's name", name).encode()) > _MAX_NAME_BYTES:
+            raise InvalidInputError(f"a branch's name is longer than {_MAX_NAME_BYTES} bytes; shorten it")
+        if at_sequence is not None and at_sequence < 0:
+            raise InvalidInputError("at_sequence is not negative")
+        await self._database.fetch_value("create_branch", thread, name, at_sequence, str(new_id()))
+        return await self.get(thread, name)
+
+    async def switch(self, thread_id: str | UUID, name: str) -> Branch:
+        """Makes a branch the active one. `ConflictError` while a run or a streamed message goes on: it would end up on
+        a branch that it did not begin on."""
+        thread = thread_uuid(thread_id)
+        for _ in range(_ATTEMPTS):
+            branch = await self.get(thread, name)
+            if branch.is_active:
+                return branch
+            if heads := await self._streams.heads([thread]):
+                raise ConflictError(
+                    f"the message {heads[0].message_id[:80]!r} is being streamed; wait for its end or cancel it"
+                )
+            if await self._switch(thread, branch):
+                return await self.get(thread, name)
+        raise ConcurrencyConflictError("the session's state changed all the time; try again")
+
+    async def delete(self, thread_id: str | UUID, name: str) -> None:
+        """A branch is shown no more. Not `main`, not the active one, and not one that others fork from."""
+        await self._database.fetch_value("delete_branch", thread_uuid(thread_id), name, str(new_id()))
+
+    async def state(self, thread_id: str | UUID, name: str | None = None) -> PastState:
+        """The state at a branch's tip."""
+        thread = thread_uuid(thread_id)
+        branch = await self.get(thread, name)
+        return await self._time_travel.at(thread, sequence=branch.tip_sequence)
+
+    async def _switch(self, thread: UUID, branch: Branch) -> bool:
+        session = await self._sessions.get_thread(thread)
+        past = await self._time_travel.at(thread, sequence=branch.tip_sequence)
+        delta = _difference(split_delta(session.state).session, split_delta(past.state).session)
+        row = await self._database.fetch_row(
+            "switch_branch",
+            thread,
+            branch.name,
+            str(new_id()),
+            dump_json({"state_delta": delta} if delta else {}),
+            dump_jsonb(delta) if delta else None,
+            session.version,
+            self._settings.max_state_bytes,
+        )
+        return row is not None and row["status"] != "conflict"
+
+
+def _difference(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> JsonObject:
+    """The delta that makes one state of the other."""
+    # Compared as text: 1, 1.0 and true are equal to Python and not to a reader of the state.
+    changed = {
+        key: value
+        for key, value in wanted.items()
+        if key not in now or dump_jsonb({"": now[key]}) != dump_jsonb({"": value})
+    }
+    return changed | {key: DELETE for key in now if key not in wanted}

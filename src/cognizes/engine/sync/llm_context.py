@@ -1,0 +1,186 @@
+"""The input of a model, made of a conversation: the newest messages that fit, calls and their results together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import dump_json
+from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.event_log import event_from_row
+from cognizes.engine.pulse.messages import message_role
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.timeline.event_reading import Call, Result, Text, is_partial, read_parts, unconfirmed_calls
+from cognizes.engine.timeline.timeline import END_OF_THREAD
+
+_KINDS = [
+    "user_message", "assistant_message", "system_message", "message", "act", "tool_call", "observe", "tool_result",
+]  # fmt: skip
+_PAGE = 100
+_FRAMING_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class LlmContext:
+    """Messages in the form that chat models take, oldest first, and what they are estimated to cost."""
+
+    messages: list[JsonObject]
+    estimated_tokens: int
+    is_truncated: bool
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has: four letters of a Latin script to one, each character of others one."""
+    plain = sum(map(str.isascii, text)) if not text.isascii() else len(text)
+    return math.ceil(plain / 4) + len(text) - plain
+
+
+@dataclass
+class _Unit:
+    """What is kept or left out as a whole: a message, or calls and all their results."""
+
+    messages: list[JsonObject] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(_FRAMING_TOKENS + estimate_tokens(_said(message)) for message in self.messages)
+
+
+class LlmContexts:
+    """Builds the input of a model from what is stored."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
+        """The newest messages of a branch that fit into so many tokens.
+
+        A call without its result is left out, and so is a result without its call: models refuse both.
+        """
+        thread = thread_uuid(thread_id)
+        if max_tokens < 1:
+            raise InvalidInputError("max_tokens is at least 1")
+        newest_first: list[Event] = []
+        before = END_OF_THREAD
+        has_ended = False
+        while True:
+            rows = await self._database.fetch("read_timeline_before", thread, branch, 0, before, _KINDS, _PAGE)
+            newest_first += (event_from_row(row) for row in rows)
+            has_ended = len(rows) < _PAGE
+            before = rows[-1]["sequence_num"] if rows else before
+            units = list(_units(reversed(newest_first)))
+            # The oldest unit may still lack its beginning.
+            if has_ended or sum(unit.tokens for unit in units[1:]) > max_tokens:
+                break
+        if not newest_first and not await self._database.fetch_value("thread_exists", thread):
+            raise NotFoundError(f"there is no context {thread_id}")
+        return _fit(units, max_tokens, is_all=has_ended)
+
+
+def _fit(units: list[_Unit], max_tokens: int, *, is_all: bool) -> LlmContext:
+    kept: list[_Unit] = []
+    tokens = 0
+    for unit in reversed(units):
+        if tokens + unit.tokens > max_tokens:
+            break
+        tokens += unit.tokens
+        kept.append(unit)
+    messages = [message for unit in reversed(kept) for message in unit.messages]
+    return LlmContext(messages, tokens, is_truncated=len(kept) < len(units) or not is_all)
+
+
+def _units(events: Iterator[Event]) -> Iterator[_Unit]:
+    """Messages in units. Calls wait for their results; what is said meanwhile follows them."""
+    waiting: _Waiting | None = None
+    for event in events:
+        if is_partial(event):
+            continue
+        for message in _messages(event):
+            if message.get("tool_calls"):
+                if waiting is not None and waiting.joins(message):
+                    continue
+                if waiting is not None:
+                    yield from waiting.end()
+                waiting = _Waiting(message)
+            elif message["role"] == "tool":
+                if waiting is not None:
+                    waiting.answer(message)
+            elif waiting is not None and not waiting.is_answered:
+                waiting.later.append(message)
+            else:
+                if waiting is not None:
+                    yield from waiting.end()
+                    waiting = None
+                yield _Unit([message])
+    if waiting is not None:
+        yield from waiting.end()
+
+
+class _Waiting:
+    """A message with calls whose results are still to come."""
+
+    def __init__(self, message: JsonObject) -> None:
+        self._message = message
+        self._results: dict[str, JsonObject] = {}
+        self._calls = [call["id"] for call in message["tool_calls"]]
+        self.later: list[JsonObject] = []
+
+    @property
+    def is_answered(self) -> bool:
+        return len(self._results) == len(self._calls)
+
+    def joins(self, message: JsonObject) -> bool:
+        """Takes in calls that were made beside these, each by an event of its own."""
+        if self.is_answered or self.later or message["content"]:
+            return False
+        self._message = self._message | {"tool_calls": self._message["tool_calls"] + message["tool_calls"]}
+        self._calls += [call["id"] for call in message["tool_calls"]]
+        return True
+
+    def answer(self, result: JsonObject) -> None:
+        if result["tool_call_id"] in self._calls:
+            self._results[result["tool_call_id"]] = result
+
+    def end(self) -> Iterator[_Unit]:
+        answered = [call for call in self._message["tool_calls"] if call["id"] in self._results]
+        if answered:
+            yield _Unit([self._message | {"tool_calls": answered}, *(self._results[call["id"]] for call in answered)])
+        elif self._message["content"]:
+            yield _Unit([{key: value for key, value in self._message.items() if key != "tool_calls"}])
+        for message in self.later:
+            yield _Unit([message])
+
+
+def _messages(event: Event) -> Iterator[JsonObject]:
+    """What an event says to a model: a text and calls are one message, each result is one."""
+    text = ""
+    calls: list[JsonObject] = []
+    unconfirmed = unconfirmed_calls(event)
+    for part in read_parts(event):
+        if isinstance(part, Text) and not part.is_thought:
+            text += part.text
+        elif isinstance(part, Call):
+            function = {"name": part.name, "arguments": dump_json(part.arguments)}
+            calls.append({"id": part.id, "type": "function", "function": function})
+        elif isinstance(part, Result) and part.call_id not in unconfirmed:
+            content = part.content if isinstance(part.content, str) else dump_json(part.content)
+            yield {"role": "tool", "tool_call_id": part.call_id, "content": content}
+    if calls:
+        yield {"role": "assistant", "content": text or None, "tool_calls": calls}
+    elif text:
+        yield {"role": _role(event), "content": text}
+
+
+def _role(event: Event) -> str:
+    if "adk" in event.content:
+        return "user" if event.author == "user" else "assistant"
+    return message_role(event) or "assistant"
+
+
+def _said(message: JsonObject) -> str:
+    calls = "".join(call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", ()))
+    return (message["content"] or "") + calls
