@@ -108,7 +108,7 @@ async def test_a_thread_nobody_has_used(http: httpx.AsyncClient) -> None:
 
 
 async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: Engine, database_url: str) -> None:
-    """It has no fragments, but whole messages and the end."""
+    """Chunk by chunk: what was said so far is in the snapshot, the rest follows, and nothing comes twice."""
     second = await asyncio.to_thread(serve_agents, database_url)
     try:
         client = AgentClient(http, "slow")
@@ -119,6 +119,10 @@ async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: 
             other = AgentClient(elsewhere, "slow", client.thread_id)
             frames = await other.connect()
         assert frames[0]["runId"] == "r1"
+        assert_legal(frames)
+        snapshot = frames[2]["messages"]
+        so_far = snapshot[-1]["content"] if snapshot[-1]["role"] == "assistant" else ""
+        assert so_far + text_of(frames) == SLOW_TEXT
         await assert_as_stored(engine, other)
     finally:
         await asyncio.to_thread(second.stop)

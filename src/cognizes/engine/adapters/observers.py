@@ -14,4 +14,5 @@ def make_observer(engine: Engine) -> Observer:
         runs=engine.runs,
         time_travel=engine.time_travel,
         hub=engine.hub,
+        streams=engine.streams,
     )

@@ -21,6 +21,7 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.fold import Snapshot
+from cognizes.engine.agui.followed_messages import FollowedMessages, merged
 from cognizes.engine.agui.frame_log import FrameLog
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.history import History, read_history
@@ -32,6 +33,7 @@ from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.pulse.time_travel import TimeTravel
+from cognizes.engine.streams.message_streams import MessageStreams
 
 Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
 """Frames, with the number that goes into their `id:` line if they have one."""
@@ -43,13 +45,21 @@ class Observer:
     """Makes observations of threads and runs, out of what the engine stores and of the frames of runs in progress."""
 
     def __init__(
-        self, *, events: EventLog, sessions: SessionStore, runs: Runs, time_travel: TimeTravel, hub: LiveHub
+        self,
+        *,
+        events: EventLog,
+        sessions: SessionStore,
+        runs: Runs,
+        time_travel: TimeTravel,
+        hub: LiveHub,
+        streams: MessageStreams,
     ) -> None:
         self._events = events
         self._sessions = sessions
         self._runs = runs
         self._time_travel = time_travel
         self._hub = hub
+        self._streams = streams
 
     async def observe_active(self, thread: UUID, log: FrameLog, started: RunStartedEvent, *, after: int) -> Observation:
         """A run of this process, which has these frames and began after an event of its thread, until it ends."""
@@ -62,23 +72,16 @@ class Observer:
     async def observe_thread(self, thread: UUID | None, started: RunStartedEvent) -> Observation:
         """A thread as it is stored; when its run goes on in another process, until that ends.
 
-        Then there are whole messages at a time. `started` names that run, or one made up for this observation.
+        `started` names that run, or one made up for this observation.
         """
         yield None, started
-        history = await self._read(thread) if thread else History()
-        for frame in history.snapshot.frames():
-            yield None, frame
-        # Looked at after the history was read: if the run still goes on, its end is still to come.
         if thread and await self._goes_on(thread, started.run_id):
-            async with aclosing(self._rest_of_run(thread, history, started)) as frames:
-                async for item in frames:
+            async with aclosing(self._rest_of_run(thread, started)) as rest:
+                async for item in rest:
                     yield item
             return
-        outcome = RunFinishedInterruptOutcome(interrupts=history.interrupts) if history.interrupts else None
-        yield (
-            None,
-            RunFinishedEvent(thread_id=started.thread_id, run_id=started.run_id, outcome=outcome, timestamp=now()),
-        )
+        for frame in _all_told(await self._read(thread) if thread else History(), started):
+            yield None, frame
 
     async def observe_run(self, run_id: str, *, after: int = 0, thread_id: UUID | None = None) -> Observation:
         """The stored events of a run, also of one that does not exist yet, after a sequence number, until it ends."""
@@ -113,22 +116,42 @@ class Observer:
             frames.append(history.snapshot.messages_frame())
         return frames
 
-    async def _rest_of_run(self, thread: UUID, history: History, started: RunStartedEvent) -> Observation:
-        translator = Translator(
-            thread_id=started.thread_id, run_id=started.run_id, state=history.snapshot.state, with_user=True
-        )
-        async with aclosing(self._hub.follow(thread, after=history.last_sequence)) as events:
-            async for event in events:
-                for frame in translator.translate(event):
+    async def _rest_of_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
+        """What is stored and what is being said in another process, then the rest of both until the run ends."""
+        # Watched before the history is read: what is not in one is told by the other.
+        async with self._streams.watch(thread) as watch:
+            history = await self._read(thread)
+            # Looked at after the history was read: if the run still goes on, its end is still to come.
+            if not await self._goes_on(thread, started.run_id):
+                for frame in _all_told(history, started):
                     yield None, frame
-                if translator.has_ended:
-                    return
+                return
+            translator = Translator(
+                thread_id=started.thread_id, run_id=started.run_id, state=history.snapshot.state, with_user=True
+            )
+            messages = FollowedMessages(self._streams, translator, run_id=started.run_id)
+            history.snapshot.fold(await messages.catch_up(thread, history.snapshot))
+            for frame in history.snapshot.frames():
+                yield None, frame
+            events = self._hub.follow(thread, after=history.last_sequence)
+            async with aclosing(merged(events, watch)) as moves:
+                async for move in moves:
+                    for frame in await messages.take(move):
+                        yield None, frame
+                    if translator.has_ended:
+                        return
 
     async def _goes_on(self, thread: UUID, run_id: str) -> bool:
         try:
             return (await self._runs.get(thread, run_id)).status == RunStatus.RUNNING
         except NotFoundError:
             return False
+
+
+def _all_told(history: History, started: RunStartedEvent) -> list[BaseEvent]:
+    outcome = RunFinishedInterruptOutcome(interrupts=history.interrupts) if history.interrupts else None
+    end = RunFinishedEvent(thread_id=started.thread_id, run_id=started.run_id, outcome=outcome, timestamp=now())
+    return [*history.snapshot.frames(), end]
 
 
 def started(thread_id: str, run_id: str) -> RunStartedEvent:

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,7 @@ class Translator:
         self._state: JsonObject = without_temp(state)
         self._with_user = with_user
         self._turns: dict[tuple[str, str], ModelTurn] = {}
+        self._followed: dict[str, ModelTurn] = {}
         self._steps = Steps(root_agent)
         self._interrupts = dict(interrupts or {})
         self._pending: dict[str, None] = {}
@@ -143,6 +144,25 @@ class Translator:
             frame.timestamp = moment
         return frames
 
+    def stream(self, message_id: str, role: str, author: str, deltas: Iterable[str]) -> list[BaseEvent]:
+        """More of a message that another process is writing; its whole event comes later, under the same id."""
+        if self.has_ended:
+            return []
+        frames: list[BaseEvent] = []
+        if (turn := self._followed.get(message_id)) is None:
+            frames += self._steps.enter(author, "")
+            turn = self._followed[message_id] = ModelTurn(clean_text(message_id), role)
+        for delta in deltas:
+            frames += turn.stream(Text(delta))
+        for frame in frames:
+            frame.timestamp = now()
+        return frames
+
+    def break_off(self, message_id: str) -> list[BaseEvent]:
+        """A message that another process was writing ended without ever being stored."""
+        turn = self._followed.pop(message_id, None)
+        return list(turn.close()) if turn else []
+
     def finish(self, *, result: Any = None) -> list[BaseEvent]:
         """The end of a run that went well; it waits when people were asked for something."""
         outcome: RunFinishedInterruptOutcome | RunFinishedSuccessOutcome | None = None
@@ -181,7 +201,7 @@ class Translator:
         return [*frames, last]
 
     def _close(self) -> Frames:
-        for turn in self._turns.values():
+        for turn in (*self._turns.values(), *self._followed.values()):
             yield from turn.close()
         yield from self._steps.close()
 
@@ -282,13 +302,16 @@ class Translator:
             yield StateDeltaEvent.model_validate({"delta": json_patch(fitting)})
 
     def _turn(self, event: Event) -> ModelTurn:
+        if followed := self._followed.get(_message_id(event)):
+            return followed
         return self._turns.setdefault(_place(event), ModelTurn(_message_id(event), message_role(event)))
 
     def _enter(self, event: Event) -> Frames:
         yield from self._steps.enter(event.author, adk_field(event, "branch") or "")
 
     def _leave(self, event: Event) -> Frames:
-        if turn := self._turns.pop(_place(event), None):
+        followed = self._followed.pop(_message_id(event), None)
+        if turn := followed or self._turns.pop(_place(event), None):
             yield from turn.close()
 
 

@@ -42,13 +42,17 @@ class FrameStreams:
     async def _encode(self, frames: Observation, *, protocol_1: bool) -> AsyncGenerator[str, None]:
         stopped = asyncio.ensure_future(self._agents.have_stopped.wait())
         upcoming: asyncio.Future[tuple[int | None, BaseEvent] | None] | None = None
+        patience = _LAST_FRAMES_SECONDS
+        loop = asyncio.get_running_loop()
         try:
             while True:
                 upcoming = asyncio.ensure_future(_next(frames))
                 await asyncio.wait({upcoming, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if stopped.done():
-                    # What is there already comes at once.
-                    await asyncio.wait([upcoming], timeout=_LAST_FRAMES_SECONDS)
+                    # What is there already comes at once; what is still being said elsewhere is not waited for.
+                    began = loop.time()
+                    await asyncio.wait([upcoming], timeout=max(patience, 0.0))
+                    patience -= loop.time() - began
                 if not upcoming.done():
                     yield encode(_stopping())
                     return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -418,7 +419,9 @@ class MessageStreams:
                 case "moved":
                     ending = await self._ending(row.key, ending.status, ending.finish_reason)
                 case "stored":
-                    ending, settles = await self._fit(row.key, ending), True
+                    # Its producer died right after it was stored, unless this is the producer, who knows better.
+                    status = ending.status if row.owner == self._owner else StreamStatus.COMPLETED
+                    ending, settles = await self._fit(row.key, replace(ending, status=status)), True
                 case _:
                     break
         return self._after_end(row, ending, answer)
@@ -445,9 +448,10 @@ class MessageStreams:
         """The ending of a stream whose message somebody else stored."""
         body = await self._rows.read_body(key)
         if body is None:
-            raise NotFoundError(f"there is no message {key.message_id[:80]!r} in thread {key.thread_id}")
+            # Its event said nothing after all.
+            return Ending(StreamStatus.INTERRUPTED, 0, "", b"")
         count, lengths = fit_lengths(ending.lengths, streamed=ending.text, stored=body.text)
-        return Ending(StreamStatus.COMPLETED, count, body.text, lengths)
+        return Ending(ending.status, count, body.text, lengths)
 
     # Leases
 
@@ -501,6 +505,16 @@ class MessageStreams:
             except (NotFoundError, ConflictError, InvalidInputError) as error:
                 logger.warning("the stream of a silent producer could not be ended: %s", error)
         return ended
+
+    async def interrupt_run(self, thread_id: UUID, run_id: str) -> None:
+        """Stores what a run was saying as interrupted: whoever executed it is gone, or must not write any more."""
+        for row in await self._rows.list_streams([thread_id]):
+            if row.run_id == run_id and row.status is StreamStatus.STREAMING:
+                ending = await self._ending(row.key, StreamStatus.INTERRUPTED)
+                try:
+                    await self._end(row, ending, owner=row.owner)
+                except (NotFoundError, ConflictError) as error:
+                    logger.debug("a stream of run %s ended by itself: %s", run_id, error)
 
     def _on_doorbell(self, payload: str) -> None:
         self._hub.on_moved(parse_movements(payload))

@@ -10,6 +10,7 @@ from google.adk.events.event import Event
 
 from cognizes.engine.adapters.adk.event_codec import encode_event
 from cognizes.engine.adapters.adk.session_cache import SessionKey
+from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.agui.frame_log import FrameLog
 from cognizes.engine.agui.translator import Translator
 
@@ -21,13 +22,21 @@ class HostedRun:
     """
 
     def __init__(
-        self, key: SessionKey, *, thread_id: UUID, translator: Translator, start_sequence: int, message_ids: list[str]
+        self,
+        key: SessionKey,
+        *,
+        thread_id: UUID,
+        translator: Translator,
+        streams: TurnStreams,
+        start_sequence: int,
+        message_ids: list[str],
     ) -> None:
         self.key = key
         self.thread_id = thread_id
         self.run_id = translator.run_id
         self.asked_id = translator.run_id
         self.translator = translator
+        self.streams = streams
         self.start_sequence = start_sequence
         self.log = FrameLog()
         self.task: asyncio.Task[None] | None = None
@@ -35,7 +44,6 @@ class HostedRun:
         self.is_stopped_by_server = False
         self.invocation_id = ""
         self.error: str | None = None
-        self.chunks_saved: dict[str, int] = {}
         self._message_ids = message_ids
         self._last_frames: list[BaseEvent] = []
 

@@ -28,6 +28,7 @@ from cognizes.engine.adapters.adk.run_executor import RunExecutor
 from cognizes.engine.adapters.adk.run_input import UserTurn, client_state_delta, read_turn
 from cognizes.engine.adapters.adk.run_watch import RunWatch
 from cognizes.engine.adapters.adk.session_cache import SessionKey
+from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator
@@ -51,7 +52,7 @@ class AgentHost:
         self._observer = make_observer(engine)
         self._starting = Turns()
         self._watch = RunWatch(engine, list(apps), self._active.values())
-        self._executor = RunExecutor(engine, self._service, self._watch)
+        self._executor = RunExecutor(engine, self._service)
         self._is_closing = False
 
     @property
@@ -218,6 +219,7 @@ class AgentHost:
             key,
             thread_id=thread_uuid(stored.thread_id),
             translator=translator,
+            streams=TurnStreams(self._engine, thread_uuid(stored.thread_id), run_id=run_id),
             start_sequence=stored.last_sequence,
             message_ids=[message_id for message_id, _ in turn.earlier] + ([turn.message_id] if turn.message_id else []),
         )

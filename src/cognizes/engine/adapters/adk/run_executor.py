@@ -23,7 +23,6 @@ from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
 from cognizes.engine.adapters.adk.run_input import UserTurn
 from cognizes.engine.adapters.adk.run_progress import record_progress
-from cognizes.engine.adapters.adk.run_watch import RunWatch
 from cognizes.engine.adapters.adk.unfinished import store_unfinished
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
@@ -38,10 +37,9 @@ STOPPED = "the server was stopped while the run was going on; what it had said u
 class RunExecutor:
     """Drives ADK's runner for hosted runs, and ends them."""
 
-    def __init__(self, engine: Engine, service: HostedSessionService, watch: RunWatch) -> None:
+    def __init__(self, engine: Engine, service: HostedSessionService) -> None:
         self._engine = engine
         self._service = service
-        self._watch = watch
 
     async def execute(
         self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn
@@ -54,6 +52,7 @@ class RunExecutor:
             async with aclosing(_events(runner, run, run_input, turn)) as events:
                 async for event in events:
                     run.take(event)
+                    await run.streams.take(event)
                     await record_progress(self._engine, run.thread_id, run.run_id, event)
             run.is_ending = True
             frames = await self._finish(run)
@@ -94,8 +93,8 @@ class RunExecutor:
         turns = run.translator.unfinished_turns()
         await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
         seconds = self._engine.settings.retry_seconds
+        await run.streams.close()
         await retry_while_unavailable(change_row, seconds=seconds, before_retry=lambda: None)
-        await self._watch.forget(run)
 
 
 def _events(runner: Runner, run: HostedRun, run_input: RunAgentInput, turn: UserTurn) -> AsyncGenerator[Event, None]:

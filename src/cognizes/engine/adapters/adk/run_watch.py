@@ -1,6 +1,6 @@
 """Runs whose process died: they fail with a cause, and what they had said is kept.
 
-A process holds a lease on the runs it executes and saves, every half a second, what they streamed. When it falls
+A process holds a lease on the runs it executes; what they say is streamed, so other processes have it. When it falls
 silent the others find its leases run out, store what is left of the answer and fail the run. A released run may have
 been made pending by the engine's own housekeeping before; it is the same to us.
 """
@@ -14,9 +14,6 @@ from datetime import timedelta
 from uuid import UUID
 
 from cognizes.engine.adapters.adk.hosted_run import HostedRun
-from cognizes.engine.adapters.adk.unfinished import store_unfinished
-from cognizes.engine.agui.translator import UnfinishedTurn
-from cognizes.engine.database.documents import escape_text, unescape_text
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
 
@@ -49,21 +46,11 @@ class RunWatch:
             await asyncio.wait([self._task])
 
     async def keep(self, runs: Sequence[HostedRun]) -> None:
-        """Extends the leases of runs, and saves what they streamed."""
+        """Extends the leases of runs."""
         if not runs:
             return
         keys = [run.thread_id for run in runs], [run.run_id for run in runs]
         await self._engine.database.fetch("extend_run_leases", *keys, _LEASE)
-        await self._save_chunks(runs)
-
-    async def forget(self, run: HostedRun) -> None:
-        """Drops the chunks of a run that has ended; what stays goes with old age."""
-        if run.chunks_saved:
-            ids = list(run.chunks_saved)
-            try:
-                await self._engine.database.fetch("drop_chunks", [run.thread_id] * len(ids), ids)
-            except EngineError as error:
-                logger.debug("chunks of run %s stay for now: %s", run.run_id, error)
 
     async def _beat_forever(self) -> None:
         beat = 0
@@ -77,17 +64,6 @@ class RunWatch:
             beat += 1
             await asyncio.sleep(_BEAT_SECONDS)
 
-    async def _save_chunks(self, runs: Sequence[HostedRun]) -> None:
-        rows: list[tuple[UUID, str, int, str, str]] = []
-        for run in runs:
-            for turn in run.translator.unfinished_turns():
-                saved = run.chunks_saved.get(turn.id, 0)
-                if len(turn.text) > saved:
-                    rows.append((run.thread_id, turn.id, saved, run.key[0], escape_text(turn.text[saved:])))
-                    run.chunks_saved[turn.id] = len(turn.text)
-        if rows:
-            await self._engine.database.fetch("save_chunks", *map(list, zip(*rows, strict=True)))
-
     async def _end_orphans(self) -> None:
         mine = {(run.thread_id, run.run_id) for run in self._active}
         for row in await self._engine.database.fetch("list_orphaned_runs", self._apps):
@@ -95,14 +71,8 @@ class RunWatch:
                 await self._end_orphan(row["thread_id"], row["id"])
 
     async def _end_orphan(self, thread_id: UUID, run_id: str) -> None:
-        session = await self._engine.manager.sessions.get_thread(thread_id)
-        rows = await self._engine.database.fetch("read_unfinished_texts", thread_id)
-        turns = [UnfinishedTurn(row["message_id"], session.app_name, "", unescape_text(row["text"])) for row in rows]
+        await self._engine.streams.interrupt_run(thread_id, run_id)
         try:
-            await store_unfinished(self._engine, thread_id, turns, run_id=run_id)
             await self._engine.runs.fail(thread_id, run_id, error=ORPHANED)
         except ConflictError:
             logger.debug("another process has ended run %s", run_id)
-        if turns:
-            ids = [turn.id for turn in turns]
-            await self._engine.database.fetch("drop_chunks", [thread_id] * len(ids), ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,6 +86,7 @@ class OpenSessionService(BaseSessionService):
         self._lease = EngineLease(Settings(**_known_settings(options), **address.settings))
         self._turns = Turns()
         self._runs: dict[tuple[UUID, str], str] = {}
+        self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
 
     async def engine(self) -> Engine:
         """The engine underneath, opened if it is not yet."""
@@ -186,6 +187,8 @@ class OpenSessionService(BaseSessionService):
                 )
             if is_new or all(known.id != event.id for known in session.events):
                 _advance(session, event, revision, row)
+        if on_stored := self._listeners.get((revision.thread_id, event.invocation_id)):
+            await on_stored(event)
         return event
 
     async def _find_revision(self, engine: Engine, session: Session) -> Revision:
@@ -253,13 +256,26 @@ class OpenSessionService(BaseSessionService):
         )
         return removed
 
-    def run_begins(self, thread_id: UUID, invocation_id: str, run_id: str) -> None:
-        """From now on events of this invocation belong to a run; see `EngineStreamPlugin`."""
+    def run_begins(
+        self,
+        thread_id: UUID,
+        invocation_id: str,
+        run_id: str,
+        *,
+        on_stored: Callable[[Event], Awaitable[None]] | None = None,
+    ) -> None:
+        """From now on events of this invocation belong to a run; see `EngineStreamPlugin`.
+
+        `on_stored` is called for each of them, after it was stored.
+        """
         self._runs[thread_id, invocation_id] = run_id
+        if on_stored is not None:
+            self._listeners[thread_id, invocation_id] = on_stored
 
     def run_ends(self, thread_id: UUID, invocation_id: str) -> None:
         """The run of an invocation is over."""
         self._runs.pop((thread_id, invocation_id), None)
+        self._listeners.pop((thread_id, invocation_id), None)
 
     async def _stored(self, engine: Engine, app_name: str, user_id: str, session_id: str) -> models.Session:
         session = await engine.manager.sessions.get(*_key(app_name, user_id, session_id))

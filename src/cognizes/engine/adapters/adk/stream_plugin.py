@@ -1,4 +1,4 @@
-"""EngineStreamPlugin: what ADK does between two events, as rows in `runs`."""
+"""EngineStreamPlugin: what ADK does between two events, as rows in `runs` and as chunks of the message it writes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cognizes.engine import models
 from cognizes.engine.adapters.adk.event_codec import to_json
 from cognizes.engine.adapters.adk.revision import Revision
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
+from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
@@ -40,6 +41,7 @@ class _OpenRun:
     thread_id: UUID
     invocation_id: str
     id: str
+    streams: TurnStreams
 
 
 class EngineStreamPlugin(BasePlugin):
@@ -48,6 +50,8 @@ class EngineStreamPlugin(BasePlugin):
     - A run starts with the invocation, under the invocation's id, and ends completed, failed with the error, or
       cancelled. The thread's log says so; the events of the invocation carry the run's id.
     - Thoughts, tool calls and their results are on the run's row as they happen.
+    - Text that ADK streams (`StreamingMode.SSE`) is read live from any process, chunk by chunk: `engine.streams`. The
+      whole event is stored under the id of its first fragment. What breaks off is stored as an interrupted message.
     - Recording never stands in an agent's way: what cannot be recorded is logged. On other session services the
       plugin does nothing.
 
@@ -72,10 +76,16 @@ class EngineStreamPlugin(BasePlugin):
             self._watch(key)
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
-        """Keeps the thoughts of a whole event."""
+        """Streams a fragment; keeps the thoughts of a whole event, which is about to be stored."""
         run = self._runs.get(_key(invocation_context.session, invocation_context.invocation_id))
-        if run is None or event.partial or event.content is None:
+        if run is None or event.content is None:
             return
+        if event.partial:
+            await run.streams.write(event)
+            return
+        if event.content.parts:
+            event.id = run.streams.streamed_id(event) or event.id
+            await run.streams.write_rest(event)
         for part in event.content.parts or []:
             if part.thought and part.text and part.text.strip():
                 await _record(run, "thought", {"thought": part.text, "at": _now()})
@@ -153,6 +163,7 @@ class EngineStreamPlugin(BasePlugin):
         if stop_watching := self._watches.pop(key, None):
             stop_watching()
         run.service.run_ends(run.thread_id, run.invocation_id)
+        await run.streams.close()
         with _only_logged():
             if status is RunStatus.FAILED:
                 await run.engine.runs.fail(run.thread_id, run.id, error=error or "")
@@ -175,8 +186,9 @@ async def _begin(service: OpenSessionService, thread_id: UUID, context: Invocati
     except ConflictError:
         # A resumed invocation keeps its id, its first run has ended.
         run = await engine.runs.create(session, run_id=f"{context.invocation_id}/{new_id()}", running=True)
-    service.run_begins(thread_id, context.invocation_id, run.id)
-    return _OpenRun(service, engine, thread_id, context.invocation_id, run.id)
+    streams = TurnStreams(engine, thread_id, run_id=run.id)
+    service.run_begins(thread_id, context.invocation_id, run.id, on_stored=streams.settle)
+    return _OpenRun(service, engine, thread_id, context.invocation_id, run.id, streams)
 
 
 async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:

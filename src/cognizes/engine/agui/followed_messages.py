@@ -1,0 +1,108 @@
+"""Messages of a run that goes on in another process, followed chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing, suppress
+from uuid import UUID
+
+from ag_ui.core import BaseEvent
+
+from cognizes.engine.agui.fold import Snapshot
+from cognizes.engine.agui.translator import Translator
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import Event
+from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
+from cognizes.engine.streams.message_streams import MessageStreams
+
+_SPEAKERS = ("assistant", "system")
+_WAITING = 16
+
+Move = Event | StreamHead
+
+
+class FollowedMessages:
+    """Turns stored events and moving streams into frames. A text is told once, by its chunks or by its event: what of
+    the whole was told by chunks is left out, and chunks that come after the whole are too."""
+
+    def __init__(self, streams: MessageStreams, translator: Translator, *, run_id: str) -> None:
+        self._streams = streams
+        self._translator = translator
+        self._run_id = run_id
+        self._told: dict[str, int] = {}
+        self._stored: set[str] = set()
+
+    async def catch_up(self, thread: UUID, snapshot: Snapshot) -> list[BaseEvent]:
+        """What is being said right now and is not in the snapshot, from its first word on."""
+        frames: list[BaseEvent] = []
+        for head in await self._streams.heads([thread]):
+            if snapshot.find(head.message_id) is None:
+                frames += await self._follow(head)
+            else:
+                # It was stored a moment ago, and its stream is about to end.
+                self._stored.add(head.message_id)
+        return frames
+
+    async def take(self, move: Move) -> list[BaseEvent]:
+        """The frames of a stored event, or of what a stream has more than was told."""
+        if isinstance(move, StreamHead):
+            return await self._follow(move)
+        frames = self._translator.translate(move)
+        self._stored.add(move.id)
+        self._told.pop(move.id, None)
+        return frames
+
+    async def _follow(self, head: StreamHead) -> list[BaseEvent]:
+        if head.run_id != self._run_id or head.role not in _SPEAKERS or head.message_id in self._stored:
+            return []
+        if head.status is not StreamStatus.STREAMING:
+            if head.current_sequence == 0:
+                return self._translator.break_off(head.message_id)
+            # Its event, which has all of it, is on its way.
+            return []
+        frames: list[BaseEvent] = []
+        with suppress(NotFoundError):
+            while True:
+                told = self._told.get(head.message_id, 0)
+                page = await self._streams.read(head.thread_id, head.message_id, after=told)
+                if page.status is not StreamStatus.STREAMING:
+                    break
+                if page.chunks:
+                    deltas = [chunk.delta for chunk in page.chunks if chunk.delta]
+                    frames += self._translator.stream(head.message_id, head.role, head.author, deltas)
+                    self._told[head.message_id] = page.chunks[-1].sequence
+                if not page.has_more:
+                    break
+        return frames
+
+
+async def merged(events: AsyncGenerator[Event, None], heads: AsyncIterable[StreamHead]) -> AsyncGenerator[Move, None]:
+    """Both as they come, until the events end. Few are waiting: whoever reads slowly makes the sources wait."""
+    queue: asyncio.Queue[Move | BaseException | None] = asyncio.Queue(_WAITING)
+
+    async def pump(source: AsyncIterable[Move]) -> None:
+        async for move in source:
+            await queue.put(move)
+
+    async def pump_events() -> None:
+        try:
+            async with aclosing(events):
+                await pump(events)
+            await queue.put(None)
+        except Exception as error:  # noqa: BLE001 - raised where it is read
+            await queue.put(error)
+
+    pumps = [
+        asyncio.create_task(pump_events(), name="follow-events"),
+        asyncio.create_task(pump(heads), name="follow-streams"),
+    ]
+    try:
+        while (move := await queue.get()) is not None:
+            if isinstance(move, BaseException):
+                raise move
+            yield move
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.wait(pumps)
