@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
@@ -26,8 +27,15 @@ def _latest(request: LlmRequest) -> list[types.Part]:
     return request.contents[-1].parts or []
 
 
+async def _be_released(said: str) -> None:
+    """Waits for a file when that was asked for: whoever makes it decides how long a run goes on."""
+    if said.startswith("until "):
+        while not Path(said.removeprefix("until ")).exists():
+            await asyncio.sleep(0.02)
+
+
 class SlowModel(BaseLlm):
-    """Says many words, one at a time; `words` of a message like "3 words" shorten it."""
+    """Says many words, one at a time; told to go on `until` a file is there, it says half of them before."""
 
     model: str = "slow"
 
@@ -36,6 +44,8 @@ class SlowModel(BaseLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         for number in range(SLOW_WORDS):
             await asyncio.sleep(0.05)
+            if number == SLOW_WORDS // 2:
+                await _be_released(str(_latest(llm_request)[0].text))
             yield _response(types.Part(text=("" if number == 0 else " ") + f"word{number}"), partial=True)
         yield _response(types.Part(text=SLOW_TEXT))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import httpx
 
@@ -27,6 +28,14 @@ async def until_ended(engine: Engine, client: AgentClient, run_id: str, *, secon
     return found
 
 
+async def until_streamed(engine: Engine, client: AgentClient, sequence: int) -> None:
+    """Waits until other processes can read so many chunks of what is being said."""
+    thread_id = (await stored_session(engine, client)).thread_id
+    async with asyncio.timeout(60):
+        while not any(head.current_sequence >= sequence for head in await engine.streams.heads([thread_id])):
+            await asyncio.sleep(0.02)
+
+
 async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "slow")
     await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=3, run_id="r1")
@@ -37,12 +46,18 @@ async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine:
     await assert_as_stored(engine, client)
 
 
-async def test_connecting_in_the_middle_warm_cold_and_again(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_connecting_in_the_middle_warm_cold_and_again(
+    http: httpx.AsyncClient, engine: Engine, tmp_path: Path
+) -> None:
     client = AgentClient(http, "slow")
     await client.run("first")
-    left = await client.leave_after("TEXT_MESSAGE_CONTENT", "second", count=5, run_id="r2")
+    left = await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", count=5, run_id="r2")
     cold = AgentClient(http, "slow", client.thread_id)
-    warm_frames, cold_frames = await asyncio.gather(client.connect(), cold.connect())
+    client.is_attached.clear()
+    connecting = asyncio.gather(client.connect(), cold.connect())
+    await asyncio.gather(client.is_attached.wait(), cold.is_attached.wait())
+    (tmp_path / "go").touch()
+    warm_frames, cold_frames = await connecting
     for frames in (warm_frames, cold_frames):
         assert kinds(frames)[:4] == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START"]
         assert frames[0]["runId"] == "r2"
@@ -56,30 +71,34 @@ async def test_connecting_in_the_middle_warm_cold_and_again(http: httpx.AsyncCli
     assert client.view.messages == before
 
 
-async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
     client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=2)
+    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", count=2)
     async with http.stream("POST", "/agui/slow/connect", json=client.input()) as response:
         frames = read_frames(response)
-        seen = [await anext(frames) for _ in range(8)]
+        seen = [await anext(frames) for _ in range(4)]
     client._fold(seen)
+    (tmp_path / "go").touch()
     await client.connect()
     await assert_as_stored(engine, client)
 
 
-async def test_two_observers_see_the_same(http: httpx.AsyncClient) -> None:
+async def test_two_observers_see_the_same(http: httpx.AsyncClient, tmp_path: Path) -> None:
     client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run("go"))
+    running = asyncio.create_task(client.run(f"until {tmp_path / 'go'}"))
     await client.hears_words.wait()
     others = [AgentClient(http, "slow", client.thread_id) for _ in range(2)]
-    await asyncio.gather(running, *(other.connect() for other in others))
+    connecting = asyncio.gather(*(other.connect() for other in others))
+    await asyncio.gather(*(other.is_attached.wait() for other in others))
+    (tmp_path / "go").touch()
+    await asyncio.gather(running, connecting)
     assert client.view.messages == others[0].view.messages == others[1].view.messages
     assert client.view.messages[-1]["content"] == SLOW_TEXT
 
 
-async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient) -> None:
+async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient, tmp_path: Path) -> None:
     client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", run_id="r1")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'never'}", run_id="r1")
     refused = await http.post("/agui/slow", json=client.input("and another"))
     assert refused.status_code == 409
     assert "r1" in refused.json()["detail"]
@@ -87,9 +106,9 @@ async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient) ->
     assert (await client.run("now"))[-1]["type"] == "RUN_FINISHED"
 
 
-async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
     client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run("go", run_id="r1"))
+    running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", run_id="r1"))
     await client.hears_words.wait()
     assert not await client.cancel(runId="another")
     assert sorted(await asyncio.gather(*(client.cancel(runId="r1") for _ in range(3)))) == [False, False, True]
@@ -107,17 +126,22 @@ async def test_a_thread_nobody_has_used(http: httpx.AsyncClient) -> None:
     assert client.view.messages == []
 
 
-async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: Engine, database_url: str) -> None:
+async def test_another_process_follows_the_run(
+    http: httpx.AsyncClient, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
     """Chunk by chunk: what was said so far is in the snapshot, the rest follows, and nothing comes twice."""
     second = await asyncio.to_thread(serve_agents, database_url)
     try:
         client = AgentClient(http, "slow")
-        await client.leave_after("TEXT_MESSAGE_CONTENT", "go", run_id="r1")
-        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+        await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", run_id="r1")
+        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=60) as elsewhere:
             refused = await elsewhere.post("/agui/slow", json=client.input("another"))
             assert refused.status_code == 409
             other = AgentClient(elsewhere, "slow", client.thread_id)
-            frames = await other.connect()
+            following = asyncio.create_task(other.connect())
+            await other.is_attached.wait()
+            (tmp_path / "go").touch()
+            frames = await following
         assert frames[0]["runId"] == "r1"
         assert_legal(frames)
         snapshot = frames[2]["messages"]
@@ -128,11 +152,11 @@ async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: 
         await asyncio.to_thread(second.stop)
 
 
-async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, database_url: str) -> None:
+async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, database_url: str, tmp_path: Path) -> None:
     server = await asyncio.to_thread(serve_agents, database_url)
     async with httpx.AsyncClient(base_url=server.url, headers={"X-User-ID": "stopped"}, timeout=30) as http:
         client = AgentClient(http, "slow")
-        running = asyncio.create_task(client.run("go", run_id="r1"))
+        running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", run_id="r1"))
         await client.hears_words.wait()
         code, printed = await asyncio.to_thread(server.stop)
         frames = await running
@@ -146,19 +170,19 @@ async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, datab
 
 
 async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
-    http: httpx.AsyncClient, served: Served, engine: Engine, database_url: str
+    http: httpx.AsyncClient, served: Served, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     """The other server finds the run orphaned, and keeps what is left of the answer."""
     server = await asyncio.to_thread(serve_agents, database_url)
     async with httpx.AsyncClient(base_url=server.url, headers=http.headers, timeout=30) as doomed:
         client = AgentClient(doomed, "slow")
-        # More than a second of words: some of them were saved by then.
-        await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=25, run_id="r1")
+        await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'never'}", count=15, run_id="r1")
+        await until_streamed(engine, client, 2)
     server.process.kill()
     await asyncio.to_thread(server.process.communicate)
     survivor = AgentClient(http, "slow", client.thread_id)
     following = asyncio.create_task(survivor.connect())
-    assert await until_ended(engine, survivor, "r1", seconds=30) == RunStatus.FAILED
+    assert await until_ended(engine, survivor, "r1", seconds=60) == RunStatus.FAILED
     assert_legal(await following)
     run = await engine.runs.get((await stored_session(engine, survivor)).thread_id, "r1")
     assert "went away" in (run.error or "")

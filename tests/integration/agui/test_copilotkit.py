@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import httpx
 
@@ -17,14 +18,16 @@ async def test_info(http: httpx.AsyncClient) -> None:
     assert (info["mode"], info["threadEndpoints"]["list"], info["threadEndpoints"]["inspect"]) == ("sse", True, True)
 
 
-async def test_run_connect_stop(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_run_connect_stop(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
     client = AgentClient(http, "demo")
     # What @copilotkit/core 1.75 sends: no protocol version, it pins @ag-ui/client 0.0.59.
     await client.run("hello", path="/copilotkit/agent/demo/run", protocolVersion=None)
     await client.connect(path="/copilotkit/agent/demo/connect", protocolVersion=None)
     await assert_as_stored(engine, client)
     slow = AgentClient(http, "slow")
-    running = asyncio.create_task(slow.run("go", run_id="r1", path="/copilotkit/agent/slow/run"))
+    running = asyncio.create_task(
+        slow.run(f"until {tmp_path / 'never'}", run_id="r1", path="/copilotkit/agent/slow/run")
+    )
     await slow.hears_words.wait()
     stop = f"/copilotkit/agent/slow/stop/{slow.thread_id}"
     assert (await http.post(stop, json={"runId": "another"})).json()["stopped"] is False

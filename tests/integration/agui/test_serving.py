@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import httpx
 import pytest
@@ -81,11 +82,11 @@ async def _start(http: httpx.AsyncClient, client: AgentClient) -> int:
 
 
 async def test_a_follower_of_another_processes_run_is_told_when_its_server_stops(
-    http: httpx.AsyncClient, database_url: str
+    http: httpx.AsyncClient, database_url: str, tmp_path: Path
 ) -> None:
     second = await asyncio.to_thread(serve_agents, database_url)
     client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", "go")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}")
     async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
         follower = AgentClient(elsewhere, "slow", client.thread_id)
         following = asyncio.create_task(follower.connect())
@@ -93,3 +94,4 @@ async def test_a_follower_of_another_processes_run_is_told_when_its_server_stops
         code, printed = await asyncio.to_thread(second.stop)
         frames = await following
     assert (frames[-1]["type"], frames[-1]["code"], code) == ("RUN_ERROR", "SERVER_STOPPED", 0), printed
+    (tmp_path / "go").touch()

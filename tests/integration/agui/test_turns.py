@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -193,9 +194,9 @@ async def test_the_clients_state_is_kept(http: httpx.AsyncClient, engine: Engine
     await assert_as_stored(engine, client)
 
 
-async def test_older_clients_get_what_they_know(http: httpx.AsyncClient) -> None:
+async def test_older_clients_get_what_they_know(http: httpx.AsyncClient, tmp_path: Path) -> None:
     client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run("go", protocolVersion=None))
+    running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", protocolVersion=None))
     await client.hears_words.wait()
     assert await client.cancel()
     assert "outcome" not in (await running)[-1]
