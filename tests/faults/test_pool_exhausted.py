@@ -1,0 +1,49 @@
+"""Two hundred clients on ten connections: they wait or are told to come back, and nothing stays stuck."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from cognizes.engine import Engine
+from cognizes.engine.api.main import create_app
+
+CLIENTS = 200
+
+
+def _client(engine: Engine) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=None)
+
+
+async def test_when_no_connection_becomes_free_everybody_is_told_to_come_back(database_url: str) -> None:
+    async with Engine.open(database_url, pool_size=10, pool_timeout=1) as engine, _client(engine) as client:
+        session = await engine.sessions.create("a", "u")
+        path = f"/api/sessions/{session.thread_id}"
+        held = [await engine.database.pool.acquire(timeout=60) for _ in range(engine.database.pool.get_max_size())]
+        try:
+            answers = await asyncio.gather(*(client.get(path) for _ in range(CLIENTS)))
+        finally:
+            for connection in held:
+                await engine.database.pool.release(connection)
+        assert {answer.status_code for answer in answers} == {503}
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+        assert "COGNIZES_POOL_SIZE" in answers[0].json()["detail"]
+        assert (await client.get(path)).status_code == 200
+
+
+async def test_with_patience_everybody_is_served(database_url: str) -> None:
+    async with Engine.open(database_url, pool_size=10, pool_timeout=120) as engine, _client(engine) as client:
+        session = await engine.sessions.create("a", "u")
+        path = f"/api/sessions/{session.thread_id}"
+
+        async def work(number: int) -> list[int]:
+            event = {"author": "user", "event_type": "note", "content": {"text": str(number)}}
+            answers = [await client.post(f"{path}/events", json=event), await client.get(path)]
+            answers.append(await client.get(f"{path}/events", params={"limit": 5}))
+            return [answer.status_code for answer in answers]
+
+        done = await asyncio.gather(*(work(number) for number in range(CLIENTS)))
+        assert done == [[201, 200, 200]] * CLIENTS
+        assert (await client.get(path)).json()["last_sequence"] == CLIENTS
