@@ -11,12 +11,15 @@ import asyncpg
 import pytest
 
 from cognizes.engine import (
+    DELETE,
     AlreadyExistsError,
     ConcurrencyConflictError,
     DatabaseUnavailableError,
+    DuplicateEventError,
     Engine,
     EngineClosedError,
     Event,
+    LimitExceededError,
 )
 from cognizes.engine.database import Database
 
@@ -111,6 +114,39 @@ async def test_a_session_that_was_changed_in_a_batch_is_the_stored_one(engine: E
     )
     for session in sessions:
         assert await engine.sessions.get("app", "user", session.id) == session
+
+
+async def test_a_resent_event_among_new_ones_fails_nobody(engine: Engine) -> None:
+    """The server refuses a batch that holds an event that is there: then, and only then, it is looked for."""
+    sessions = [await engine.sessions.create("app", "user") for _ in range(6)]
+    threads = [UUID(session.thread_id) for session in sessions]
+    assert await engine.manager.append_to_thread(threads[2], message("given", n=1))
+    again = message("given", n=1)
+    outcomes = await asyncio.gather(
+        *(engine.manager.append_to_thread(thread, message("new")) for thread in threads),
+        engine.manager.append_to_thread(threads[2], again),
+        *(engine.manager.append_to_thread(thread, message(m=1)) for thread in threads),
+        engine.manager.append_to_thread(threads[2], message("given", n=2)),
+        return_exceptions=True,
+    )
+    assert outcomes[:-1] == [True] * 6 + [False] + [True] * 6
+    assert isinstance(outcomes[-1], DuplicateEventError)
+    assert (again.sequence_num, again.version) == (1, 2)
+    for number, session in enumerate(sessions):
+        stored = [event.id for event in await engine.sessions.events(session)]
+        assert stored[: len(stored) - 1] == (["given", "new"] if number == 2 else ["new"])
+
+
+async def test_a_resent_event_is_known_again_whatever_else_would_refuse_it(database_url: str) -> None:
+    """The state has grown since: applied once more, the delta would be too large."""
+    async with Engine.open(database_url, max_state_bytes=2048) as engine:
+        session = await engine.sessions.create("app", "user")
+        thread = UUID(session.thread_id)
+        assert await engine.manager.append_to_thread(thread, message("given", a="x" * 1500))
+        assert await engine.manager.append_to_thread(thread, message("", a=DELETE, b="x" * 1500))
+        assert not await engine.manager.append_to_thread(thread, message("given", a="x" * 1500))
+        with pytest.raises(LimitExceededError):
+            await engine.manager.append_to_thread(thread, message("other", a="x" * 1500))
 
 
 async def test_a_resend_finds_its_thread_deleted(engine: Engine, answers: LostAnswers) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from cognizes.engine.errors import DatabaseUnavailableError
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.pulse.append_batcher import AppendItem
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -109,7 +109,10 @@ class ScriptedDatabase:
         if wait:
             async with self._released:
                 await self._released.wait_for(lambda: self.held.isdisjoint(threads))
-        rows = [self._store(thread, event_id, look) for thread, event_id, look in zip(threads, ids, looks, strict=True)]
+        items = list(zip(threads, ids, looks or [None] * len(ids), strict=True))
+        if any(event_id in self.log.get(thread, ()) and not look for thread, event_id, look in items):
+            raise InvalidInputError("the unique index refuses an event that is there already")
+        rows = [self._store(thread, event_id) for thread, event_id, _ in items]
         if self.lost_answers:
             self.lost_answers -= 1
             raise ConnectionError("the answer was lost")
@@ -118,19 +121,17 @@ class ScriptedDatabase:
                 await self.gates[event_id].wait()
         return rows
 
-    def _store(self, thread: UUID, event_id: str, look: bool) -> _Row:
+    def _store(self, thread: UUID, event_id: str) -> _Row:
         if thread in self.held:
             return "busy", 0, 0, _NOW
         log = self.log.setdefault(thread, [])
         if event_id in log:
-            if not look:
-                raise DatabaseUnavailableError(f"{event_id} stored twice: the test's expectation is broken")
             return "duplicate", log.index(event_id) + 1, 1, _NOW
         log.append(event_id)
         return "stored", len(log), 1, _NOW
 
 
-def _read(query: str, arguments: tuple[Any, ...]) -> tuple[list[UUID], list[str], list[bool], bool]:
+def _read(query: str, arguments: tuple[Any, ...]) -> tuple[list[UUID], list[str], list[bool | None] | None, bool]:
     if query == "append_event":
         return [arguments[0]], [arguments[1]], [arguments[15]], arguments[16]
     assert query == "append_events"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from cognizes.engine.errors import InvalidInputError
@@ -28,8 +29,6 @@ _FORBIDDEN = re.compile("[\x00\ud800-\udfff\ue000]")
 _FORBIDDEN_IN_JSON = re.compile("[\ud800-\udfff\ue000]")
 _ESCAPED = re.compile("\ue000([0-9a-f]{4})")
 _FLOAT = "$float"
-_ODD_IN_JSON = ('"$float"', _ESCAPE)
-_ODD_IN_JSONB = ('"$float"', "\\u0000", _ESCAPE, "e+", "-0.0")
 _FIRST_FLOAT_THAT_LOOKS_LIKE_AN_INTEGER = 1e16
 
 
@@ -37,23 +36,30 @@ def dump_json(value: Any) -> str:
     """The text of a value for a `json` column."""
     if value == {}:
         return "{}"
-    text = _encode(value, _PLAIN)
-    if text is None or any(sign in text for sign in _ODD_IN_JSON) or not _is_utf8(text):
-        return _encode_spelled(value, _PLAIN, jsonb=False)
+    text = _encode(value, _encode_plainly)
+    if text is None or '"$float"' in text or not (text.isascii() or _is_plain_unicode(text)):
+        return _encode_spelled(value, _PLAIN.encode, jsonb=False)
     return text
 
 
 def dump_jsonb(value: Any) -> str:
     """The text of a value for a `jsonb` column."""
-    text = _encode(value, _PLAIN)
-    if text is None or any(sign in text for sign in _ODD_IN_JSONB) or not _is_utf8(text):
-        return _encode_spelled(value, _PLAIN, jsonb=True)
+    text = _encode(value, _encode_plainly)
+    if (
+        text is None
+        or '"$float"' in text
+        or "e+" in text
+        or "\\u0000" in text
+        or "-0.0" in text
+        or not (text.isascii() or _is_plain_unicode(text))
+    ):
+        return _encode_spelled(value, _PLAIN.encode, jsonb=True)
     return text
 
 
 def canonical_json(value: Any) -> str:
     """The same text for the same value, whatever the order of its keys; 1, 1.0 and true are not the same."""
-    return _encode_spelled(value, _SORTED, jsonb=False)
+    return _encode_spelled(value, _SORTED.encode, jsonb=False)
 
 
 def load_json(text: str) -> Any:
@@ -108,10 +114,31 @@ _PLAIN = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", 
 _SORTED = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_default, sort_keys=True)
 
 
-def _encode(value: Any, encoder: json.JSONEncoder) -> str | None:
+_make_encoder: Callable[..., Any] | None = getattr(json.encoder, "c_make_encoder", None)
+_make_parts = _make_encoder and _make_encoder(
+    None,
+    _default,
+    json.encoder.encode_basestring,
+    None,
+    _PLAIN.key_separator,
+    _PLAIN.item_separator,
+    False,
+    False,
+    False,
+)
+"""What `_PLAIN` makes anew for every document. It looks for no circles: they end as too deep a nesting does."""
+
+
+def _encode_plainly(value: Any) -> str:
+    if _make_parts is None or isinstance(value, str | float | int):
+        return _PLAIN.encode(value)
+    return "".join(_make_parts(value, 0))
+
+
+def _encode(value: Any, encode: Callable[[Any], str]) -> str | None:
     """The text, or None when a float of the value has no place in JSON."""
     try:
-        return encoder.encode(value)
+        return encode(value)
     except ValueError as error:
         if "Out of range float" in str(error):
             return None
@@ -122,12 +149,12 @@ def _encode(value: Any, encoder: json.JSONEncoder) -> str | None:
         raise InvalidInputError(f"this value is not JSON: {error}; convert it before appending") from error
 
 
-def _encode_spelled(value: Any, encoder: json.JSONEncoder, *, jsonb: bool) -> str:
+def _encode_spelled(value: Any, encode: Callable[[Any], str], *, jsonb: bool) -> str:
     try:
         spelled = _spell(value, jsonb=jsonb)
     except RecursionError as error:
         raise InvalidInputError("JSON is nested too deeply; flatten it") from error
-    text = _encode(spelled, encoder)
+    text = _encode(spelled, encode)
     if text is None:
         raise InvalidInputError("a key of this value is a number that JSON does not know")
     return text
@@ -176,14 +203,9 @@ def _restore_float(value: dict[str, Any]) -> Any:
     return float(spelled) if isinstance(spelled, str) else value
 
 
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_plain_unicode(text: str) -> bool:
+    """Neither lone surrogates nor our own escape sign."""
+    return _FORBIDDEN_IN_JSON.search(text) is None
 
 
 def _unescape_strings(value: Any) -> Any:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.sticky_connection import StickyConnection
-from cognizes.engine.errors import DatabaseUnavailableError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.pulse.group_commit import GroupCommit
 
 _Result = TypeVar("_Result")
@@ -23,7 +23,11 @@ _ENOUGH_FOR_TWO = 4
 
 @dataclass(slots=True)
 class AppendItem:
-    """One event as the SQL function wants it; documents are JSON text. `fence` is who writes it: run and attempt."""
+    """One event as the SQL function wants it; documents are JSON text. `fence` is who writes it: run and attempt.
+
+    `may_be_resent`: the caller chose the id, so the event may be there already. Looking for it before storing it would
+    cost all the events that are not there: it `is_looked_for` when the server has refused something, or was away.
+    """
 
     thread_id: UUID
     event_id: str
@@ -46,11 +50,17 @@ class AppendItem:
     expected_user_version: int | None = None
     expected_app_version: int | None = None
     fence: tuple[str, int] | None = None
+    is_looked_for: bool = False
 
     @property
-    def order_key(self) -> UUID:
-        """The thread: its appends keep their order."""
-        return self.thread_id
+    def order_key(self) -> int:
+        """The thread: its appends keep their order. Its number, because hashing a UUID is slow."""
+        return self.thread_id.int
+
+    @property
+    def is_sociable(self) -> bool:
+        """A fenced one asks its own run for leave, alone."""
+        return self.fence is None
 
     @property
     def identity(self) -> str:
@@ -132,15 +142,25 @@ class AppendBatcher:
             await asyncio.sleep(random.uniform(0.005, 0.02))  # noqa: S311 - jitter, not a secret
 
     async def _send(self, items: list[AppendItem], *, fetch: _Fetch, wait: bool) -> list[AppendAnswer | None]:
+        try:
+            rows = await self._call_until_available(items, fetch, wait=wait)
+        except (DatabaseUnavailableError, PoolTimeoutError):
+            raise
+        except EngineError:
+            if not _look_for_resent(items):
+                raise
+            rows = await self._call_until_available(items, fetch, wait=wait)
+        return [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+
+    async def _call_until_available(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         def expect_duplicates() -> None:
             # The commit may have happened although its answer was lost.
             for item in items:
-                item.may_be_resent = True
+                item.is_looked_for = True
 
-        rows = await retry_while_unavailable(
+        return await retry_while_unavailable(
             lambda: self._call(items, fetch, wait=wait), seconds=self._retry_seconds, before_retry=expect_duplicates
         )
-        return [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
 
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
@@ -148,40 +168,24 @@ class AppendBatcher:
             query = "append_event" if item.fence is None else "append_fenced_event"
             fields = (*_fields(item), wait, *self._limits, *_expected(item), *(item.fence or ()))
             return await fetch(query, item.thread_id, *fields)
-        if (place := _place_of_fence(items)) is not None:
-            return await self._call_in_parts(items[:place], items[place:], fetch, wait=wait)
-        places: dict[UUID, int] = {}
-        index = [places.setdefault(item.thread_id, len(places) + 1) for item in items]
+        threads = {item.order_key: item.thread_id for item in items}
+        places = {key: place for place, key in enumerate(threads, start=1)}
+        index = [places[item.order_key] for item in items]
         columns, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
-        return await fetch("append_events", list(places), index, *columns, wait, *self._limits, *expected)
-
-    async def _call_in_parts(
-        self, first: list[AppendItem], second: list[AppendItem], fetch: _Fetch, *, wait: bool
-    ) -> list[Any]:
-        # Should the second part fail as a whole, the items of both are sent again, one by one.
-        for item in first:
-            item.may_be_resent = True
-        rows = await self._call(first, fetch, wait=wait)
-        held = {item.thread_id for item, row in zip(first, rows, strict=True) if row[0] == "busy"}
-        free = [item for item in second if item.thread_id not in held]
-        answers = iter(await self._call(free, fetch, wait=wait) if free else ())
-        # What a held thread's item waits for, a later item of that thread waits for too: it must not overtake.
-        return rows + [_BUSY if item.thread_id in held else next(answers) for item in second]
+        return await fetch("append_events", [*threads.values()], index, *columns, wait, *self._limits, *expected)
 
 
-_BUSY = ("busy", 0, 0, None)
+def _look_for_resent(items: list[AppendItem]) -> bool:
+    """Lets events be looked for that may be there already; false when all of them were looked for before."""
+    found = [item for item in items if item.may_be_resent and not item.is_looked_for]
+    for item in found:
+        item.is_looked_for = True
+    return bool(found)
 
 
-def _place_of_fence(items: list[AppendItem]) -> int | None:
-    """Where a list is to be cut, so that the first fenced item is alone: each asks its own run for leave."""
-    for place, item in enumerate(items):
-        if item.fence is not None:
-            return place or 1
-    return None
-
-
-def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+    """The values of each field; None for a field that nobody uses, which saves the driver a look at every value."""
+    return [None if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]
 
 
 def _expected(item: AppendItem) -> tuple[int | None, int | None, int | None]:
@@ -203,6 +207,6 @@ def _fields(item: AppendItem) -> tuple[Any, ...]:
         item.expected_version,
         item.role,
         item.text,
-        item.message_id,
-        item.may_be_resent,
+        item.message_id if item.role is not None else None,
+        item.is_looked_for or None,
     )

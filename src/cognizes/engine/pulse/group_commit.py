@@ -32,6 +32,11 @@ class GroupItem(Protocol):
         """A batch holds no two items of one key and one identity: the second must find the first one stored."""
         ...
 
+    @property
+    def is_sociable(self) -> bool:
+        """Whether it may share a batch with others."""
+        ...
+
 
 Item = TypeVar("Item", bound=GroupItem)
 Answer = TypeVar("Answer")
@@ -129,6 +134,8 @@ class GroupCommit(Generic[Item, Answer]):
             if not taken:
                 del self._queues[key]
             batch += taken
+            if taken and not taken[0][0].is_sociable:
+                break
             room -= sum(item.size for item, _ in taken)
         return batch
 
@@ -141,9 +148,11 @@ class GroupCommit(Generic[Item, Answer]):
         while queue and len(taken) < at_most:
             item, future = queue[0]
             if not future.cancelled():
-                if (item.size > room and not (is_first and not taken)) or item.identity in identities:
+                is_alone = is_first and not taken
+                if not is_alone and (item.size > room or not item.is_sociable or item.identity in identities):
                     break
                 room -= item.size
+                at_most = at_most if item.is_sociable else 1
                 identities.add(item.identity)
                 taken.append((item, future))
             queue.popleft()

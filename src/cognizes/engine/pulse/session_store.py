@@ -37,12 +37,16 @@ class _NewSession:
     app_delta: str | None
 
     @property
-    def order_key(self) -> UUID:
-        return self.thread_id
+    def order_key(self) -> int:
+        return self.thread_id.int
 
     @property
-    def identity(self) -> UUID:
-        return self.thread_id
+    def identity(self) -> int:
+        return self.thread_id.int
+
+    @property
+    def is_sociable(self) -> bool:
+        return True
 
     @property
     def size(self) -> int:

@@ -798,7 +798,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- deltas, writes the event and its message. Answers with a status instead of raising, so that in a batch one
 -- conflict fails nobody else:
 --   stored     the event is in the log
---   duplicate  an event of this id is there already; the caller compares the contents
+--   duplicate  an event of this id is there already; the caller compares the contents. It is looked for first only
+--              with p_may_be_resent; without, it is found when the event is in conflict (its sender lost the answer and
+--              does not know the version it has made), and else the unique index refuses it: then ask with p_may_be_resent
 --   conflict   the thread's version, or that of a wider scope, is not the expected one, or the conversation went on after the expected
 --              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
@@ -838,6 +840,7 @@ DECLARE
     v_size integer;
     v_stored record;
     v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
+    v_in_conflict boolean := false;
 BEGIN
     -- The lock that makes the order a promise: numbers are handed out while it is held and it is held until commit,
     -- so a reader never sees number N + 1 before number N. NO KEY: foreign keys to the thread need not wait for us.
@@ -853,7 +856,18 @@ BEGIN
         RETURN;
     END IF;
 
-    IF p_may_be_resent THEN
+    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
+        PERFORM "public".lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
+                                     ARRAY[p_app_delta::text]);
+    END IF;
+    IF p_expected_version <> version
+       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND "public".scopes_changed(
+              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
+       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
+          AND "public".has_conversation_after(p_thread_id, p_expected_sequence) THEN
+        v_in_conflict := true;
+    END IF;
+    IF v_in_conflict OR p_may_be_resent THEN
         SELECT e.sequence_num, e.version, e.created_at INTO v_stored
           FROM "public".events e
          WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
@@ -865,16 +879,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-
-    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
-        PERFORM "public".lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
-                                     ARRAY[p_app_delta::text]);
-    END IF;
-    IF p_expected_version <> version
-       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND "public".scopes_changed(
-              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
-       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
-          AND "public".has_conversation_after(p_thread_id, p_expected_sequence) THEN
+    IF v_in_conflict THEN
         status := 'conflict';
         RETURN;
     END IF;
@@ -924,13 +929,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('40_append_event.sql', 0, '447958089cb9467dbcf9b3b9aa852eab8c6a672801d1821848d9596ce36888c3', '0.1.0')
+VALUES ('40_append_event.sql', 0, '485a577c0da5f40412f16c38cd34d4c4cdf1f87bc5b631f35038f63ca297dd93', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 41_append_events.sql
 -- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
 -- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
--- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id.
+-- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id. A null array is one of nulls.
 -- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
 -- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
 CREATE OR REPLACE FUNCTION "public".append_events(
@@ -983,6 +988,7 @@ DECLARE
     v_times timestamptz[];
     v_now timestamptz;
     v_has_messages boolean := false;
+    v_in_conflict boolean;
     v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
     v_stored record;
@@ -1013,7 +1019,15 @@ BEGIN
                                   THEN 'busy' ELSE 'missing' END;
             CONTINUE;
         END IF;
-        IF p_may_be_resent[i] THEN
+        -- What this batch has said so far is not in the table yet: v_spoken knows it.
+        v_in_conflict := coalesce(p_expected_versions[i] <> v_versions[t], false)
+           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
+              AND "public".scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
+                                          p_expected_app_versions[i])
+           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
+              AND (p_expected_sequences[i] < v_spoken[t]
+                   OR "public".has_conversation_after(p_threads[t], p_expected_sequences[i]));
+        IF v_in_conflict OR p_may_be_resent[i] THEN
             SELECT e.sequence_num, e.version, e.created_at INTO v_stored
               FROM "public".events e
              WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
@@ -1025,14 +1039,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        -- What this batch has said so far is not in the table yet: v_spoken knows it.
-        IF p_expected_versions[i] <> v_versions[t]
-           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
-              AND "public".scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
-                                          p_expected_app_versions[i])
-           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
-              AND (p_expected_sequences[i] < v_spoken[t]
-                   OR "public".has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
+        IF v_in_conflict THEN
             v_statuses[i] := 'conflict';
             v_item_versions[i] := v_versions[t];
             CONTINUE;
@@ -1109,7 +1116,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '89095a6ba70bf208274c6bc8809b3b5178516de6ad5515103f89c2c4ee9ae999', '0.1.0')
+VALUES ('41_append_events.sql', 0, '0f5c9221a2df2cea6b9c9fcb7c00b0c2b7335809e6a171a517ae47da613c99a3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql

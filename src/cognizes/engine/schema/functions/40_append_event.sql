@@ -2,7 +2,9 @@
 -- deltas, writes the event and its message. Answers with a status instead of raising, so that in a batch one
 -- conflict fails nobody else:
 --   stored     the event is in the log
---   duplicate  an event of this id is there already; the caller compares the contents
+--   duplicate  an event of this id is there already; the caller compares the contents. It is looked for first only
+--              with p_may_be_resent; without, it is found when the event is in conflict (its sender lost the answer and
+--              does not know the version it has made), and else the unique index refuses it: then ask with p_may_be_resent
 --   conflict   the thread's version, or that of a wider scope, is not the expected one, or the conversation went on after the expected
 --              sequence number (events about runs do not count); `version` says what it is
 --   missing    there is no such thread
@@ -42,6 +44,7 @@ DECLARE
     v_size integer;
     v_stored record;
     v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
+    v_in_conflict boolean := false;
 BEGIN
     -- The lock that makes the order a promise: numbers are handed out while it is held and it is held until commit,
     -- so a reader never sees number N + 1 before number N. NO KEY: foreign keys to the thread need not wait for us.
@@ -57,7 +60,18 @@ BEGIN
         RETURN;
     END IF;
 
-    IF p_may_be_resent THEN
+    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
+        PERFORM {schema}.lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
+                                     ARRAY[p_app_delta::text]);
+    END IF;
+    IF p_expected_version <> version
+       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND {schema}.scopes_changed(
+              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
+       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
+          AND {schema}.has_conversation_after(p_thread_id, p_expected_sequence) THEN
+        v_in_conflict := true;
+    END IF;
+    IF v_in_conflict OR p_may_be_resent THEN
         SELECT e.sequence_num, e.version, e.created_at INTO v_stored
           FROM {schema}.events e
          WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
@@ -69,16 +83,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-
-    IF p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL THEN
-        PERFORM {schema}.lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
-                                     ARRAY[p_app_delta::text]);
-    END IF;
-    IF p_expected_version <> version
-       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND {schema}.scopes_changed(
-              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
-       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
-          AND {schema}.has_conversation_after(p_thread_id, p_expected_sequence) THEN
+    IF v_in_conflict THEN
         status := 'conflict';
         RETURN;
     END IF;

@@ -1,6 +1,6 @@
 -- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
 -- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
--- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id.
+-- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id. A null array is one of nulls.
 -- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
 -- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
 CREATE OR REPLACE FUNCTION {schema}.append_events(
@@ -53,6 +53,7 @@ DECLARE
     v_times timestamptz[];
     v_now timestamptz;
     v_has_messages boolean := false;
+    v_in_conflict boolean;
     v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
     v_stored record;
@@ -83,7 +84,15 @@ BEGIN
                                   THEN 'busy' ELSE 'missing' END;
             CONTINUE;
         END IF;
-        IF p_may_be_resent[i] THEN
+        -- What this batch has said so far is not in the table yet: v_spoken knows it.
+        v_in_conflict := coalesce(p_expected_versions[i] <> v_versions[t], false)
+           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
+              AND {schema}.scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
+                                          p_expected_app_versions[i])
+           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
+              AND (p_expected_sequences[i] < v_spoken[t]
+                   OR {schema}.has_conversation_after(p_threads[t], p_expected_sequences[i]));
+        IF v_in_conflict OR p_may_be_resent[i] THEN
             SELECT e.sequence_num, e.version, e.created_at INTO v_stored
               FROM {schema}.events e
              WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
@@ -95,14 +104,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        -- What this batch has said so far is not in the table yet: v_spoken knows it.
-        IF p_expected_versions[i] <> v_versions[t]
-           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
-              AND {schema}.scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
-                                          p_expected_app_versions[i])
-           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
-              AND (p_expected_sequences[i] < v_spoken[t]
-                   OR {schema}.has_conversation_after(p_threads[t], p_expected_sequences[i])) THEN
+        IF v_in_conflict THEN
             v_statuses[i] := 'conflict';
             v_item_versions[i] := v_versions[t];
             CONTINUE;
