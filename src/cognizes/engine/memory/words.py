@@ -1,6 +1,6 @@
 """The words of a text, for the index and for queries alike; PostgreSQL stems them (`memory_term_keys`).
 
-- Scripts written without spaces (Chinese, Japanese, Thai, …) become pairs of neighbouring characters: a word of them is
+- Scripts written without spaces (Chinese, Japanese, Thai, …; Korean too) become pairs of neighbouring characters: a word of them is
   found inside a sentence, and a whole sentence is not one token.
 - An identifier (`ORD-4711`, `user_id`, `api.v2`, `a@b.example`) is a word of its own besides its parts.
 - Case, width and accents do not matter.
@@ -12,11 +12,13 @@ import re
 import unicodedata
 
 _UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+    "\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_COMPOUND = re.compile(rf"[^\W{_UNSPACED}]+(?:[-_.:/@#+']+[^\W{_UNSPACED}]+)*[#+]*|[{_UNSPACED}]+")
-_PART = re.compile(r"[^\W_]+")
+# Vowel signs of Arabic and of India's scripts are part of a word, though no letters to Unicode.
+_LETTER = rf"(?:[^\W{_UNSPACED}]|[\u064b-\u065f\u0900-\u0dff])"
+_COMPOUND = re.compile(rf"{_LETTER}+(?:[-.:/@#+']+{_LETTER}+)*[#+]*|[{_UNSPACED}]+")
+_PART = re.compile(r"(?:[^\W_]|[\u064b-\u065f\u0900-\u0dff])+")
 _RUN_OF_UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
 _LONGEST = 200
@@ -40,11 +42,12 @@ def join_words(words: list[str]) -> str:
 
 
 def _normalise(text: str) -> str:
-    # Without the escape of NUL and surrogates: what PostgreSQL's text cannot hold is no word either.
     plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
     if plain.isascii():
         return plain
-    return "".join(sign for sign in unicodedata.normalize("NFD", plain) if not _is_accent(sign))
+    bare = "".join(sign for sign in unicodedata.normalize("NFD", plain) if not _is_accent(sign))
+    # Together again what is no accent: Hangul, and the voicing marks of Japanese.
+    return unicodedata.normalize("NFC", bare)
 
 
 def _is_accent(sign: str) -> bool:
@@ -58,3 +61,15 @@ def _pairs(run: str) -> list[str]:
 def _with_parts(token: str) -> list[str]:
     parts = _PART.findall(token)
     return parts if parts == [token] else [token, *parts]
+
+
+def identifiers(text: str) -> list[str]:
+    """The words of a text that name one thing: with a digit in them, or put together of parts."""
+    found = (_POSSESSIVE.sub("", match[0][:_LONGEST]) for match in _COMPOUND.finditer(_normalise(text)))
+    return [
+        token
+        for token in found
+        if not _RUN_OF_UNSPACED.match(token)
+        and (any(sign.isdigit() for sign in token) or "_" in token or _PART.findall(token) != [token])
+        and len(token) > 2
+    ]

@@ -103,11 +103,14 @@ CREATE INDEX IF NOT EXISTS idx_memories_session
 CREATE INDEX IF NOT EXISTS idx_memories_terms ON {schema}.memories USING gin (terms) WITH (fastupdate = off);
 
 -- memory_scopes: how many memories a user has and how long they are, kept by a trigger: BM25 asks for both.
+-- `graph_model`: the model whose graph (HNSW index) the vectors of this user go into, once they are many.
 CREATE TABLE IF NOT EXISTS {schema}.memory_scopes (
-    app_name      text NOT NULL,
-    user_id       text NOT NULL,
-    memories      bigint NOT NULL,
-    total_length  bigint NOT NULL,
+    app_name        text NOT NULL,
+    user_id         text NOT NULL,
+    memories        bigint NOT NULL,
+    total_length    bigint NOT NULL,
+    graph_model     text,
+    graph_is_ready  boolean NOT NULL DEFAULT false,
     PRIMARY KEY (app_name, user_id)
 ) WITH (fillfactor = 50);
 

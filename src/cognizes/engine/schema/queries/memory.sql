@@ -111,3 +111,47 @@ SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_cal
 
 -- store_memories: A batch of memories of one user, one transaction.
 SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+
+-- recall_by_words: The best memories of a user by BM25.
+SELECT * FROM {schema}.recall_by_words($1, $2, $9, $10, $3, $4, $5, $6, $7, $8);
+
+-- recall_by_vector: The memories of a user nearest to a vector.
+SELECT * FROM {schema}.recall_by_vector($1, $2, $9, $10, $11, $3, $4, $5, $6, $7, $8);
+
+-- read_memory_neighbours: Who said a memory, in which session, and what stands before and after it there.
+SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS previous_author, after.id AS next_id,
+       after.author AS next_author
+  FROM unnest($8::bigint[]) AS wanted (id)
+  JOIN {schema}.memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = wanted.id
+  LEFT JOIN LATERAL (
+        SELECT n.id, n.author FROM {schema}.memories n
+         WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
+           AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
+           AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
+         ORDER BY n.position DESC, n.id DESC LIMIT 1) before ON m.session_id IS NOT NULL
+  LEFT JOIN LATERAL (
+        SELECT n.id, n.author FROM {schema}.memories n
+         WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
+           AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
+           AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
+         ORDER BY n.position, n.id LIMIT 1) after ON m.session_id IS NOT NULL;
+
+-- read_memories: Memories by their ids.
+SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
+  FROM {schema}.memories WHERE app_name = $1 AND user_id = $2 AND id = ANY ($3::bigint[]);
+
+-- list_memories: Newest first, those before an id.
+SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
+  FROM {schema}.memories m
+ WHERE app_name = $1 AND user_id = $2 AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) AND id < $9
+ ORDER BY id DESC LIMIT $8;
+
+-- forget_memory: Deletes a memory and what it was made of.
+SELECT {schema}.forget_memory($1, $2, $3);
+
+-- read_session_turns: The messages of a thread as memories, after a sequence number.
+SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
+  FROM {schema}.messages m
+  JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
+ WHERE m.thread_id = $1 AND m.sequence_num > $2 AND m.role IN ('user', 'assistant') AND m.content <> ''
+ ORDER BY m.sequence_num LIMIT $3;

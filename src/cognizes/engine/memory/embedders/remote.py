@@ -1,0 +1,125 @@
+"""Embedders behind HTTP: OpenAI and what speaks like it (Ollama, vLLM, LM Studio, …), and Gemini."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from cognizes.engine.errors import EngineError, InvalidInputError
+from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError, Vectors
+from cognizes.engine.models import JsonObject
+
+_SECONDS = 60
+_TEXTS_AT_ONCE = 100
+_NOT_THE_TEXTS_FAULT = (401, 403, 404, 408, 409, 425, 429)
+
+OPENAI_URL = "https://api.openai.com/v1"
+GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta"
+
+
+class OpenAiEmbedder:
+    """`POST {url}/embeddings`, as OpenAI defines it. A dimension of None leaves the choice to the model."""
+
+    def __init__(self, *, model: str, dimension: int, url: str = OPENAI_URL, api_key: str = "") -> None:
+        self.name = f"{model}-{dimension}"
+        self.dimension = dimension
+        self._model = model
+        self._url = f"{url.rstrip('/')}/embeddings"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector for each text."""
+        vectors: Vectors = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            body = {
+                "model": self._model,
+                "input": [text or " " for text in texts[start : start + _TEXTS_AT_ONCE]],
+                "dimensions": self.dimension,
+            }
+            answer = await asyncio.to_thread(_post, self._url, self._headers, body)
+            found = sorted(_field(answer, "data"), key=lambda item: item["index"])
+            vectors += [item["embedding"] for item in found]
+        return _checked(vectors, len(texts), self.dimension)
+
+    async def embed_query(self, text: str) -> list[float]:
+        """The vector to look for."""
+        (vector,) = await self.embed([text])
+        return vector
+
+
+class GeminiEmbedder:
+    """`models/{model}:batchEmbedContents` of the Gemini API, with its task types for documents and queries."""
+
+    def __init__(self, *, model: str, dimension: int, url: str = GEMINI_URL, api_key: str = "") -> None:
+        self.name = f"{model}-{dimension}"
+        self.dimension = dimension
+        self._model = model
+        self._url = f"{url.rstrip('/')}/models/{model}:batchEmbedContents"
+        self._headers = {"x-goog-api-key": api_key}
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector for each text."""
+        return await self._embed(texts, "RETRIEVAL_DOCUMENT")
+
+    async def embed_query(self, text: str) -> list[float]:
+        """The vector to look for."""
+        (vector,) = await self._embed([text], "RETRIEVAL_QUERY")
+        return vector
+
+    async def _embed(self, texts: Sequence[str], task: str) -> Vectors:
+        vectors: Vectors = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            requests = [
+                {
+                    "model": f"models/{self._model}",
+                    "content": {"parts": [{"text": text or " "}]},
+                    "taskType": task,
+                    "outputDimensionality": self.dimension,
+                }
+                for text in texts[start : start + _TEXTS_AT_ONCE]
+            ]
+            answer = await asyncio.to_thread(_post, self._url, self._headers, {"requests": requests})
+            vectors += [item["values"] for item in _field(answer, "embeddings")]
+        return _checked(vectors, len(texts), self.dimension)
+
+
+def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
+    # Lone surrogates go out escaped, as JSON allows.
+    data = json.dumps(body).encode()
+    request = Request(url, data=data, headers={"Content-Type": "application/json", **headers})  # noqa: S310 - a setting
+    try:
+        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - the operator's own setting
+            return json.load(answer)
+    except HTTPError as error:
+        with error:
+            told = error.read(500).decode(errors="replace")
+        if error.code >= 500 or error.code in _NOT_THE_TEXTS_FAULT:
+            raise EmbedderUnavailableError(f"the embedder answered {error.code}: {told}") from error
+        raise InvalidInputError(f"the embedder refused a text ({error.code}): {told}") from error
+    except (URLError, OSError, json.JSONDecodeError) as error:
+        raise EmbedderUnavailableError(f"the embedder cannot be reached: {error}") from error
+
+
+def _field(answer: Any, name: str) -> list[Any]:
+    if not isinstance(answer, dict) or not isinstance(answer.get(name), list):
+        raise EmbedderUnavailableError(f"the embedder's answer has no {name!r}; is the URL that of an embedding API?")
+    found: list[Any] = answer[name]
+    return found
+
+
+def _checked(vectors: Vectors, count: int, dimension: int) -> Vectors:
+    if len(vectors) != count:
+        raise EngineError(f"the embedder was asked for {count} vectors and sent {len(vectors)}")
+    for vector in vectors:
+        if len(vector) != dimension:
+            raise EngineError(
+                f"the embedder sends {len(vector)} numbers, not {dimension}; set COGNIZES_EMBEDDING_DIMENSION"
+            )
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in vector):
+            raise EngineError("the embedder sent a vector that holds no finite numbers")
+    return vectors

@@ -1,0 +1,281 @@
+"""Recall: the memories that answer a question, by words and by meaning, fused by score.
+
+The score of a memory is a sum that can be read off its hit:
+
+- `words`: BM25, as a share of the best memory's; `meaning`: the cosine of the vectors, from 0 for the worst of the
+  candidates to 1 for the best. They are weighed 7 to 3: static vectors are the weaker judge of the two.
+- `rarity`: 1 when it holds a word of the question that no other memory holds, 2 when that word is an identifier.
+- `speaker`: 1 when the question names who said it.
+- `neighbours`: what the turns before and after it in the session score: a question lends to its answer.
+- `session`: the mean of the best three of its session: what is talked about there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import load_json, unescape_text
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.memory.embedders.embedder import Embedder
+from cognizes.engine.memory.words import identifiers, join_words, split_words
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.event_log import check_name, check_text
+
+KINDS = ("long_term", "episodic", "turn", "note")
+_POOL = 200
+_BEST_OF_SESSION = 3
+_LARGEST_K = 1000
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What each part of a score counts."""
+
+    meaning: float = 0.3
+    rarity: float = 0.5
+    speaker: float = 0.2
+    previous: float = 0.4
+    next: float = 0.2
+    session: float = 0.5
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which memories may be recalled; None lets all pass. `since` is included, `until` is not."""
+
+    agent: str | None = None
+    kinds: Sequence[str] | None = None
+    namespace: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.kinds or ()) - set(KINDS):
+            raise InvalidInputError(f"there is no kind {sorted(unknown)[0]!r} of memory; kinds are {', '.join(KINDS)}")
+        for moment in (self.since, self.until):
+            if moment is not None and moment.tzinfo is None:
+                raise InvalidInputError("a time without a time zone could be any; give it one")
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """As the queries want them."""
+        return (
+            None if self.agent is None else check_text("agent", self.agent),
+            None if self.kinds is None else list(self.kinds),
+            None if self.namespace is None else check_text("namespace", self.namespace),
+            self.since,
+            self.until,
+        )
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """A memory as it is stored. `id` is for `forget`; `source_id` is the caller's own."""
+
+    id: str
+    agent_id: str
+    kind: str
+    namespace: str
+    source_id: str
+    session_id: str | None
+    author: str | None
+    text: str
+    content: Any
+    created_at: datetime
+
+    def to_json(self) -> JsonObject:
+        """As JSON data."""
+        return vars(self) | {"created_at": self.created_at.isoformat()}
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A memory that was recalled, its score, and what the score is made of."""
+
+    memory: MemoryRecord
+    score: float
+    scores: dict[str, float]
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.memory.text
+
+    def to_json(self) -> JsonObject:
+        """As JSON data."""
+        return {**self.memory.to_json(), "score": self.score, "scores": self.scores}
+
+
+@dataclass
+class _Candidate:
+    id: int
+    bm25: float = 0.0
+    cosine: float | None = None
+    rarity: float = 0.0
+    session_id: str | None = None
+    author: str | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    own: float = 0.0
+    score: float = 0.0
+
+
+class Recall:
+    """Finds memories of one user. No query of it reads another user's rows."""
+
+    def __init__(self, database: Database, *, embedder: Embedder | None, weights: Weights | None = None) -> None:
+        self._database = database
+        self._embedder = embedder
+        self.weights = weights or Weights()
+
+    async def recall(
+        self, query: str, *, app: str, user: str, k: int = 10, filters: Filters | None = None, by: str = "all"
+    ) -> list[Hit]:
+        """The `k` best memories, best first. `by` "words" or "meaning" asks one judge alone."""
+        if not 1 <= k <= _LARGEST_K:
+            raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
+        chosen = filters or Filters()
+        scope = check_name("app", app), check_name("user", user)
+        pool = max(_POOL, k)
+        vector = await self._embed(query) if by != "words" else None
+        async with self._database.connection() as connection:
+            search = _Search(connection, self._database, (*scope, *chosen.columns))
+            found = await search.by_words(query, pool) if by != "meaning" else {}
+            if vector is not None and self._embedder is not None:
+                await search.by_vector(found, self._embedder, vector, pool)
+            edges = await search.neighbours(found)
+            ranked = rank(found.values(), edges, set(split_words(query)), self.weights)[:k]
+            records = await search.read(candidate.id for candidate in ranked)
+        # A memory may be deleted between two queries.
+        return [_hit(records[candidate.id], candidate) for candidate in ranked if candidate.id in records]
+
+    async def _embed(self, query: str) -> list[float] | None:
+        if self._embedder is None or not query.strip():
+            return None
+        return await self._embedder.embed_query(query)
+
+
+class _Search:
+    """The queries of one recall, on one connection."""
+
+    def __init__(self, connection: Any, database: Database, arguments: tuple[Any, ...]) -> None:
+        self._connection = connection
+        self._queries = database.queries
+        self._arguments = arguments
+
+    async def by_words(self, query: str, limit: int) -> dict[int, _Candidate]:
+        words = join_words(split_words(query))
+        rows = await self._fetch("recall_by_words", limit, words, join_words(identifiers(query)))
+        return {row["id"]: _Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
+
+    async def by_vector(
+        self, found: dict[int, _Candidate], embedder: Embedder, vector: list[float], limit: int
+    ) -> None:
+        spelled = spell_vector(vector)
+        rows = await self._fetch("recall_by_vector", limit, embedder.name, embedder.dimension, spelled)
+        for row in rows:
+            found.setdefault(row["id"], _Candidate(row["id"])).cosine = row["cosine"]
+
+    async def neighbours(self, found: dict[int, _Candidate]) -> list[tuple[int, int]]:
+        """Completes the candidates, adds those beside them, and says which follows which."""
+        edges: set[tuple[int, int]] = set()
+        for row in await self._fetch("read_memory_neighbours", list(found)):
+            candidate = found[row["id"]]
+            candidate.session_id, candidate.author = row["session_id"], row["author"]
+            for name in ("previous", "next"):
+                if (other := row[f"{name}_id"]) is not None:
+                    beside = found.setdefault(other, _Candidate(other))
+                    beside.session_id, beside.author = row["session_id"], row[f"{name}_author"]
+                    edges.add((other, row["id"]) if name == "previous" else (row["id"], other))
+        return sorted(edges)
+
+    async def read(self, ids: Iterable[int]) -> dict[int, MemoryRecord]:
+        rows = await self._connection.fetch(self._queries["read_memories"], *self._arguments[:2], list(ids))
+        return {row["id"]: record_from_row(row) for row in rows}
+
+    async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await self._connection.fetch(self._queries[query], *self._arguments, *arguments)
+        return rows
+
+
+def rank(
+    candidates: Iterable[_Candidate], edges: list[tuple[int, int]], words: set[str], weights: Weights
+) -> list[_Candidate]:
+    """Best first. Pure arithmetic, so that it can be read, tested and measured without a database."""
+    by_id = {candidate.id: candidate for candidate in candidates}
+    _score_alone(list(by_id.values()), words, weights)
+    lent: dict[int, float] = defaultdict(float)
+    for earlier, later in edges:
+        lent[later] += weights.previous * by_id[earlier].own
+        lent[earlier] += weights.next * by_id[later].own
+    sessions = _session_scores(by_id.values())
+    for candidate in by_id.values():
+        session = sessions.get(candidate.session_id, 0.0) if candidate.session_id is not None else 0.0
+        candidate.parts |= {"neighbours": lent[candidate.id], "session": weights.session * session}
+        candidate.score = candidate.own + candidate.parts["neighbours"] + candidate.parts["session"]
+    return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
+
+
+def _score_alone(candidates: list[_Candidate], words: set[str], weights: Weights) -> None:
+    best = max((candidate.bm25 for candidate in candidates), default=0.0) or 1.0
+    cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
+    meaning = weights.meaning if cosines else 0.0
+    lowest, span = (min(cosines), max(cosines) - min(cosines) or 1.0) if cosines else (0.0, 1.0)
+    # One alone is the best there is, not the worst.
+    lowest = lowest - span if len(set(cosines)) == 1 else lowest
+    for candidate in candidates:
+        nearness = 0.0 if candidate.cosine is None else (candidate.cosine - lowest) / span
+        candidate.parts = {
+            "words": (1 - meaning) * candidate.bm25 / best,
+            "meaning": meaning * nearness,
+            "rarity": weights.rarity * candidate.rarity,
+            "speaker": weights.speaker if _is_named(candidate.author, words) else 0.0,
+        }
+        candidate.own = sum(candidate.parts.values())
+
+
+def _session_scores(candidates: Iterable[_Candidate]) -> dict[str, float]:
+    of_session: dict[str, list[float]] = defaultdict(list)
+    for candidate in candidates:
+        if candidate.session_id is not None:
+            of_session[candidate.session_id].append(candidate.own)
+    return {
+        session: sum(sorted(scores, reverse=True)[:_BEST_OF_SESSION]) / _BEST_OF_SESSION
+        for session, scores in of_session.items()
+    }
+
+
+def _is_named(author: str | None, words: set[str]) -> bool:
+    return author is not None and not words.isdisjoint(split_words(author))
+
+
+def spell_vector(vector: Sequence[float]) -> str:
+    """As pgvector reads it."""
+    return f"[{','.join(map(repr, vector))}]"
+
+
+def record_from_row(row: asyncpg.Record) -> MemoryRecord:
+    """A memory as it was stored."""
+    return MemoryRecord(
+        id=str(row["id"]),
+        agent_id=row["agent_id"],
+        kind=row["kind"],
+        namespace=row["namespace"],
+        source_id=row["source_id"],
+        session_id=row["session_id"],
+        author=unescape_text(row["author"]) if row["author"] is not None else None,
+        text=unescape_text(row["text"]),
+        content=load_json(row["content"]) if row["content"] is not None else None,
+        created_at=row["created_at"],
+    )
+
+
+def _hit(record: MemoryRecord, candidate: _Candidate) -> Hit:
+    measured = {"bm25": candidate.bm25} | ({} if candidate.cosine is None else {"cosine": candidate.cosine})
+    return Hit(record, candidate.score, candidate.parts | measured)

@@ -1,0 +1,17 @@
+-- Removes a key, from recall too; whether it was there.
+CREATE OR REPLACE FUNCTION {schema}.delete_long_term_memory(
+    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_found boolean;
+BEGIN
+    DELETE FROM {schema}.agent_long_term_memory
+     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
+       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
+    v_found := FOUND;
+    DELETE FROM {schema}.memories
+     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
+       AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
+    RETURN v_found;
+END
+$$;

@@ -1,0 +1,38 @@
+-- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
+-- vector is compared; of one with many the graph is walked until enough of his are found.
+CREATE OR REPLACE FUNCTION {schema}.recall_by_vector(
+    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+) RETURNS TABLE (id bigint, cosine double precision)
+LANGUAGE plpgsql STABLE
+SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
+DECLARE
+    v_has_graph boolean;
+    v_filter text := '';
+BEGIN
+    SELECT s.graph_is_ready AND s.graph_model = p_model INTO v_has_graph
+      FROM {schema}.memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
+    IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
+        v_filter := 'AND EXISTS (SELECT FROM {schema}.memories m
+                                  WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
+                                    AND {schema}.memory_passes(m, $4, $5, $6, $7, $8))';
+    END IF;
+    IF v_has_graph THEN
+        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM {schema}.memory_vectors v
+              WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
+            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
+    ELSE
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM {schema}.memory_vectors v
+              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
+              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+    END IF;
+END
+$$;
