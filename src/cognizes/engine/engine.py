@@ -107,6 +107,8 @@ class Engine:
             parts.push_async_callback(self.runs.close)
             await self.maintenance.start()
             parts.push_async_callback(self.maintenance.close)
+            await self.memory.start()
+            parts.push_async_callback(self.memory.close)
             self._open_parts = parts.pop_all()
         return self
 

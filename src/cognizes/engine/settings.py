@@ -33,7 +33,21 @@ class Settings(BaseSettings):
     )
     db_schema: str = Field(default="public", description="The PostgreSQL schema that holds our tables.")
     embedding_dimension: int = Field(
-        default=256, ge=1, le=16000, description="Dimension of the messages' embedding column."
+        default=256,
+        ge=1,
+        le=16000,
+        description="Dimension of the messages' embedding column, and what a remote embedder is asked for.",
+    )
+    embedder: str = Field(
+        default="auto",
+        pattern="^(auto|none|wordllama|openai|gemini)$",
+        description="Who makes vectors of memories: auto is the local wordllama if it is installed.",
+    )
+    embedding_model: str = Field(default="", description="The model of a remote embedder; empty for its usual one.")
+    embedding_url: str = Field(default="", description="Where a remote embedder is, e.g. http://localhost:11434/v1.")
+    embedding_api_key: SecretStr | None = Field(default=None, description="The key of a remote embedder.")
+    memory_background: bool = Field(
+        default=True, description="Make vectors of memories and episodes of ended runs in this process."
     )
 
     pool_size: int = Field(default=10, ge=2, description="Connections to PostgreSQL per process.")

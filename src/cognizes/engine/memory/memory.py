@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
+import asyncpg
+
 from cognizes.engine.database import Database
+from cognizes.engine.database.documents import unescape_text
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.memory.background import MemoryBackground
+from cognizes.engine.memory.embedders.choice import choose_embedder
+from cognizes.engine.memory.embedding_queue import EmbeddingQueue
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
-from cognizes.engine.memory.ingest import Ingest
+from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
+from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord, Recall, record_from_row
+from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
+from cognizes.engine.memory.vector_graph import VectorGraph
 from cognizes.engine.memory.working import WorkingMemoryStore
+from cognizes.engine.models import Session
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.settings import Settings
 
+_PAGE = 500
+_NEWEST = 2**63 - 1
+_LARGEST_ID = 18
+
 
 class Memory:
-    """What an agent remembers: `working`, `long_term`, `episodic` and `snapshots`."""
+    """What an agent remembers: `working`, `long_term`, `episodic`, `snapshots`, and recall over all of it.
+
+    Recall works by words at once, and by meaning as soon as a background task has made the vectors.
+    """
 
     def __init__(self, database: Database, manager: StateManager, settings: Settings) -> None:
-        self._ingest = Ingest(database, embeds=True)
+        self._database = database
+        self._manager = manager
+        self.embedder = choose_embedder(settings)
+        self._ingest = Ingest(database, embeds=self.embedder is not None)
         self.working = WorkingMemoryStore(database)
         self.long_term = LongTermMemoryStore(database, self._ingest, max_depth=settings.max_json_depth)
         self.episodic = EpisodicMemoryStore(database, self._ingest)
@@ -29,7 +52,102 @@ class Memory:
             long_term=self.long_term,
             max_state_bytes=settings.max_state_bytes,
         )
+        self.recaller = Recall(database, embedder=self.embedder)
+        self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
+        self.background = MemoryBackground(
+            database,
+            self._ingest.rung,
+            queue=self.queue,
+            graph=VectorGraph(database, self.embedder) if self.embedder else None,
+            episodic=self.episodic,
+        )
+        self._works_in_background = settings.memory_background
+
+    async def start(self) -> None:
+        """Begins what happens in the background, unless the settings leave it to other processes."""
+        if self._works_in_background:
+            await self.background.start()
+
+    async def close(self) -> None:
+        """Stops it."""
+        await self.background.close()
+
+    # Remembering
+
+    async def remember(self, scope: MemoryScope, items: Iterable[Remembered]) -> int:
+        """Keeps texts as notes of an agent; returns how many are new or changed. The same `source_id` is kept once."""
+        return await self._ingest.store(scope, "note", items)
+
+    async def remember_turns(self, scope: MemoryScope, items: Iterable[Remembered]) -> int:
+        """Keeps what was said in sessions; returns how many are new or changed. What was forgotten stays so."""
+        return await self._ingest.store(scope, "turn", items)
+
+    async def remember_session(self, session: Session, *, agent_id: str | None = None, after: int = 0) -> int:
+        """Keeps what was said in a session after a sequence number; returns how many turns are new."""
+        scope = MemoryScope.of(session, agent_id)
+        thread_id = await self._manager.sessions.find_thread(session)
+        stored = 0
+        while rows := await self._database.fetch("read_session_turns", thread_id, after, _PAGE):
+            stored += await self.remember_turns(scope, (_turn(session, row) for row in rows))
+            after = rows[-1]["sequence_num"]
+        return stored
 
     async def remember_run(self, thread_id: str | UUID, run_id: str) -> EpisodicEntry:
         """The episode of a run that ended; written once, however often it is asked for."""
         return await self.episodic.write_for_run(thread_id, run_id)
+
+    # Recalling
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        app: str,
+        user: str,
+        agent: str | None = None,
+        k: int = 10,
+        kinds: Sequence[str] | None = None,
+        namespace: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[Hit]:
+        """The `k` memories of a user that answer the query best; each says by its `scores` why."""
+        filters = Filters(agent=agent, kinds=kinds, namespace=namespace, since=since, until=until)
+        return await self.recaller.recall(query, app=app, user=user, k=k, filters=filters)
+
+    async def list(
+        self, app: str, user: str, *, filters: Filters | None = None, limit: int = 100, before: str | None = None
+    ) -> list[MemoryRecord]:
+        """A user's memories, newest first; `before` goes on after the last of a page."""
+        rows = await self._database.fetch(
+            "list_memories",
+            app,
+            user,
+            *(filters or Filters()).columns,
+            limit,
+            _NEWEST if before is None else memory_number(before),
+        )
+        return [record_from_row(row) for row in rows]
+
+    async def forget(self, app: str, user: str, memory_id: str) -> bool:
+        """Deletes a memory for good, with the fact or episode it tells of; whether it was there."""
+        found: bool = await self._database.fetch_value("forget_memory", app, user, memory_number(memory_id))
+        return found
+
+
+def memory_number(memory_id: str) -> int:
+    """The database's key of a memory id."""
+    if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _LARGEST_ID:
+        raise InvalidInputError(f"{memory_id!r} is no id of a memory; ids are those that recall and list return")
+    return int(memory_id)
+
+
+def _turn(session: Session, row: asyncpg.Record) -> Remembered:
+    return Remembered(
+        source_id=row["event_id"],
+        text=unescape_text(row["content"]),
+        session_id=session.id,
+        position=row["sequence_num"],
+        author=row["author"],
+        created_at=row["created_at"],
+    )

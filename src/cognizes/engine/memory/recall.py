@@ -12,6 +12,7 @@ The score of a memory is a sum that can be read off its hit:
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -180,6 +181,8 @@ class _Search:
         spelled = spell_vector(vector)
         rows = await self._fetch("recall_by_vector", limit, embedder.name, embedder.dimension, spelled)
         for row in rows:
+            if math.isnan(row["cosine"]):
+                continue  # a vector of zeros, of a text that says nothing, points nowhere
             found.setdefault(row["id"], _Candidate(row["id"])).cosine = row["cosine"]
 
     async def neighbours(self, found: dict[int, _Candidate]) -> list[tuple[int, int]]:
@@ -229,13 +232,16 @@ def _score_alone(candidates: list[_Candidate], words: set[str], weights: Weights
     lowest, span = (min(cosines), max(cosines) - min(cosines) or 1.0) if cosines else (0.0, 1.0)
     # One alone is the best there is, not the worst.
     lowest = lowest - span if len(set(cosines)) == 1 else lowest
+    named: dict[str | None, float] = {None: 0.0}
     for candidate in candidates:
+        if candidate.author not in named:
+            named[candidate.author] = weights.speaker if _is_named(candidate.author, words) else 0.0
         nearness = 0.0 if candidate.cosine is None else (candidate.cosine - lowest) / span
         candidate.parts = {
             "words": (1 - meaning) * candidate.bm25 / best,
             "meaning": meaning * nearness,
             "rarity": weights.rarity * candidate.rarity,
-            "speaker": weights.speaker if _is_named(candidate.author, words) else 0.0,
+            "speaker": named[candidate.author],
         }
         candidate.own = sum(candidate.parts.values())
 
@@ -252,12 +258,13 @@ def _session_scores(candidates: Iterable[_Candidate]) -> dict[str, float]:
 
 
 def _is_named(author: str | None, words: set[str]) -> bool:
-    return author is not None and not words.isdisjoint(split_words(author))
+    return not words.isdisjoint(split_words(author or ""))
 
 
 def spell_vector(vector: Sequence[float]) -> str:
     """As pgvector reads it."""
-    return f"[{','.join(map(repr, vector))}]"
+    # A half-precision number has four digits.
+    return f"[{','.join([f'{value:.6g}' for value in vector])}]"
 
 
 def record_from_row(row: asyncpg.Record) -> MemoryRecord:

@@ -1,7 +1,7 @@
 """The words of a text, for the index and for queries alike; PostgreSQL stems them (`memory_term_keys`).
 
-- Scripts written without spaces (Chinese, Japanese, Thai, …; Korean too) become pairs of neighbouring characters: a word of them is
-  found inside a sentence, and a whole sentence is not one token.
+- Scripts written without spaces (Chinese, Japanese, Thai, …; Korean too) become pairs of neighbouring characters: a
+  word of them is found inside a sentence, and a whole sentence is not one token.
 - An identifier (`ORD-4711`, `user_id`, `api.v2`, `a@b.example`) is a word of its own besides its parts.
 - Case, width and accents do not matter.
 """

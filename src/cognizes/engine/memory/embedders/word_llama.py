@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from cognizes.engine.errors import SetupError
 from cognizes.engine.memory.embedders.embedder import Vectors
 
 _DIMENSION = 256
+_LONGEST = 4000
 
 
 def has_word_llama() -> bool:
@@ -21,7 +23,10 @@ def has_word_llama() -> bool:
 
 
 class WordLlamaEmbedder:
-    """Vectors of WordLlama, made in a thread; the weights are read when first needed and shared in the process."""
+    """Vectors of WordLlama, made in a thread, of the first 4 000 characters of a text.
+
+    The weights are read when first needed and shared in the process.
+    """
 
     name = f"wordllama-{_DIMENSION}"
     dimension = _DIMENSION
@@ -41,10 +46,15 @@ class WordLlamaEmbedder:
 
 
 def _embed(texts: list[str]) -> Vectors:
-    # The tokenizer takes no lone surrogates.
-    clean = [text.encode(errors="replace").decode() for text in texts]
-    vectors: Vectors = _model().embed(clean, norm=True).tolist()
-    return vectors
+    # The tokenizer takes no lone surrogates, and makes every text of a batch as long as the longest.
+    clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
+    # Normed here: a text without a token has a vector of zeros, and must not become one of NaN.
+    return [_norm(vector) for vector in _model().embed(clean, norm=False).tolist()]
+
+
+def _norm(vector: list[float]) -> list[float]:
+    length = math.sqrt(sum(value * value for value in vector))
+    return [value / length for value in vector] if length else vector
 
 
 @cache

@@ -155,3 +155,95 @@ SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
   JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
  WHERE m.thread_id = $1 AND m.sequence_num > $2 AND m.role IN ('user', 'assistant') AND m.content <> ''
  ORDER BY m.sequence_num LIMIT $3;
+
+-- claim_embeddings: Memories that wait for a vector, longest first. The claim runs out by itself.
+WITH claimed AS (
+    UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp() + $2::interval
+      FROM (SELECT app_name, user_id, memory_id FROM {schema}.memory_embedding_queue
+             WHERE NOT is_parked AND due_at <= clock_timestamp()
+             ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+     WHERE q.app_name = due.app_name AND q.user_id = due.user_id AND q.memory_id = due.memory_id
+    RETURNING q.app_name, q.user_id, q.memory_id, q.attempts
+)
+SELECT claimed.*, m.text, m.author, m.revision
+  FROM claimed JOIN {schema}.memories m
+    ON m.app_name = claimed.app_name AND m.user_id = claimed.user_id AND m.id = claimed.memory_id;
+
+-- store_vectors: Vectors of memories that have not changed since; those leave the queue.
+SELECT {schema}.store_vectors($1, $2, $3, $4, $5, $6);
+
+-- postpone_embedding: A text that could not be embedded: later again, or never, with the reason.
+UPDATE {schema}.memory_embedding_queue
+   SET attempts = attempts + 1, error = $4, is_parked = attempts + 1 >= $5, due_at = clock_timestamp() + $6::interval
+ WHERE app_name = $1 AND user_id = $2 AND memory_id = $3;
+
+-- release_embeddings: Gives claimed memories back: the embedder is away, they are not to blame.
+UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp()
+  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (app_name, user_id, memory_id)
+ WHERE q.app_name = g.app_name AND q.user_id = g.user_id AND q.memory_id = g.memory_id;
+
+-- count_embedding_queue: How many wait, and how many are parked.
+SELECT count(*) FILTER (WHERE NOT is_parked) AS waiting, count(*) FILTER (WHERE is_parked) AS parked
+  FROM {schema}.memory_embedding_queue;
+
+-- list_parked_embeddings: What could not be embedded, and why.
+SELECT app_name, user_id, memory_id, attempts, error FROM {schema}.memory_embedding_queue WHERE is_parked
+ ORDER BY app_name, user_id, memory_id LIMIT $1;
+
+-- queue_for_embedding: A page of memories in the order of their keys; those without a vector of the model are queued.
+WITH page AS (
+    SELECT m.app_name, m.user_id, m.id FROM {schema}.memories m
+     WHERE (m.app_name, m.user_id, m.id) > ($2, $3, $4)
+     ORDER BY m.app_name, m.user_id, m.id LIMIT $5
+), queued AS (
+    INSERT INTO {schema}.memory_embedding_queue AS q (app_name, user_id, memory_id)
+    SELECT p.app_name, p.user_id, p.id FROM page p
+     WHERE NOT EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = p.app_name AND v.user_id = p.user_id
+                                                              AND v.memory_id = p.id AND v.model = $1)
+    ON CONFLICT (app_name, user_id, memory_id)
+       DO UPDATE SET is_parked = false, attempts = 0, due_at = clock_timestamp() WHERE q.is_parked
+)
+SELECT app_name, user_id, id FROM page ORDER BY app_name DESC, user_id DESC, id DESC LIMIT 1;
+
+-- find_crowded_scopes: Users whose memories are so many that their vectors belong into the graph, and are not all there.
+SELECT app_name, user_id FROM {schema}.memory_scopes
+ WHERE memories >= $1 AND (graph_model IS DISTINCT FROM $2 OR NOT graph_is_ready);
+
+-- begin_graph: From now on new vectors of a user go into the graph.
+UPDATE {schema}.memory_scopes SET graph_model = $3, graph_is_ready = false WHERE app_name = $1 AND user_id = $2;
+
+-- move_into_graph: Some older vectors of a user follow.
+WITH older AS (
+    SELECT app_name, user_id, memory_id FROM {schema}.memory_vectors
+     WHERE app_name = $1 AND user_id = $2 AND model = $3 AND NOT in_graph LIMIT $4 FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}.memory_vectors v SET in_graph = true FROM older
+ WHERE v.app_name = older.app_name AND v.user_id = older.user_id AND v.memory_id = older.memory_id RETURNING 1;
+
+-- finish_graph: All vectors of a user are in the graph, and the graph can be walked.
+UPDATE {schema}.memory_scopes s SET graph_is_ready = true
+ WHERE app_name = $1 AND user_id = $2 AND graph_model = $3
+   AND NOT EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = s.app_name AND v.user_id = s.user_id
+                                                          AND v.model = $3 AND NOT v.in_graph)
+   AND EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($4) AND indisvalid)
+RETURNING true;
+
+-- describe_graph: The statement that builds a model's graph, and the name of the graph.
+SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON {schema}.memory_vectors USING hnsw '
+              || '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE in_graph AND model = %L',
+              'memory_vectors_graph_' || md5($1::text), $2::integer, $1::text) AS statement,
+       format('%s.%I', '{schema}', 'memory_vectors_graph_' || md5($1::text)) AS name;
+
+-- find_broken_graph: Whether a build of the graph was interrupted: what is there is no use.
+SELECT EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = to_regclass($1) AND NOT i.indisvalid
+                  AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid));
+
+-- claim_episodes: Runs that ended and have no episode yet. The claim runs out by itself.
+UPDATE {schema}.agent_episodes_due d SET due_at = clock_timestamp() + $2::interval, attempts = attempts + 1
+  FROM (SELECT thread_id, run_id FROM {schema}.agent_episodes_due
+         WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+ WHERE d.thread_id = due.thread_id AND d.run_id = due.run_id
+RETURNING d.thread_id, d.run_id, d.attempts;
+
+-- finish_episode: The episode is written, or will never be.
+DELETE FROM {schema}.agent_episodes_due WHERE thread_id = $1 AND run_id = $2;

@@ -1,0 +1,36 @@
+-- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
+-- users with many memories go into the graph. Returns how many were kept.
+CREATE OR REPLACE FUNCTION {schema}.store_vectors(
+    p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_kept bigint;
+BEGIN
+    WITH given AS (
+        SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
+                      AS g (app_name, user_id, memory_id, revision, vector)
+    ), current AS (
+        -- Held until we are done: nobody changes the text under its new vector.
+        SELECT g.* FROM given g
+          JOIN {schema}.memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
+         WHERE m.revision = g.revision
+         ORDER BY g.app_name, g.user_id, g.memory_id
+           FOR NO KEY UPDATE OF m
+    ), kept AS (
+        INSERT INTO {schema}.memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
+        SELECT c.app_name, c.user_id, c.memory_id, p_model,
+               coalesce((SELECT s.graph_model = p_model FROM {schema}.memory_scopes s
+                          WHERE s.app_name = c.app_name AND s.user_id = c.user_id), false),
+               c.vector::halfvec
+          FROM current c
+        ON CONFLICT (app_name, user_id, memory_id) DO UPDATE
+           SET model = excluded.model, in_graph = excluded.in_graph, embedding = excluded.embedding
+        RETURNING app_name, user_id, memory_id
+    ), gone AS (
+        DELETE FROM {schema}.memory_embedding_queue q USING kept
+         WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
+    )
+    SELECT count(*) INTO v_kept FROM kept;
+    RETURN v_kept;
+END
+$$;

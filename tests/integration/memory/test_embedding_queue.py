@@ -1,0 +1,180 @@
+"""The queue of memories that wait for a vector: nothing stops it, nothing is lost, nothing stale is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError, Vectors
+from cognizes.engine.memory.embedding_queue import EmbeddingQueue
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.recall import Recall
+from cognizes.engine.memory.scope import MemoryScope
+
+ADA = MemoryScope("shop", "ada")
+
+
+class FussyEmbedder:
+    """Refuses poison, and everything while it is away."""
+
+    def __init__(self, name: str = "fussy-3", dimension: int = 3) -> None:
+        self.name = name
+        self.dimension = dimension
+        self.is_away = False
+        self.asked: list[list[str]] = []
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        self.asked.append(list(texts))
+        if self.is_away:
+            raise EmbedderUnavailableError("away")
+        if any("poison" in text for text in texts):
+            raise ValueError("I do not eat this \x00")
+        return [[float(len(text)), *[1.0] * (self.dimension - 1)] for text in texts]
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await self.embed([text])
+        return vector
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[Engine]:
+    """An engine that leaves the queue to the test."""
+    async with Engine.open(database_url, memory_background=False) as opened:
+        yield opened
+
+
+async def remember(engine: Engine, *texts: str) -> None:
+    await engine.memory.remember(ADA, [Remembered(text, text) for text in texts])
+
+
+async def models(engine: Engine) -> dict[str, str]:
+    rows = await engine.database.pool.fetch(
+        "SELECT m.text, v.model FROM memories m JOIN memory_vectors v ON v.memory_id = m.id"
+    )
+    return {row["text"]: row["model"] for row in rows}
+
+
+def queue_of(engine: Engine, embedder: FussyEmbedder) -> EmbeddingQueue:
+    return EmbeddingQueue(engine.database, embedder, first_pause=timedelta(0))
+
+
+async def test_a_poisoned_text_is_parked_with_its_error_and_stops_nobody(engine: Engine) -> None:
+    texts = [f"good {n}" for n in range(20)]
+    await remember(engine, *texts[:7], "poison", *texts[7:])
+    queue = queue_of(engine, FussyEmbedder())
+    for _ in range(5):
+        await queue.work()
+    assert set(await models(engine)) == set(texts)
+    length = await queue.length()
+    assert (length.waiting, length.parked) == (0, 1)
+    (parked,) = await engine.database.fetch("list_parked_embeddings", 10)
+    assert parked["attempts"] == 5
+    assert parked["error"].startswith("ValueError: I do not eat this")
+    await remember(engine, "later")
+    assert await queue.work() == 1
+    assert "later" in await models(engine)
+    await engine.memory.remember(ADA, [Remembered("poison", "an antidote")])
+    assert await queue.work() == 1
+    assert "an antidote" in await models(engine)
+
+
+async def test_an_embedder_that_is_away_parks_nobody(engine: Engine) -> None:
+    await remember(engine, "a", "b")
+    embedder = FussyEmbedder()
+    embedder.is_away = True
+    queue = queue_of(engine, embedder)
+    for _ in range(10):
+        with pytest.raises(EmbedderUnavailableError):
+            await queue.work()
+    embedder.is_away = False
+    assert await queue.work() == 2
+    assert len(await models(engine)) == 2
+
+
+async def test_what_a_dead_process_had_claimed_is_taken_by_another(engine: Engine) -> None:
+    await remember(engine, "a", "b")
+    assert len(await engine.database.fetch("claim_embeddings", 10, timedelta(hours=1))) == 2
+    queue = queue_of(engine, FussyEmbedder())
+    assert await queue.work() == 0
+    await engine.database.pool.execute("UPDATE memory_embedding_queue SET due_at = now() - interval '1 second'")
+    assert await queue.work() == 2
+    assert (await queue.length()).waiting == 0
+
+
+async def test_a_vector_of_an_old_text_is_not_kept(engine: Engine) -> None:
+    await engine.memory.long_term.set(ADA, "", "k", "old")
+
+    class Slow(FussyEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Vectors:
+            if texts == ["k: old"]:
+                await engine.memory.long_term.set(ADA, "", "k", "new")
+            return await super().embed(texts)
+
+    queue = queue_of(engine, Slow())
+    await queue.work()
+    assert await models(engine) == {}
+    await queue.work()
+    assert await models(engine) == {"k: new": "fussy-3"}
+
+
+async def test_a_memory_that_is_deleted_meanwhile_leaves_nothing(engine: Engine) -> None:
+    await engine.memory.long_term.set(ADA, "", "k", "v")
+
+    class Slow(FussyEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Vectors:
+            await engine.memory.long_term.delete(ADA, "", "k")
+            return await super().embed(texts)
+
+    queue = queue_of(engine, Slow())
+    assert await queue.work() == 1
+    assert await models(engine) == {}
+    assert (await queue.length()).waiting == 0
+
+
+async def test_two_workers_share_the_queue(engine: Engine) -> None:
+    await remember(engine, *(f"text {n}" for n in range(30)))
+    workers = [FussyEmbedder(), FussyEmbedder()]
+
+    async def drain(embedder: FussyEmbedder) -> None:
+        while await queue_of(engine, embedder).work(batch=4):
+            pass
+
+    await asyncio.gather(*map(drain, workers))
+    asked = [text for embedder in workers for batch in embedder.asked for text in batch]
+    assert sorted(asked) == sorted(f"text {n}" for n in range(30))
+    assert len(await models(engine)) == 30
+
+
+async def test_another_embedder_of_another_dimension(engine: Engine) -> None:
+    await remember(engine, "a", "bb", "ccc")
+    first, second = FussyEmbedder(), FussyEmbedder("other-5", 5)
+    await queue_of(engine, first).work()
+    queue = queue_of(engine, second)
+    await queue.queue_all()
+    await queue.work(batch=1)
+    assert sorted((await models(engine)).values()) == ["fussy-3", "fussy-3", "other-5"]
+    for embedder in (first, second):
+        hits = await Recall(engine.database, embedder=embedder).recall("bb", app="shop", user="ada")
+        assert hits[0].text == "bb"
+    await queue.queue_all()
+    while await queue.work():
+        pass
+    assert set((await models(engine)).values()) == {"other-5"}
+    await queue.queue_all()
+    assert (await queue.length()).waiting == 0
+
+
+async def test_a_text_that_says_nothing_stands_in_nobodys_way(engine: Engine) -> None:
+    """Its vector is all zeros: near to nothing, and no number to divide by."""
+    assert engine.memory.queue is not None
+    await engine.memory.remember(ADA, [Remembered("empty", "\x00"), Remembered("dog", "my dog is ill")])
+    while await engine.memory.queue.work():
+        pass
+    assert (await engine.memory.queue.length()).parked == 0
+    hits = await engine.memory.recall("puppy", app="shop", user="ada")
+    assert hits[0].text == "my dog is ill"
+    assert all(hit.score == hit.score for hit in hits)

@@ -1,0 +1,262 @@
+"""Recall on a real PostgreSQL, with the real local embedder."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cognizes.engine import Engine, InvalidInputError
+from cognizes.engine.memory.episodic import EpisodicEntry
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.recall import Filters, Hit
+from cognizes.engine.memory.scope import MemoryScope
+
+ADA = MemoryScope("shop", "ada")
+BOB = MemoryScope("shop", "bob")
+OTHER_APP = MemoryScope("bank", "ada")
+
+
+async def embedded(engine: Engine) -> None:
+    """Waits until nothing waits for a vector."""
+    assert engine.memory.queue is not None
+    deadline = asyncio.get_running_loop().time() + 60
+    while (await engine.memory.queue.length()).waiting:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def notes(engine: Engine, *texts: str, scope: MemoryScope = ADA) -> None:
+    await engine.memory.remember(scope, [Remembered(text, text) for text in texts])
+
+
+async def recall(engine: Engine, query: str, scope: MemoryScope = ADA, **options: object) -> list[Hit]:
+    return await engine.memory.recall(query, app=scope.app_name, user=scope.user_id, **options)  # type: ignore[arg-type]
+
+
+FILLER = [f"we talked about the weather and the garden for {n} minutes" for n in range(30)]
+
+
+class TestByWords:
+    @pytest.fixture
+    async def engine(self, database_url: str):  # type: ignore[no-untyped-def]
+        async with Engine.open(database_url, embedder="none") as opened:
+            yield opened
+
+    async def test_it_works_without_an_embedder(self, engine: Engine) -> None:
+        await notes(engine, "Ada likes green tea", "the order was refunded on Monday", *FILLER)
+        hits = await recall(engine, "when were orders refunded?")
+        assert hits[0].text == "the order was refunded on Monday"
+        assert hits[0].scores["bm25"] > 0
+        assert "cosine" not in hits[0].scores
+        assert await engine.database.pool.fetchval("SELECT count(*) FROM memory_embedding_queue") == 0
+
+    async def test_chinese_japanese_and_mixed_text_is_found(self, engine: Engine) -> None:
+        await notes(engine, "我们的退款政策是三十天", "他喜欢喝绿茶", "明日は会議があります", "私はPythonを使う")
+        assert (await recall(engine, "退款政策"))[0].text == "我们的退款政策是三十天"
+        assert (await recall(engine, "绿茶"))[0].text == "他喜欢喝绿茶"
+        assert (await recall(engine, "会議はいつ"))[0].text == "明日は会議があります"
+        assert (await recall(engine, "Python"))[0].text == "私はPythonを使う"
+
+    async def test_a_rare_word_and_an_identifier_dominate(self, engine: Engine) -> None:
+        await notes(
+            engine,
+            "the parcel ORD-4711 left",
+            "the parcel ORD-4712 left",
+            "what did we say about the meeting last week",
+            "somebody mentioned a zyzzyva once",
+            *FILLER,
+        )
+        question = "what did we say about the meeting last week and the weather in the garden and"
+        assert (await recall(engine, f"{question} ORD-4712"))[0].text == "the parcel ORD-4712 left"
+        assert (await recall(engine, "meeting garden zyzzyva"))[0].text == "somebody mentioned a zyzzyva once"
+
+    async def test_who_said_it(self, engine: Engine) -> None:
+        await engine.memory.remember_turns(
+            ADA,
+            [
+                Remembered("1", "I like tea", session_id="s", position=1, author="Caroline"),
+                Remembered("2", "I like tea", session_id="t", position=1, author="Melanie"),
+            ],
+        )
+        assert (await recall(engine, "what does Melanie like?"))[0].memory.author == "Melanie"
+
+    async def test_an_answer_is_found_by_its_question(self, engine: Engine) -> None:
+        turns = ["Which colour shall the kitchen be?", "Sage.", "Fine."]
+        await engine.memory.remember_turns(
+            ADA, [Remembered(str(n), text, session_id="s", position=n) for n, text in enumerate(turns)]
+        )
+        await notes(engine, *FILLER)
+        hits = await recall(engine, "colour of the kitchen", k=2)
+        assert [hit.text for hit in hits] == turns[:2]
+        assert hits[1].scores["neighbours"] > 0
+
+    async def test_nothing_is_found_by_nothing(self, engine: Engine) -> None:
+        assert await recall(engine, "anything") == []
+        await notes(engine, "one memory")
+        for query in ("", "   ", "the of and", "\x00", "?!", "unrelated"):
+            assert await recall(engine, query) == []
+
+    async def test_filters(self, engine: Engine) -> None:
+        now = datetime.now(UTC)
+        clerk = MemoryScope("shop", "ada", "clerk")
+        await engine.memory.long_term.set(ADA, "facts", "tea", "green tea")
+        await engine.memory.long_term.set(ADA, "other", "tea", "black tea")
+        await engine.memory.episodic.append(EpisodicEntry(ADA, "tea was ordered"))
+        await engine.memory.remember(clerk, [Remembered("c", "tea for the clerk")])
+        await engine.memory.remember(ADA, [Remembered("old", "tea long ago", created_at=now - timedelta(days=9))])
+
+        async def texts(**options: object) -> set[str]:
+            return {hit.text for hit in await recall(engine, "tea", **options)}
+
+        assert len(await texts()) == 5
+        assert await texts(kinds=["long_term"]) == {"tea: green tea", "tea: black tea"}
+        assert await texts(namespace="facts") == {"tea: green tea"}
+        assert await texts(agent="clerk") == {"tea for the clerk"}
+        assert await texts(kinds=["episodic", "note"], agent="shop") == {"tea was ordered", "tea long ago"}
+        assert await texts(until=now - timedelta(days=1)) == {"tea long ago"}
+        assert "tea long ago" not in await texts(since=now - timedelta(days=1))
+        with pytest.raises(InvalidInputError, match="kind"):
+            await texts(kinds=["nonsense"])
+        with pytest.raises(InvalidInputError, match="time zone"):
+            await texts(since=datetime(2026, 1, 1))  # noqa: DTZ001
+        with pytest.raises(InvalidInputError):
+            await texts(k=0)
+
+    async def test_what_changed_is_found_as_it_is_and_what_was_deleted_is_not(self, engine: Engine) -> None:
+        await engine.memory.long_term.set(ADA, "", "drink", "coffee")
+        await engine.memory.long_term.set(ADA, "", "drink", "tea")
+        assert await recall(engine, "coffee") == []
+        assert [hit.text for hit in await recall(engine, "tea")] == ["drink: tea"]
+        await engine.memory.long_term.set(ADA, "", "drink", "tea", text="")
+        assert await recall(engine, "tea") == []
+        await engine.memory.long_term.set(ADA, "", "drink", "tea")
+        await engine.memory.long_term.delete(ADA, "", "drink")
+        assert await recall(engine, "tea drink") == []
+        assert await engine.database.pool.fetchval("SELECT memories + total_length FROM memory_scopes") == 0
+
+    async def test_forgetting(self, engine: Engine) -> None:
+        fact = await engine.memory.long_term.set(ADA, "n", "k", "forgettable fact")
+        episode = await engine.memory.episodic.append(EpisodicEntry(ADA, "forgettable episode", session_id="s"))
+        turn = Remembered("e", "forgettable turn", session_id="s", position=1)
+        await engine.memory.remember_turns(ADA, [turn])
+        hits = await recall(engine, "forgettable")
+        assert len(hits) == 3
+        for hit in hits:
+            assert not await engine.memory.forget("shop", "bob", hit.memory.id)
+            assert await engine.memory.forget("shop", "ada", hit.memory.id)
+            assert not await engine.memory.forget("shop", "ada", hit.memory.id)
+        assert await engine.memory.long_term.get(ADA, fact.namespace, fact.key) is None
+        assert await engine.memory.episodic.get(ADA, episode.id) is None
+        assert await engine.memory.remember_turns(ADA, [turn]) == 0
+        assert await recall(engine, "forgettable") == []
+        with pytest.raises(InvalidInputError, match="id of a memory"):
+            await engine.memory.forget("shop", "ada", "x")
+
+    async def test_a_session_is_remembered_once_and_further(self, engine: Engine) -> None:
+        session = await engine.sessions.create("shop", "ada")
+        await engine.sessions.append(session, author="user", kind="user_message", text="my cat is called Tom\x00")
+        await engine.sessions.append(session, author="agent", kind="thought", text="a secret thought about the cat")
+        assert await engine.memory.remember_session(session) == 1
+        assert await engine.memory.remember_session(session) == 0
+        await engine.sessions.append(session, author="agent", kind="assistant_message", text="nice cat")
+        assert await engine.memory.remember_session(session) == 1
+        assert {hit.text for hit in await recall(engine, "cat")} == {"my cat is called Tom\x00", "nice cat"}
+
+    async def test_listing(self, engine: Engine) -> None:
+        await notes(engine, "a", "b", "c")
+        first = await engine.memory.list("shop", "ada", limit=2)
+        rest = await engine.memory.list("shop", "ada", limit=2, before=first[-1].id)
+        assert [record.text for record in first + rest] == ["c", "b", "a"]
+        assert await engine.memory.list("shop", "ada", filters=Filters(kinds=["turn"])) == []
+
+    async def test_several_writers_of_one_user(self, engine: Engine) -> None:
+        items = [Remembered(str(n), f"memory number {n} of tea") for n in range(40)]
+        stored = await asyncio.gather(
+            *(engine.memory.remember(ADA, items[start:] + items[:start]) for start in range(0, 40, 5))
+        )
+        assert sum(stored) == 40
+        row = await engine.database.pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
+        assert row is not None
+        assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM memories") == 40
+        assert row["total_length"] == await engine.database.pool.fetchval("SELECT sum(length) FROM memories")
+
+
+class TestByMeaning:
+    async def test_a_memory_is_found_without_a_common_word(self, engine: Engine) -> None:
+        await notes(engine, "my dog needs the veterinarian", "the invoice is overdue", "we fly to Lisbon in May")
+        await embedded(engine)
+        (best, *_) = await recall(engine, "is the puppy sick?")
+        assert best.text == "my dog needs the veterinarian"
+        assert best.scores["bm25"] == 0
+        assert best.scores["cosine"] > 0
+
+    async def test_words_work_until_vectors_arrive(self, database_url: str) -> None:
+        async with Engine.open(database_url, memory_background=False) as engine:
+            await notes(engine, "the invoice is overdue", *FILLER)
+            assert (await recall(engine, "invoices"))[0].text == "the invoice is overdue"
+            assert (await engine.memory.queue.length()).waiting == 31  # type: ignore[union-attr]
+
+    async def test_filters_hold_for_vectors_too(self, engine: Engine) -> None:
+        await engine.memory.long_term.set(ADA, "pets", "dog", "needs the veterinarian")
+        await notes(engine, "my dog needs the veterinarian")
+        await embedded(engine)
+        assert {hit.memory.kind for hit in await recall(engine, "is the puppy sick?", kinds=["note"])} == {"note"}
+
+    async def test_many_memories_are_found_through_the_graph(self, engine: Engine) -> None:
+        from cognizes.engine.memory.vector_graph import VectorGraph
+
+        assert engine.memory.embedder is not None
+        await notes(engine, "my dog needs the veterinarian", *FILLER)
+        await notes(engine, "my dog needs the veterinarian too", scope=BOB)
+        await embedded(engine)
+        graph = VectorGraph(engine.database, engine.memory.embedder, crowded=10)
+        assert await graph.grow() == 1
+        assert await graph.grow() == 0
+        await notes(engine, "a kitten was born")
+        await embedded(engine)
+        assert await engine.database.pool.fetchval("SELECT count(*) FROM memory_vectors WHERE in_graph") == 32
+        assert await engine.database.pool.fetchval("SELECT graph_is_ready FROM memory_scopes WHERE user_id = 'ada'")
+        assert (await recall(engine, "is the puppy sick?"))[0].text == "my dog needs the veterinarian"
+        assert (await recall(engine, "young cat", kinds=["note"]))[0].text == "a kitten was born"
+        assert [hit.text for hit in await recall(engine, "puppy", scope=BOB)] == ["my dog needs the veterinarian too"]
+
+
+_words = st.sampled_from(["tea", "coffee", "order", "ORD-1", "退款", "政策", "dog", "garden", "zyzzyva", "monday"])
+_texts = st.lists(_words, min_size=1, max_size=5).map(" ".join)
+_writes = st.lists(st.tuples(st.sampled_from([ADA, BOB, OTHER_APP]), _texts), min_size=1, max_size=12)
+
+
+async def test_two_tenants_memories_never_mix(database_url: str) -> None:
+    """Whatever is written by three users and asked for, everyone gets his own and only his own."""
+    async with Engine.open(database_url) as engine:
+        loop = asyncio.get_running_loop()
+
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(writes=_writes, query=_texts, with_vectors=st.booleans())
+        def check(writes: list[tuple[MemoryScope, str]], query: str, with_vectors: bool) -> None:
+            asyncio.run_coroutine_threadsafe(run(writes, query, with_vectors), loop).result(120)
+
+        async def run(writes: list[tuple[MemoryScope, str]], query: str, with_vectors: bool) -> None:
+            await engine.database.pool.execute("DELETE FROM memories; DELETE FROM agent_long_term_memory")
+            for number, (scope, text) in enumerate(writes):
+                own = f"{text} of {scope.app_name} {scope.user_id}"
+                if number % 2:
+                    await engine.memory.long_term.set(scope, "n", text, own, text=own)
+                else:
+                    await engine.memory.remember_turns(scope, [Remembered(text, own, session_id="s", position=number)])
+            if with_vectors:
+                await embedded(engine)
+            for scope in (ADA, BOB, OTHER_APP):
+                hits = await recall(engine, query, scope=scope, k=100)
+                assert all(hit.text.endswith(f" of {scope.app_name} {scope.user_id}") for hit in hits)
+                mine = {f"{t} of {s.app_name} {s.user_id}" for s, t in writes if s == scope}
+                listed = await engine.memory.list(scope.app_name, scope.user_id)
+                assert {record.text for record in listed} == mine
+                if any(word in text.split() for word in query.split() for s, text in writes if s == scope):
+                    assert hits
+
+        await asyncio.to_thread(check)

@@ -1,0 +1,57 @@
+"""Words, the same for the index and for queries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cognizes.engine.memory.words import identifiers, join_words, split_words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello, World!", ["hello", "world"]),
+        ("Caroline's dog doesn't", ["caroline", "dog", "doesn"]),
+        ("CAFÉ ＡＢＣ Straße", ["cafe", "abc", "strasse"]),
+        ("ORD-4711 is late", ["ord-4711", "ord", "4711", "is", "late"]),
+        ("user_id", ["user_id", "user", "id"]),
+        ("C++ and C#", ["c++", "c", "and", "c#", "c"]),
+        ("退款政策", ["退款", "款政", "政策"]),
+        ("我用Python写代码", ["我用", "python", "写代", "代码"]),
+        ("茶", ["茶"]),
+        ("ガラス がく", ["ガラ", "ラス", "がく"]),
+        ("한국어", ["한국", "국어"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("  \x00 \ud800 …!? ", []),
+        ("", []),
+    ],
+)
+def test_split(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
+
+
+def test_identifiers() -> None:
+    assert identifiers("where is ORD-4711, user_id 42 and version 1.2.3 or a1b2?") == [
+        "ord-4711",
+        "user_id",
+        "1.2.3",
+        "a1b2",
+    ]
+    assert identifiers("an ordinary question about 退款政策") == []
+
+
+@given(st.text())
+def test_words_hold_no_spaces_and_can_be_stored(text: str) -> None:
+    words = split_words(text)
+    assert all(word and not any(sign.isspace() for sign in word) for word in words)
+    joined = join_words(words)
+    assert joined.split(" ") == (words or [""])
+    joined.encode()
+    assert "\x00" not in joined
+
+
+@given(st.text(alphabet="的一是不了人我在有他这中大来上国", min_size=2, max_size=8), st.text(), st.text())
+def test_a_chinese_word_is_found_in_any_sentence(word: str, before: str, after: str) -> None:
+    assert set(split_words(word)) <= set(split_words(f"{before}{word}{after}"))
