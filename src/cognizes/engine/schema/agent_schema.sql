@@ -388,11 +388,14 @@ CREATE INDEX IF NOT EXISTS idx_memories_session
 CREATE INDEX IF NOT EXISTS idx_memories_terms ON "public".memories USING gin (terms) WITH (fastupdate = off);
 
 -- memory_scopes: how many memories a user has and how long they are, kept by a trigger: BM25 asks for both.
+-- `graph_model`: the model whose graph (HNSW index) the vectors of this user go into, once they are many.
 CREATE TABLE IF NOT EXISTS "public".memory_scopes (
-    app_name      text NOT NULL,
-    user_id       text NOT NULL,
-    memories      bigint NOT NULL,
-    total_length  bigint NOT NULL,
+    app_name        text NOT NULL,
+    user_id         text NOT NULL,
+    memories        bigint NOT NULL,
+    total_length    bigint NOT NULL,
+    graph_model     text,
+    graph_is_ready  boolean NOT NULL DEFAULT false,
     PRIMARY KEY (app_name, user_id)
 ) WITH (fillfactor = 50);
 
@@ -436,7 +439,7 @@ CREATE TABLE IF NOT EXISTS "public".memory_deletions (
 COMMENT ON COLUMN "public".memory_deletions.source IS 'A digest of agent, session and source id.';
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0004_memory.sql', 4, '29e81f444cf4fdf72060de734c4c0809b9f614c76b173cdd7cbb22ba422d3688', '0.1.0')
+VALUES ('0004_memory.sql', 4, '8716f1a4c4cad164b91e605c4eb5b19263ac8895f490005c29e3d3ddc405df34', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 0005_sync.sql
@@ -2804,6 +2807,29 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('92_store_memories.sql', 0, '247516a547308a3299398377a549047be810c261eca160c5072ae19489cc265a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 93_delete_long_term_memory.sql
+-- Removes a key, from recall too; whether it was there.
+CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
+    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_found boolean;
+BEGIN
+    DELETE FROM "public".agent_long_term_memory
+     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
+       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
+    v_found := FOUND;
+    DELETE FROM "public".memories
+     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
+       AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
+    RETURN v_found;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('93_delete_long_term_memory.sql', 0, '6df0caec6a582280595a77ed2c0fda557fe72ed5c86cc9ce7e40d84577facc53', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 93_set_long_term_memory.sql
 -- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
 CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
@@ -2829,26 +2855,8 @@ BEGIN
 END
 $$;
 
--- Removes a key, from recall too; whether it was there.
-CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
-    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    v_found boolean;
-BEGIN
-    DELETE FROM "public".agent_long_term_memory
-     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
-       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
-    v_found := FOUND;
-    DELETE FROM "public".memories
-     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
-       AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
-    RETURN v_found;
-END
-$$;
-
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_set_long_term_memory.sql', 0, '77b68707eb95066c4a172729d8f5adb1aa244e486bdc24e50e81a71df2a63022', '0.1.0')
+VALUES ('93_set_long_term_memory.sql', 0, '2469aa1d849423f8b3628fe59e8e2fb620d6eb5996102a2a1c6f335d461c8ee6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 94_append_episode.sql
@@ -2875,6 +2883,11 @@ BEGIN
 END
 $$;
 
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('94_append_episode.sql', 0, 'aec720e100bf741265dda24561b7b55ceb8bec9901964799d4fdcaa80f81238b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 94_delete_episode.sql
 -- Removes an episode, from recall too; whether it was there.
 CREATE OR REPLACE FUNCTION "public".delete_episode(p_app_name text, p_user_id text, p_id text) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -2895,7 +2908,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_append_episode.sql', 0, '70cc54e93fc7fc8f283f16bf211698a38ea7fd95d82b5cc098b48b86a3f95159', '0.1.0')
+VALUES ('94_delete_episode.sql', 0, '62519abbb2b68de0c2a830c60ee3dd7a8ba1aa889aacb4588fec9dd81e206855', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 95_apply_memory_snapshot.sql
@@ -2942,6 +2955,100 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('95_apply_memory_snapshot.sql', 0, '653e7ef6cbcd2da70816df9acf2503311adbbd3389e8e358a396756687993427', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 95_forget_memory.sql
+-- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
+-- bring it back. Whether it was there.
+CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone "public".memories;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    DELETE FROM "public".memories WHERE app_name = p_app_name AND user_id = p_user_id AND id = p_id
+    RETURNING * INTO v_gone;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    CASE v_gone.kind
+        WHEN 'long_term' THEN
+            DELETE FROM "public".agent_long_term_memory
+             WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = v_gone.agent_id
+               AND md5(namespace) = md5(v_gone.namespace)
+               AND md5(key) = md5(substr(v_gone.source_id, length(v_gone.namespace) + 2));
+        WHEN 'episodic' THEN
+            DELETE FROM "public".agent_episodic_chunks
+             WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(v_gone.source_id);
+        WHEN 'turn' THEN
+            INSERT INTO "public".memory_deletions (app_name, user_id, source)
+            VALUES (p_app_name, p_user_id,
+                    md5(concat_ws(chr(1), v_gone.agent_id, coalesce(v_gone.session_id, ''), v_gone.source_id)))
+            ON CONFLICT DO NOTHING;
+        ELSE NULL;
+    END CASE;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('95_forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6de32ae2d85e1621a653d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 95_store_vectors.sql
+-- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
+-- users with many memories go into the graph. Returns how many were kept.
+CREATE OR REPLACE FUNCTION "public".store_vectors(
+    p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_kept bigint;
+BEGIN
+    WITH given AS (
+        SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
+                      AS g (app_name, user_id, memory_id, revision, vector)
+    ), current AS (
+        -- Held until we are done: nobody changes the text under its new vector.
+        SELECT g.* FROM given g
+          JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
+         WHERE m.revision = g.revision
+         ORDER BY g.app_name, g.user_id, g.memory_id
+           FOR NO KEY UPDATE OF m
+    ), kept AS (
+        INSERT INTO "public".memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
+        SELECT c.app_name, c.user_id, c.memory_id, p_model,
+               coalesce((SELECT s.graph_model = p_model FROM "public".memory_scopes s
+                          WHERE s.app_name = c.app_name AND s.user_id = c.user_id), false),
+               c.vector::halfvec
+          FROM current c
+        ON CONFLICT (app_name, user_id, memory_id) DO UPDATE
+           SET model = excluded.model, in_graph = excluded.in_graph, embedding = excluded.embedding
+        RETURNING app_name, user_id, memory_id
+    ), gone AS (
+        DELETE FROM "public".memory_embedding_queue q USING kept
+         WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
+    )
+    SELECT count(*) INTO v_kept FROM kept;
+    RETURN v_kept;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('95_store_vectors.sql', 0, '6f548d3aa362b1fc5bb50401b05342fdd912fd6c6756f2e2f76c79a12223268e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 96_memory_passes.sql
+-- Whether a memory passes the filters of a recall; a null filter lets everything pass.
+CREATE OR REPLACE FUNCTION "public".memory_passes(
+    m "public".memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (p_agent_id IS NULL OR m.agent_id = p_agent_id) AND (p_kinds IS NULL OR m.kind = ANY (p_kinds))
+       AND (p_namespace IS NULL OR m.namespace = p_namespace)
+       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_memory_passes.sql', 0, '213a5f354b1784b0ab43076b0fba782c3288b98e4ed9de6ae274cbaeacb979c4', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 96_note_run_end.sql
 -- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
 CREATE OR REPLACE FUNCTION "public".note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -2959,6 +3066,97 @@ CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 96_recall_by_vector.sql
+-- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
+-- vector is compared; of one with many the graph is walked until enough of his are found.
+CREATE OR REPLACE FUNCTION "public".recall_by_vector(
+    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+) RETURNS TABLE (id bigint, cosine double precision)
+LANGUAGE plpgsql STABLE
+SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
+DECLARE
+    v_has_graph boolean;
+    v_filter text := '';
+BEGIN
+    SELECT s.graph_is_ready AND s.graph_model = p_model INTO v_has_graph
+      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
+    IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
+        v_filter := 'AND EXISTS (SELECT FROM "public".memories m
+                                  WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
+                                    AND "public".memory_passes(m, $4, $5, $6, $7, $8))';
+    END IF;
+    IF v_has_graph THEN
+        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
+              WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
+            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
+    ELSE
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
+              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
+              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_recall_by_vector.sql', 0, 'a4efdf75abafe15df28be911778d96a91dc389bcb12bd6c55d99d81d9be85346', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 96_recall_by_words.sql
+-- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
+-- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
+-- other memory has, and falls quickly; of an identifier it counts twice.
+CREATE OR REPLACE FUNCTION "public".recall_by_words(
+    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_keys bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_words);
+    v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
+    v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
+    v_memories double precision;
+    v_length double precision;
+BEGIN
+    SELECT s.memories, greatest(s.total_length::double precision / nullif(s.memories, 0), 1) INTO v_memories, v_length
+      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
+    RETURN QUERY
+    WITH wanted AS (
+        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier FROM unnest(v_keys) AS key GROUP BY key
+    ), hits AS MATERIALIZED (
+        -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
+        -- planner cannot use to read all memories of a user instead.
+        SELECT wanted.key, wanted.times, wanted.is_identifier, m.id, m.length,
+               cardinality(array_positions(m.terms, wanted.key)) AS frequency,
+               NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+          FROM wanted JOIN "public".memories m ON m.terms @> ARRAY[wanted.key]
+         WHERE m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
+    ), words AS (
+        SELECT key, ln(1 + (greatest(v_memories, count(*)) - count(*) + 0.5) / (count(*) + 0.5)) AS weight
+          FROM hits GROUP BY key
+    )
+    SELECT hits.id,
+           sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
+           max(power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) * CASE WHEN is_identifier THEN 2 ELSE 1 END)
+      FROM hits JOIN words USING (key)
+     WHERE passes
+     GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_recall_by_words.sql', 0, '3574ee409eeae444be5e86aeced20b43abec342465b920d7cc3cad46ef4e64cb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 97_notify_key_change.sql

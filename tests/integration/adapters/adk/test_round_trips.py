@@ -82,7 +82,8 @@ async def counted(database_url: str) -> AsyncIterator[tuple[OpenSessionService, 
     proxy = CountingProxy(f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432")
     port = await proxy.start()
     try:
-        async with OpenSessionService(f"postgresql://postgres@127.0.0.1:{port}{parts.path}?sslmode=disable") as service:
+        url = f"postgresql://postgres@127.0.0.1:{port}{parts.path}?sslmode=disable"
+        async with OpenSessionService(url, memory_background=False) as service:
             yield service, proxy
     finally:
         await proxy.stop()

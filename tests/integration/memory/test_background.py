@@ -1,0 +1,69 @@
+"""What happens without being asked for: an episode when a run ends, whoever ended it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from cognizes.engine import Engine
+from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
+from cognizes.engine.memory.scope import MemoryScope
+
+ADA = MemoryScope("shop", "ada")
+
+
+async def end_run(engine: Engine, answer: str) -> str:
+    session = await engine.sessions.create("shop", "ada")
+    async with engine.runs.start(session) as run:
+        await engine.sessions.append(session, author="agent", kind="assistant_message", text=answer, run_id=run.id)
+    return run.id
+
+
+async def episodes(engine: Engine, count: int) -> list[EpisodicEntry]:
+    deadline = asyncio.get_running_loop().time() + 60
+    while len(found := await engine.memory.episodic.list_by_agent(ADA)) < count:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_run_that_ends_leaves_an_episode_that_can_be_recalled(engine: Engine) -> None:
+    run_id = await end_run(engine, "The parcel left on Monday.")
+    (entry,) = await episodes(engine, 1)
+    assert (entry.run_id, entry.summary) == (run_id, "The parcel left on Monday.")
+    hits = await engine.memory.recall("parcel", app="shop", user="ada", kinds=["episodic"])
+    assert [hit.memory.source_id for hit in hits] == [entry.id]
+
+
+async def test_a_process_that_died_before_writing_it_loses_none(database_url: str) -> None:
+    async with Engine.open(database_url, memory_background=False) as first:
+        await end_run(first, "one")
+        assert len(await first.database.fetch("claim_episodes", 10, timedelta(hours=1))) == 1
+        await end_run(first, "two")
+        await first.database.pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
+    async with Engine.open(database_url) as second:
+        assert {entry.summary for entry in await episodes(second, 2)} == {"one", "two"}
+
+
+async def test_a_cancelled_run_leaves_none_and_a_summariser_that_fails_is_asked_again(database_url: str) -> None:
+    async with Engine.open(database_url, memory_background=False) as engine:
+        calls: list[str] = []
+
+        async def summarise(run: EndedRun) -> str:
+            calls.append(run.answer or "")
+            if run.answer == "bad":
+                raise RuntimeError("no words")
+            return f"summary of {run.answer}"
+
+        engine.memory.episodic.summariser = summarise
+        session = await engine.sessions.create("shop", "ada")
+        cancelled = await engine.runs.create(session, running=True)
+        await engine.runs.cancel(cancelled.thread_id, cancelled.id)
+        await end_run(engine, "bad")
+        await end_run(engine, "good")
+        for _ in range(6):
+            await engine.memory.background.write_due_episodes()
+            await engine.database.pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
+        assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["summary of good"]
+        assert calls.count("bad") == 5
+        assert await engine.database.pool.fetchval("SELECT count(*) FROM agent_episodes_due") == 0
