@@ -14,8 +14,9 @@ ADA = MemoryScope("shop", "ada")
 
 async def end_run(engine: Engine, answer: str) -> str:
     session = await engine.sessions.create("shop", "ada")
-    async with engine.runs.start(session) as run:
-        await engine.sessions.append(session, author="agent", kind="assistant_message", text=answer, run_id=run.id)
+    run = await engine.runs.create(session, running=True)
+    await engine.sessions.append(session, author="agent", kind="assistant_message", text=answer, run_id=run.id)
+    await engine.runs.finish(run.thread_id, run.id)
     return run.id
 
 

@@ -12,7 +12,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.words import join_words, split_words
@@ -180,7 +180,12 @@ class EpisodicMemoryStore:
         return EndedRun(thread_id=str(thread_id), run_id=run_id, status=status, tool_calls=calls, **texts), row
 
     async def _summarise(self, run: EndedRun) -> str:
-        return first_lines(run) if self.summariser is None else await self.summariser(run)
+        if self.summariser is None:
+            return first_lines(run)
+        try:
+            return await self.summariser(run)
+        except Exception as error:
+            raise EngineError(f"the summariser failed: {type(error).__name__}: {error}") from error
 
 
 def first_lines(run: EndedRun) -> str:

@@ -23,6 +23,7 @@ from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vector_graph import VectorGraph
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session
+from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.settings import Settings
 
@@ -94,7 +95,9 @@ class Memory:
 
     async def remember_run(self, thread_id: str | UUID, run_id: str) -> EpisodicEntry:
         """The episode of a run that ended; written once, however often it is asked for."""
-        return await self.episodic.write_for_run(thread_id, run_id)
+        entry = await self.episodic.write_for_run(thread_id, run_id)
+        await self._database.fetch("finish_episode", thread_uuid(thread_id), run_id)
+        return entry
 
     # Recalling
 
