@@ -220,3 +220,58 @@ async def test_a_snapshot_without_a_change_of_state_is_not_taken_twice(engine: E
 async def test_the_snapshot_of_no_session_is_not_found(engine: Engine) -> None:
     with pytest.raises(NotFoundError):
         await engine.sessions.snapshot(Session("x", "shop", "ada", thread_id=str(uuid4())))
+
+
+async def first_states(engine: Engine) -> list[tuple[int, int, str]]:
+    rows = await engine.database.pool.fetch("SELECT version, sequence_num, state::text FROM snapshots ORDER BY version")
+    return [tuple(row) for row in rows]
+
+
+async def at_start(engine: Engine, session: Session) -> JsonObject:
+    return (await engine.sessions.at(session, sequence=0)).state
+
+
+def change(**delta: Any) -> Event:
+    return Event("", "", "", "agent", "thought", actions={"state_delta": delta})
+
+
+async def test_what_a_session_was_created_with_becomes_a_snapshot_when_it_changes(engine: Engine) -> None:
+    """Creating costs one row; the first change of the session's own state keeps what it was."""
+    alone, *batch = [await engine.sessions.create("app", "user", state={"n": number}) for number in range(4)]
+    assert await first_states(engine) == []
+    assert await at_start(engine, alone) == {"n": 0}
+    await engine.manager.append_event(alone, change(**{"user:seen": True}))
+    assert await first_states(engine) == []
+    assert (await engine.sessions.at(alone, sequence=1)).state == {"n": 0, "user:seen": True}
+    await engine.manager.append_event(alone, change(n=9))
+    await asyncio.gather(
+        *(engine.manager.append_event(session, change(n=9)) for session in batch[:2]),
+        engine.manager.append_event(batch[2], change()),
+    )
+    assert sorted(await first_states(engine)) == [(1, 0, '{"n": 0}'), (1, 0, '{"n": 1}'), (1, 0, '{"n": 2}')]
+    for number, session in enumerate([alone, *batch]):
+        assert await at_start(engine, session) == {"n": number}
+    assert [(await engine.sessions.at(alone, sequence=number)).state["n"] for number in (0, 1, 2)] == [0, 0, 9]
+
+
+async def test_a_snapshot_or_a_fork_of_a_session_that_is_as_created(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user", state={"n": 0})
+    fork = await engine.sessions.fork(session)
+    for number in range(3):
+        await engine.manager.append_event(session, change(**{"user:n": number}))
+        await engine.sessions.snapshot(session)
+    await engine.database.fetch_value("prune_snapshots", 1)
+    for changed in (session, fork, await engine.sessions.fork(session, at_sequence=1)):
+        await engine.manager.append_event(changed, change(n=9))
+        await engine.database.fetch_value("prune_snapshots", 1)
+        assert await at_start(engine, changed) == {"n": 0}
+        assert (await engine.sessions.at(changed, version=changed.version)).state["n"] == 9
+
+
+async def test_a_state_changed_by_hand_takes_the_first_one_with_it_into_the_past(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user", state={"n": 0})
+    await engine.database.pool.execute("UPDATE threads SET title = 'x'")
+    assert await first_states(engine) == []
+    await engine.database.pool.execute("""UPDATE threads SET state = '{"n": 7}'""")
+    assert await first_states(engine) == [(1, 0, '{"n": 0}')]
+    assert await at_start(engine, session) == {"n": 0}

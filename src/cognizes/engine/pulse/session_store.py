@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
+from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
@@ -31,7 +32,7 @@ class _NewSession:
     user_id: str
     session_id: str
     title: str | None
-    metadata: str
+    metadata: str | None
     state: str | None
     user_delta: str | None
     app_delta: str | None
@@ -53,8 +54,11 @@ class _NewSession:
         return 200 + sum(len(text) for text in (self.state, self.user_delta, self.app_delta) if text)
 
 
+_ENOUGH_FOR_TWO = 6
+
 _Batch = list[_NewSession]
 _Rows = list[asyncpg.Record | None]
+_Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 def session_from_row(row: asyncpg.Record) -> Session:
@@ -93,11 +97,18 @@ class SessionStore:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(self._send)
+        # Readers and appends must find connections, too: a small pool is not for two batches at once.
+        ways = 2 if database.pool.get_max_size() >= _ENOUGH_FOR_TWO else 1
+        self._connections = [StickyConnection(database) for _ in range(ways)]
+        self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
+            *(partial(self._send, fetch=connection.fetch) for connection in self._connections)
+        )
 
     async def close(self) -> None:
         """Refuses what comes from now on, and waits until everything that was submitted has been answered."""
         await self._creations.close()
+        for connection in self._connections:
+            await connection.close()
 
     async def create(
         self,
@@ -122,7 +133,7 @@ class SessionStore:
             user_id=check_name("user_id", user_id),
             session_id=session_id if has_name and session_id else str(thread_id),
             title=check_text("title", title) if title else None,
-            metadata=dump_jsonb(metadata),
+            metadata=dump_jsonb(metadata) if metadata else None,
             state=dump_jsonb(delta.session) if delta.session else None,
             user_delta=dump_jsonb(delta.user) if delta.user else None,
             app_delta=dump_jsonb(delta.app) if delta.app else None,
@@ -133,11 +144,13 @@ class SessionStore:
             (new.user_delta, delta.user),
             (new.app_delta, delta.app),
         ):
-            check_depth(text or "", value, self._settings.max_json_depth)
+            if text is not None:
+                check_depth(text, value, self._settings.max_json_depth)
         row = await self._creations.submit(new)
         if row["thread_id"] != thread_id:
             raise AlreadyExistsError(f"session {new.session_id!r} exists already; choose another id or get it")
-        wider = (load_jsonb(row[name] or "{}") for name in ("user_state", "app_state"))
+        user_state, app_state = row["user_state"], row["app_state"]
+        wider = load_jsonb(user_state) if user_state else {}, load_jsonb(app_state) if app_state else {}
         return Session(
             id=new.session_id,
             app_name=app_name,
@@ -265,13 +278,18 @@ class SessionStore:
         """The same, by the engine's key."""
         return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
 
-    async def _send(self, batch: _Batch) -> _Rows:
-        columns = [[getattr(new, name) for new in batch] for name in _NewSession.__slots__]
+    async def _send(self, batch: _Batch, *, fetch: _Fetch) -> _Rows:
+        columns = [_column([getattr(new, name) for new in batch]) for name in _NewSession.__slots__]
 
         async def call() -> _Rows:
-            return [*await self._database.fetch("create_sessions", *columns, self._settings.max_state_bytes)]
+            return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes)]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
+
+
+def _column(values: Sequence[Any]) -> Sequence[Any] | None:
+    """None for a field that nobody uses, which saves the driver a look at every value."""
+    return None if values.count(None) == len(values) else values
 
 
 def _encode_cursor(session: Session) -> str:

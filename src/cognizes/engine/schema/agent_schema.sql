@@ -538,6 +538,15 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0007_core.sql
+-- The state that a session was created with is a snapshot only once the session's state is another one: a session that
+-- is created costs one row. `is_as_created` is true while the state itself tells what it was created with.
+ALTER TABLE "public".threads ADD COLUMN IF NOT EXISTS is_as_created boolean NOT NULL DEFAULT false;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0007_core.sql', 7, '89f331229ce646a79fb32aa0ee07a652b05c9451a561a8437ef9b6ce41656450', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 0009_monitor.sql
 -- What the monitor asks of runs: those of a thread, newest first.
 CREATE INDEX IF NOT EXISTS idx_runs_thread ON "public".runs (thread_id, created_at);
@@ -784,6 +793,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- 30_take_snapshot.sql
 -- Keeps the session's own state as it is now; once per version. Returns the version.
 CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
+    -- A state that is still the one of sequence 0 is kept as that, so that it outlives the others.
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, 1, 0, app_name, state, '{"events": 0}'
+      FROM "public".threads
+     WHERE id = p_thread_id AND is_as_created
+    ON CONFLICT (thread_id, version) DO NOTHING;
     INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
     SELECT id, version, last_sequence, app_name, state, jsonb_build_object('events', last_sequence)
       FROM "public".threads
@@ -793,7 +808,36 @@ CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('30_take_snapshot.sql', 0, 'a15685473d55dd357daaa37e5275abdabc9c601b72ff8aa379afa40dd3cbb380', '0.1.0')
+VALUES ('30_take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839598096174e1eb59cbeaf3fd6b54', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 31_keep_first_states.sql
+-- Keeps what sessions were created with, before their state changes for the first time. Whoever calls it changes the
+-- state in the same transaction and takes `is_as_created` back.
+CREATE OR REPLACE FUNCTION "public".keep_first_states(p_thread_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, 1, 0, app_name, state, '{"events": 0}'
+      FROM "public".threads
+     WHERE id = ANY (p_thread_ids) AND is_as_created
+    ON CONFLICT (thread_id, version) DO NOTHING
+$$;
+
+-- The same for a statement typed by hand; ours set `updated_at` themselves and do not pay for the call.
+CREATE OR REPLACE FUNCTION "public".keep_first_state() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".keep_first_states(ARRAY[OLD.id]);
+    NEW.is_as_created := false;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER keep_first_state
+    BEFORE UPDATE ON "public".threads
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND OLD.is_as_created AND NEW.state <> OLD.state)
+    EXECUTE FUNCTION "public".keep_first_state();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('31_keep_first_states.sql', 0, 'a17dc99181c2b13da7b0bc3d1a3c331f2f95d7d790990e6ac20f247b9e9cce9f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 40_append_event.sql
@@ -841,6 +885,7 @@ DECLARE
     v_app_name text;
     v_user_id text;
     v_size integer;
+    v_is_as_created boolean;
     v_stored record;
     v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
     v_in_conflict boolean := false;
@@ -850,8 +895,8 @@ BEGIN
     IF p_wait THEN
         PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     END IF;
-    SELECT t.version, t.last_sequence, t.app_name, t.user_id
-      INTO version, sequence_num, v_app_name, v_user_id
+    SELECT t.version, t.last_sequence, t.app_name, t.user_id, t.is_as_created
+      INTO version, sequence_num, v_app_name, v_user_id, v_is_as_created
       FROM "public".threads t WHERE t.id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
@@ -893,8 +938,11 @@ BEGIN
         version := version + 1;
     END IF;
     IF p_delta IS NOT NULL THEN
+        IF v_is_as_created THEN
+            PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
+        END IF;
         UPDATE "public".threads t
-           SET last_sequence = append_event.sequence_num, version = append_event.version,
+           SET last_sequence = append_event.sequence_num, version = append_event.version, is_as_created = false,
                updated_at = append_event.created_at, state = "public".merge_state(t.state, p_delta)
          WHERE t.id = p_thread_id
         RETURNING pg_column_size(t.state) INTO v_size;
@@ -932,7 +980,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('40_append_event.sql', 0, '485a577c0da5f40412f16c38cd34d4c4cdf1f87bc5b631f35038f63ca297dd93', '0.1.0')
+VALUES ('40_append_event.sql', 0, '240eb8aece6a70543fd1b72c55a954722c7c18def8173a632cae412845d6b59a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 41_append_events.sql
@@ -980,6 +1028,7 @@ DECLARE
     v_sequences bigint[];
     v_app_names text[];
     v_user_ids text[];
+    v_as_created uuid[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
     v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
@@ -1002,12 +1051,13 @@ BEGIN
         PERFORM FROM "public".threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE;
     END IF;
     WITH locked AS MATERIALIZED (
-        SELECT id, version, last_sequence, app_name, user_id
+        SELECT id, version, last_sequence, app_name, user_id, is_as_created
           FROM "public".threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     SELECT array_agg(l.version ORDER BY asked.place), array_agg(l.last_sequence ORDER BY asked.place),
-           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place)
-      INTO v_versions, v_sequences, v_app_names, v_user_ids
+           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place),
+           array_agg(l.id) FILTER (WHERE l.is_as_created)
+      INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
     PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
 
@@ -1079,10 +1129,16 @@ BEGIN
         END IF;
     END LOOP;
 
+    IF v_as_created IS NOT NULL THEN
+        PERFORM "public".keep_first_states(array_agg(head.thread_id))
+           FROM unnest(p_threads, v_deltas) AS head (thread_id, delta)
+          WHERE head.delta IS NOT NULL AND head.thread_id = ANY (v_as_created);
+    END IF;
     -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
     WITH changed AS (
         UPDATE "public".threads
            SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,
+               is_as_created = is_as_created AND head.delta IS NULL,
                state = CASE WHEN head.delta IS NULL THEN state ELSE "public".merge_state(state, head.delta) END
           FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_updated)
                AS head (thread_id, sequence_num, version, delta, updated_at)
@@ -1119,12 +1175,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '0f5c9221a2df2cea6b9c9fcb7c00b0c2b7335809e6a171a517ae47da613c99a3', '0.1.0')
+VALUES ('41_append_events.sql', 0, 'f1b0e5208c36dbe9f0a0b9ed571d0595e4f03d5cf411229028d414dc2c2ba0dc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql
 -- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
--- the caller's session id is taken. Deltas of wider scopes are merged into what is there: concurrent creates lose
+-- the caller's session id is taken. A null array is one of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
 -- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
 CREATE OR REPLACE FUNCTION "public".create_sessions(
     p_thread_ids uuid[],
@@ -1162,10 +1218,10 @@ BEGIN
     v_now := clock_timestamp();
     -- No two sessions of a batch at one moment: time travel tells their writes apart by it.
     WITH created AS (
-        INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, began_at, created_at,
-                                      updated_at)
-        SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, item.metadata::jsonb,
-               coalesce(item.state, '{}')::jsonb, moment.at, moment.at, moment.at
+        INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, is_as_created, began_at,
+                                      created_at, updated_at)
+        SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, coalesce(item.metadata, '{}')::jsonb,
+               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at
           FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states)
                WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, title, metadata, state, place)
          CROSS JOIN LATERAL (SELECT v_now + item.place * interval '1 microsecond' AS at) AS moment
@@ -1176,11 +1232,6 @@ BEGIN
       INTO v_created
       FROM created;
 
-    IF cardinality(array_remove(p_states, NULL)) > 0 THEN
-        INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-        SELECT id, version, 0, app_name, state, '{"events": 0}'
-          FROM "public".threads WHERE id = ANY (v_created) AND state <> '{}';
-    END IF;
     IF v_has_wider THEN
         FOR v_item IN
             SELECT item.*, v_now + item.place * interval '1 microsecond' AS at
@@ -1216,7 +1267,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('42_create_sessions.sql', 0, '9da6c212c622112279a39c3bae18179c2f59d512517643c1d153d368d156e21d', '0.1.0')
+VALUES ('42_create_sessions.sql', 0, '8b48dfa8a581c96399840695081ef92b5b4a898698b33168d1f9bfcce0020386', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 43_fork_session.sql
@@ -1236,12 +1287,12 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence,
-                                  began_at)
+                                  is_as_created, began_at)
     VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
             v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
                                                     coalesce(p_at_sequence, v_source.last_sequence)),
             coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
-            coalesce(p_at_sequence, v_source.last_sequence), v_source.began_at)
+            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at)
     ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
     RETURNING id INTO fork_session.thread_id;
     IF NOT FOUND THEN
@@ -1279,7 +1330,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, '7e202615d0401652fa319903d53bde77af0b4b9ed566c18af1c17c4ebde7a97a', '0.1.0')
+VALUES ('43_fork_session.sql', 0, 'ea4664ab6ef39a8424dcf4f291c14d97e90d913554349f1237c67784474a5169', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 44_change_session.sql
@@ -2100,8 +2151,10 @@ BEGIN
       FROM unnest(p_message_ids, p_event_ids, p_roles, p_texts, p_times) WITH ORDINALITY
            AS item (id, event_id, role, body, created_at, place)
      WHERE item.role IS NOT NULL;
+    PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
     UPDATE "public".threads
-       SET last_sequence = p_after + cardinality(p_event_ids),
+       SET is_as_created = false,
+           last_sequence = p_after + cardinality(p_event_ids),
            version = v_version + cardinality(array_positions(p_changes_state, true)),
            state = p_state,
            metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
@@ -2114,7 +2167,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('73_import_events.sql', 0, '47bf8d2d87fb5efa5b7c92a6bcf0b98ffbda38228224cbd3f540f23af246d0aa', '0.1.0')
+VALUES ('73_import_events.sql', 0, 'e5689293f2983296152db02890d56287c8dfbc79ca3a3a7b5e11a440194181eb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 74_adk_read_session.sql

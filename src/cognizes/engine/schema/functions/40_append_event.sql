@@ -42,6 +42,7 @@ DECLARE
     v_app_name text;
     v_user_id text;
     v_size integer;
+    v_is_as_created boolean;
     v_stored record;
     v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
     v_in_conflict boolean := false;
@@ -51,8 +52,8 @@ BEGIN
     IF p_wait THEN
         PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     END IF;
-    SELECT t.version, t.last_sequence, t.app_name, t.user_id
-      INTO version, sequence_num, v_app_name, v_user_id
+    SELECT t.version, t.last_sequence, t.app_name, t.user_id, t.is_as_created
+      INTO version, sequence_num, v_app_name, v_user_id, v_is_as_created
       FROM {schema}.threads t WHERE t.id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         status := CASE WHEN EXISTS (SELECT FROM {schema}.threads WHERE id = p_thread_id)
@@ -94,8 +95,11 @@ BEGIN
         version := version + 1;
     END IF;
     IF p_delta IS NOT NULL THEN
+        IF v_is_as_created THEN
+            PERFORM {schema}.keep_first_states(ARRAY[p_thread_id]);
+        END IF;
         UPDATE {schema}.threads t
-           SET last_sequence = append_event.sequence_num, version = append_event.version,
+           SET last_sequence = append_event.sequence_num, version = append_event.version, is_as_created = false,
                updated_at = append_event.created_at, state = {schema}.merge_state(t.state, p_delta)
          WHERE t.id = p_thread_id
         RETURNING pg_column_size(t.state) INTO v_size;

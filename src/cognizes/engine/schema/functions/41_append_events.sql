@@ -42,6 +42,7 @@ DECLARE
     v_sequences bigint[];
     v_app_names text[];
     v_user_ids text[];
+    v_as_created uuid[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
     v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
@@ -64,12 +65,13 @@ BEGIN
         PERFORM FROM {schema}.threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE;
     END IF;
     WITH locked AS MATERIALIZED (
-        SELECT id, version, last_sequence, app_name, user_id
+        SELECT id, version, last_sequence, app_name, user_id, is_as_created
           FROM {schema}.threads WHERE id = ANY (p_threads) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     SELECT array_agg(l.version ORDER BY asked.place), array_agg(l.last_sequence ORDER BY asked.place),
-           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place)
-      INTO v_versions, v_sequences, v_app_names, v_user_ids
+           array_agg(l.app_name ORDER BY asked.place), array_agg(l.user_id ORDER BY asked.place),
+           array_agg(l.id) FILTER (WHERE l.is_as_created)
+      INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
     PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
 
@@ -141,10 +143,16 @@ BEGIN
         END IF;
     END LOOP;
 
+    IF v_as_created IS NOT NULL THEN
+        PERFORM {schema}.keep_first_states(array_agg(head.thread_id))
+           FROM unnest(p_threads, v_deltas) AS head (thread_id, delta)
+          WHERE head.delta IS NOT NULL AND head.thread_id = ANY (v_as_created);
+    END IF;
     -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
     WITH changed AS (
         UPDATE {schema}.threads
            SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,
+               is_as_created = is_as_created AND head.delta IS NULL,
                state = CASE WHEN head.delta IS NULL THEN state ELSE {schema}.merge_state(state, head.delta) END
           FROM unnest(p_threads, v_sequences, v_versions, v_deltas, v_updated)
                AS head (thread_id, sequence_num, version, delta, updated_at)

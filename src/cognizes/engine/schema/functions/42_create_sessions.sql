@@ -1,5 +1,5 @@
 -- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
--- the caller's session id is taken. Deltas of wider scopes are merged into what is there: concurrent creates lose
+-- the caller's session id is taken. A null array is one of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
 -- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
 CREATE OR REPLACE FUNCTION {schema}.create_sessions(
     p_thread_ids uuid[],
@@ -37,10 +37,10 @@ BEGIN
     v_now := clock_timestamp();
     -- No two sessions of a batch at one moment: time travel tells their writes apart by it.
     WITH created AS (
-        INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, began_at, created_at,
-                                      updated_at)
-        SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, item.metadata::jsonb,
-               coalesce(item.state, '{}')::jsonb, moment.at, moment.at, moment.at
+        INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, is_as_created, began_at,
+                                      created_at, updated_at)
+        SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, coalesce(item.metadata, '{}')::jsonb,
+               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at
           FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states)
                WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, title, metadata, state, place)
          CROSS JOIN LATERAL (SELECT v_now + item.place * interval '1 microsecond' AS at) AS moment
@@ -51,11 +51,6 @@ BEGIN
       INTO v_created
       FROM created;
 
-    IF cardinality(array_remove(p_states, NULL)) > 0 THEN
-        INSERT INTO {schema}.snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-        SELECT id, version, 0, app_name, state, '{"events": 0}'
-          FROM {schema}.threads WHERE id = ANY (v_created) AND state <> '{}';
-    END IF;
     IF v_has_wider THEN
         FOR v_item IN
             SELECT item.*, v_now + item.place * interval '1 microsecond' AS at

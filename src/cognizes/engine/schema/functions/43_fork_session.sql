@@ -14,12 +14,12 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence,
-                                  began_at)
+                                  is_as_created, began_at)
     VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
             v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
                                                     coalesce(p_at_sequence, v_source.last_sequence)),
             coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
-            coalesce(p_at_sequence, v_source.last_sequence), v_source.began_at)
+            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at)
     ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
     RETURNING id INTO fork_session.thread_id;
     IF NOT FOUND THEN

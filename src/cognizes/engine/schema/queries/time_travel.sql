@@ -18,10 +18,15 @@ WITH thread AS (
 ), moment AS (
     SELECT coalesce((SELECT e.created_at FROM {schema}.events e WHERE e.thread_id = $1 AND e.sequence_num = $2),
                     thread.began_at) AS at FROM thread
-), base AS (
+), newest AS (
     SELECT version, sequence_num, state FROM {schema}.snapshots
      WHERE thread_id = $1 AND sequence_num <= $2
      ORDER BY sequence_num DESC, version DESC LIMIT 1
+), base AS (
+    SELECT * FROM newest
+    UNION ALL
+    SELECT 1, 0, state FROM {schema}.threads
+     WHERE id = $1 AND is_as_created AND NOT EXISTS (SELECT FROM newest)
 )
 SELECT 'thread' AS kind, 0 AS version, NULL::text AS document FROM thread
 UNION ALL
