@@ -33,7 +33,7 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Tests see neither the developer's environment nor a `.env`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("cwd"))
-        for name in ("DATABASE_URL", *(f"COGNIZES_{field.upper()}" for field in Settings.model_fields)):
+        for name in ("DATABASE_URL", "REDIS_URL", *(f"COGNIZES_{field.upper()}" for field in Settings.model_fields)):
             patch.delenv(name, raising=False)
         yield
 

@@ -33,6 +33,7 @@ EXPORTED = [
     "Session",
     "Settings",
     "SetupError",
+    "StreamUnavailableError",
     "TooManyRequestsError",
     "StepInterruptedError",
     "WaitExpiredError",

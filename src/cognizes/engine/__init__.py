@@ -23,6 +23,7 @@ from cognizes.engine.errors import (
     RunFailedError,
     SetupError,
     StepInterruptedError,
+    StreamUnavailableError,
     TooManyRequestsError,
     WaitExpiredError,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "Settings",
     "SetupError",
     "StepInterruptedError",
+    "StreamUnavailableError",
     "TooManyRequestsError",
     "WaitExpiredError",
     "__version__",

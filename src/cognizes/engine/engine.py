@@ -30,6 +30,7 @@ from cognizes.engine.pulse.thread_search import ThreadSearch
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import DurableRuns
 from cognizes.engine.settings import Settings
+from cognizes.engine.streams.backend_choice import choose_backend
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.message_writer import MessageWriter
 from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
@@ -178,7 +179,8 @@ class Engine:
         self.listener = PgNotifyListener(
             listen_url.get_secret_value() if listen_url else self.url, [DEFAULT_CHANNEL, STREAM_CHANNEL]
         )
-        self.streams = MessageStreams(self.database, self.settings, self.listener, self.manager.sessions)
+        backend = choose_backend(self.settings, self.database)
+        self.streams = MessageStreams(self.database, self.settings, self.listener, self.manager.sessions, backend)
         self.runs = DurableRuns(
             self.database,
             self.manager,

@@ -19,6 +19,7 @@ EngineError
 ├── WaitExpiredError               nobody answered a waiting run in time
 ├── DatabaseError                  PostgreSQL said no
 │   ├── DatabaseUnavailableError   not reachable now; trying again is safe
+│   │   └── StreamUnavailableError the same of Redis, which carries streams between processes
 │   └── PoolTimeoutError           every connection stayed busy for too long
 ├── EngineClosedError              the engine was closed; open it again
 └── SetupError                     the server or data directory is not fit for use
@@ -118,6 +119,10 @@ class DatabaseError(EngineError):
 
 class DatabaseUnavailableError(DatabaseError):
     """PostgreSQL cannot be reached now; nothing is half done and trying again is safe."""
+
+
+class StreamUnavailableError(DatabaseUnavailableError):
+    """Redis cannot be reached now. Messages are stored all the same; chunks wait for it, within a bound."""
 
 
 class PoolTimeoutError(DatabaseError):

@@ -66,6 +66,11 @@ class Settings(BaseSettings):
 
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
+    redis_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("redis_url", "REDIS_URL", "COGNIZES_REDIS_URL"),
+        description="A Redis or Redis Cluster that carries token deltas between processes; none means PostgreSQL.",
+    )
     stream_lease_seconds: float = Field(
         default=10.0, gt=0, description="Silence after which the process that streams a message counts as dead."
     )

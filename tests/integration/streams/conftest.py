@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import pytest
 from cognizes.engine import Engine, Session
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
 from cognizes.engine.streams.stream_hub import StreamWatch
+from tests.integration.streams.redis_server import RedisServer
 
 Found = TypeVar("Found")
 
@@ -32,10 +33,19 @@ class Pair:
         return self.session.thread_id
 
 
-@pytest.fixture(params=["postgres"])
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real Redis of this test run's own."""
+    with RedisServer.on_socket() as server:
+        yield server
+
+
+@pytest.fixture(params=["postgres", "redis"])
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Settings that choose a backend; whatever passes here passes on both."""
-    return {}
+    if request.param == "postgres":
+        return {}
+    return {"redis_url": request.getfixturevalue("redis_server").url}
 
 
 @pytest.fixture

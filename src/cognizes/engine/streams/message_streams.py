@@ -16,7 +16,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import (
+    ConflictError,
+    DatabaseUnavailableError,
+    EngineError,
+    InvalidInputError,
+    NotFoundError,
+)
 from cognizes.engine.models import Session, new_id
 from cognizes.engine.pulse.event_log import check_name, check_text
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
@@ -59,16 +65,13 @@ class MessageStreams:
         settings: Settings,
         listener: PgNotifyListener,
         sessions: SessionStore,
-        *,
-        backend: DeltaStream | None = None,
+        backend: DeltaStream,
     ) -> None:
         self._settings = settings
         self._listener = listener
         self._sessions = sessions
-        self.backend: DeltaStream = backend or PostgresDeltas(
-            database, listener, idle_seconds=settings.stream_idle_seconds
-        )
-        self._rows = StreamRows(database, settings, checks_chunks=backend is None)
+        self.backend = backend
+        self._rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresDeltas))
         self._finished = FinishedMessages(self._rows)
         self._hub = StreamHub(self._look)
         self.flusher = Flusher(self.backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds)
@@ -298,11 +301,16 @@ class MessageStreams:
         with self._hub.expecting(key) as moved:
             while True:
                 moved.clear()
-                page = await self._read_now(key, after=after, up_to=up_to, limit=limit)
                 left = deadline - loop.time()
-                has_it_all = up_to is not None and page.current_sequence >= up_to
-                if page.chunks or page.status is not StreamStatus.STREAMING or has_it_all or left <= 0:
-                    return page
+                try:
+                    page = await self._read_now(key, after=after, up_to=up_to, limit=limit)
+                    has_it_all = up_to is not None and page.current_sequence >= up_to
+                    if page.chunks or page.status is not StreamStatus.STREAMING or has_it_all or left <= 0:
+                        return page
+                except DatabaseUnavailableError:
+                    # Whoever has time waits for the backend, too.
+                    if left <= 0:
+                        raise
                 try:
                     async with asyncio.timeout(min(left, SWEEP_SECONDS)):
                         await moved.wait()

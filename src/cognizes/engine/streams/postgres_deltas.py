@@ -9,7 +9,6 @@ from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import escape_text, unescape_text
-from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.streams.delta_stream import (
     Movement,
     OnMoved,
@@ -47,9 +46,8 @@ def spell_movements(moved: Iterable[tuple[StreamAddress, int]]) -> Iterator[str]
 class PostgresDeltas:
     """Chunks in `message_chunks`. A crash of PostgreSQL empties the table; living producers fill it again."""
 
-    def __init__(self, database: Database, listener: PgNotifyListener, *, idle_seconds: float) -> None:
+    def __init__(self, database: Database, *, idle_seconds: float) -> None:
         self._database = database
-        self._listener = listener
         self._idle = timedelta(seconds=idle_seconds)
 
     async def start(self, on_moved: OnMoved) -> None:

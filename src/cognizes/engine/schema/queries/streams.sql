@@ -63,3 +63,14 @@ SELECT m.content, s.status, s.final_sequence, s.chunk_lengths
     ON m.thread_id = asked.thread_id AND md5(m.id) = md5(asked.message_id) AND m.id = asked.message_id
   LEFT JOIN {schema}.message_streams s
     ON s.thread_id = asked.thread_id AND md5(s.message_id) = md5(asked.message_id) AND s.message_id = asked.message_id;
+
+-- touch_stream: A producer that holds no object is alive; whether it may append.
+WITH touched AS (
+    UPDATE {schema}.message_streams
+       SET lease_expires_at = clock_timestamp() + $3::interval
+     WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2 AND owner IS NULL
+       AND status = 'streaming' AND lease_expires_at < clock_timestamp() + $3::interval / 2
+)
+SELECT status, owner, final_sequence
+  FROM {schema}.message_streams
+ WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2;

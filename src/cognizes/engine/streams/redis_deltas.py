@@ -1,0 +1,264 @@
+"""The backend for `REDIS_URL`: Redis Streams, on one server or a Cluster.
+
+Each message is a stream of its own; the id of an entry is the number of its last chunk, so Redis itself refuses what
+is there already and finds what is behind a chunk. A hash tag keeps the keys of a message on one node. One more stream
+is the doorbell: every process waits on it with a single blocking read, whoever asks for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cognizes.engine.database import Database
+from cognizes.engine.errors import StreamUnavailableError
+from cognizes.engine.streams.delta_stream import OnMoved, Segment, StreamKey, Write
+from cognizes.engine.streams.postgres_deltas import parse_movements, spell_movements
+
+logger = logging.getLogger(__name__)
+
+_DOORBELL = "cognizes:{doorbell}"
+_DOORBELLS_KEPT = 1000
+_SEGMENTS_KEPT = 1_000_000
+"""Beyond it the oldest are trimmed. A flush each 20 ms takes more than five hours to get there."""
+
+_BLOCK_SECONDS = 2.0
+_RETRY_SECONDS = 0.25
+_CONNECT_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
+
+# A script is one step for everybody else: a reader never sees a stream that is being written anew.
+_WRITE = """
+local last = 0
+if tonumber(ARGV[3]) == 1 then
+    redis.call('DEL', KEYS[1])
+else
+    local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+    if tail[1] then last = tonumber(string.match(tail[1][1], '^%d+')) end
+end
+for place = 3, #ARGV, 4 do
+    if tonumber(ARGV[place]) > last + 1 then return 0 end
+    if tonumber(ARGV[place + 1]) > last then
+        redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[place + 1] .. '-0',
+                   'f', ARGV[place], 't', ARGV[place + 2], 'l', ARGV[place + 3])
+        last = tonumber(ARGV[place + 1])
+    end
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+_APPEND = """
+local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local last = 0
+if tail[1] then last = tonumber(string.match(tail[1][1], '^%d+')) end
+if redis.call('EXISTS', KEYS[2]) == 1 then return {'ended', last} end
+local first = tonumber(ARGV[3])
+if first <= last then return {'known', last} end
+if first > last + 1 then return {'gap', last} end
+if tonumber(ARGV[4]) >= first then
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[4] .. '-0', 'f', ARGV[3], 't', ARGV[5], 'l', ARGV[6])
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    last = tonumber(ARGV[4])
+end
+return {'appended', last}
+"""
+_HEAD = """
+local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if tail[1] then return tonumber(string.match(tail[1][1], '^%d+')) end
+return 0
+"""
+
+
+class RedisDeltas:
+    """Chunks in Redis. A Redis that lost its data is filled again by living producers."""
+
+    def __init__(self, url: str, database: Database, *, idle_seconds: float, kept_seconds: float) -> None:
+        self._url = url
+        self._database = database
+        self._idle = timedelta(seconds=idle_seconds)
+        self._kept_milliseconds = int(kept_seconds * 1000)
+        # redis-py types every answer as whatever any option could make of it.
+        self._client: Any = None
+        self._bell: Any = None
+        self._listening: asyncio.Task[None] | None = None
+        self._heard = "$"
+
+    async def start(self, on_moved: OnMoved) -> None:
+        """Connects; `StreamUnavailableError` when there is no Redis."""
+        with _translated():
+            self._client, self._bell = await self._connect(), await self._connect()
+            newest = await self._client.xrevrange(_DOORBELL, count=1)
+        # An id, not `$`: what rings between two reads must not be missed.
+        self._heard = newest[0][0].decode() if newest else "0-0"
+        self._listening = asyncio.create_task(self._listen_forever(on_moved), name="stream-doorbell")
+
+    async def close(self) -> None:
+        """Stops listening and closes the connections."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+            self._listening = None
+        for client in (self._client, self._bell):
+            if client is not None:
+                await client.aclose()
+        self._client = self._bell = None
+
+    async def write(self, writes: Sequence[Write]) -> set[StreamKey]:
+        """One pipeline for all streams and the doorbell."""
+        segments: dict[StreamKey, list[Segment]] = {}
+        for write in writes:
+            segments.setdefault(write.key, []).append(write.segment)
+        heads = [(key.address, found[-1].last_sequence) for key, found in segments.items()]
+        doorbells = list(spell_movements(heads))
+        with _translated():
+            pipeline = self._connected.pipeline(**self._plain)
+            for key, found in segments.items():
+                arguments = [item for segment in found for item in _fields(segment)]
+                pipeline.eval(_WRITE, 1, _name(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments)
+            if self._is_cluster:
+                # On several nodes the order of a pipeline means nothing: the bell rings when all is there.
+                answers = await pipeline.execute()
+                pipeline = self._connected.pipeline()
+                self._ring(pipeline, doorbells)
+                await pipeline.execute()
+            else:
+                self._ring(pipeline, doorbells)
+                answers = await pipeline.execute()
+        return {key for key, answer in zip(segments, answers, strict=False) if answer == 0}
+
+    async def append(self, key: StreamKey, app_name: str, segment: Segment) -> tuple[str, int]:
+        """The row says whether the stream is open, a script whether the range fits."""
+        row = await self._database.fetch_row("touch_stream", key.thread_id, key.message_id, self._idle)
+        if row is None:
+            return "missing", 0
+        if row["status"] != "streaming" or row["owner"] is not None:
+            return "ended" if row["status"] != "streaming" else "owned", row["final_sequence"] or 0
+        with _translated():
+            arguments = (_SEGMENTS_KEPT, self._kept_milliseconds, *_fields(segment))
+            answer, last = await self._connected.eval(_APPEND, 2, _name(key), _seal(key), *arguments)
+            if answer == b"appended":
+                pipeline = self._connected.pipeline()
+                self._ring(pipeline, list(spell_movements([(key.address, last)])))
+                await pipeline.execute()
+        return answer.decode(), last
+
+    async def read(self, asked: Sequence[tuple[StreamKey, int]], *, limit: int) -> dict[StreamKey, list[Segment]]:
+        """One pipeline for all."""
+        with _translated():
+            pipeline = self._connected.pipeline(**self._plain)
+            for key, after in asked:
+                pipeline.xrange(_name(key), min=f"{after + 1}-0", count=limit)
+            answers = await pipeline.execute()
+        return {
+            key: [_segment(number, fields) for number, fields in entries]
+            for (key, _), entries in zip(asked, answers, strict=True)
+        }
+
+    async def heads(self, keys: Sequence[StreamKey]) -> dict[StreamKey, int]:
+        """One pipeline for all."""
+        if not keys:
+            return {}
+        with _translated():
+            pipeline = self._connected.pipeline(**self._plain)
+            for key in keys:
+                pipeline.eval(_HEAD, 1, _name(key))
+            return dict(zip(keys, await pipeline.execute(), strict=True))
+
+    async def seal(self, key: StreamKey) -> None:
+        """Marks the stream, for whoever appends."""
+        with _translated():
+            await self._connected.set(_seal(key), 1, px=self._kept_milliseconds)
+
+    @property
+    def _connected(self) -> Any:
+        if self._client is None:
+            raise StreamUnavailableError("the engine is not started, or was closed; open one with Engine.open()")
+        return self._client
+
+    @property
+    def _is_cluster(self) -> bool:
+        return isinstance(self._client, RedisCluster)
+
+    @property
+    def _plain(self) -> dict[str, Any]:
+        """No MULTI around a pipeline: each command stands for itself. Clusters know no other."""
+        return {} if self._is_cluster else {"transaction": False}
+
+    def _ring(self, pipeline: Any, doorbells: list[str]) -> None:
+        for payload in doorbells:
+            pipeline.xadd(_DOORBELL, {"m": payload}, maxlen=_DOORBELLS_KEPT, approximate=True)
+
+    async def _connect(self) -> Any:
+        # One more try heals a connection that a restart of Redis has broken; for longer outages callers have a plan.
+        options: dict[str, Any] = {
+            "socket_connect_timeout": _CONNECT_SECONDS,
+            "socket_timeout": _ANSWER_SECONDS,
+            "retry": Retry(NoBackoff(), 1),
+            "protocol": 2,
+        }
+        client: Any = Redis.from_url(self._url, **options)
+        try:
+            cluster = await client.info("cluster")
+        except BaseException:
+            await client.aclose()
+            raise
+        if not cluster.get("cluster_enabled"):
+            return client
+        await client.aclose()
+        client = RedisCluster.from_url(self._url, **options)
+        return await client.initialize()
+
+    async def _listen_forever(self, on_moved: OnMoved) -> None:
+        while True:
+            try:
+                await self._listen(on_moved)
+            except (RedisError, OSError, TimeoutError) as error:
+                logger.debug("the doorbell of streams is not heard now: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _listen(self, on_moved: OnMoved) -> None:
+        found = await self._bell.xread({_DOORBELL: self._heard}, count=100, block=int(_BLOCK_SECONDS * 1000))
+        for _, entries in found:
+            for number, fields in entries:
+                self._heard = number.decode()
+                on_moved(parse_movements(fields[b"m"].decode()))
+
+
+def _name(key: StreamKey) -> str:
+    thread_id, digest = key.address
+    return f"cognizes:{{{thread_id}:{digest}}}:chunks"
+
+
+def _seal(key: StreamKey) -> str:
+    thread_id, digest = key.address
+    return f"cognizes:{{{thread_id}:{digest}}}:sealed"
+
+
+def _fields(segment: Segment) -> tuple[int, int, bytes, bytes]:
+    # Redis holds any bytes: NUL and lone surrogates need no escape here.
+    text = segment.text.encode(errors="surrogatepass")
+    return segment.first_sequence, segment.last_sequence, text, segment.lengths
+
+
+def _segment(number: bytes, fields: dict[bytes, bytes]) -> Segment:
+    first, last = int(fields[b"f"]), int(number.partition(b"-")[0])
+    return Segment(first, fields[b"t"].decode(errors="surrogatepass"), fields[b"l"], last - first + 1)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        raise StreamUnavailableError(
+            f"Redis is not reachable ({error}); messages are stored all the same, try again in a moment"
+        ) from error
