@@ -2615,9 +2615,12 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 BEGIN
-    INSERT INTO "public".message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+    -- A stream that is written again may end a range where one ends already: the one that reaches further back stays.
+    INSERT INTO "public".message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
     SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
-    ON CONFLICT (thread_id, md5(message_id), sequence) DO NOTHING;
+    ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
+        SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
+      WHERE EXCLUDED.first_sequence < known.first_sequence;
     PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
     RETURN QUERY
     SELECT written.place
@@ -2630,7 +2633,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('82_flush_chunks.sql', 0, '276a91eb78b56f728ed92889f0577695b4f442d8c357b45d8133b21b68d1ce37', '0.1.0')
+VALUES ('82_flush_chunks.sql', 0, '2e430c7938af369870d7e9a79193dcd2ff451599f5436d2766b128f6ce939bd9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 83_append_chunks.sql

@@ -11,9 +11,12 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 BEGIN
-    INSERT INTO {schema}.message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+    -- A stream that is written again may end a range where one ends already: the one that reaches further back stays.
+    INSERT INTO {schema}.message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
     SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
-    ON CONFLICT (thread_id, md5(message_id), sequence) DO NOTHING;
+    ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
+        SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
+      WHERE EXCLUDED.first_sequence < known.first_sequence;
     PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
     RETURN QUERY
     SELECT written.place

@@ -1,0 +1,306 @@
+"""Producers that die, backends that lose everything or go away, messages of 10 MB."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cognizes.engine import ConflictError, Engine, LimitExceededError, StreamUnavailableError
+from cognizes.engine.streams.delta_stream import StreamStatus
+from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until
+from tests.integration.streams.redis_server import RedisServer
+
+_PRODUCER = """
+import asyncio, sys
+from cognizes.engine import Engine
+
+async def main(url, thread_id, settings):
+    async with Engine.open(url, stream_lease_seconds=120, **settings) as engine:
+        async with engine.stream_message(thread_id, message_id="m", author="bot", run_id="r") as message:
+            for number in range(50):
+                await message.write(f"word{number} ")
+            print("written", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], {"redis_url": sys.argv[3]} if len(sys.argv) > 3 else {}))
+"""
+
+
+async def test_kill_9_of_the_producer_leaves_an_interrupted_message(
+    pair: Pair, database_url: str, backend: dict[str, Any]
+) -> None:
+    arguments = [database_url, pair.thread_id, *backend.values()]
+    process = subprocess.Popen([sys.executable, "-c", _PRODUCER, *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with (
+            Engine.open(database_url, stream_lease_seconds=1, **backend) as survivor,
+            survivor.streams.watch(pair.thread_id) as watch,
+        ):
+            await asyncio.to_thread(process.stdout.readline)
+            await next_head(watch, "m", sequence=50)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            # The time of its lease passes. Nobody asks for anything: another process notices, and watchers are told.
+            await _expire(pair)
+            head = await next_head(watch, "m", status="interrupted")
+        assert (head.current_sequence, head.author, head.run_id) == (50, "bot", "r")
+    finally:
+        process.kill()
+        process.communicate()
+    (event,) = await pair.ours.sessions.events(pair.session)
+    text = "".join(f"word{number} " for number in range(50))
+    assert event.content == {"text": text, "message_id": "m", "interrupted": True}
+    assert (event.author, event.run_id, event.event_type) == ("bot", "r", "assistant_message")
+    assert await read_to_end(pair.ours, pair.thread_id, "m", after=48) == "word48 word49 "
+
+
+async def _expire(pair: Pair) -> None:
+    await pair.ours.database.pool.execute(
+        "UPDATE message_streams SET lease_expires_at = now() - interval '1 second' WHERE status = 'streaming'"
+    )
+
+
+async def test_a_producer_that_was_given_up_is_told_and_cannot_write(pair: Pair) -> None:
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("half")
+        await until(lambda: _reaches(pair, 1))
+        await _expire(pair)
+        await until(lambda: _interrupt(pair))
+        with pytest.raises(ConflictError, match="interrupted"):
+            await message.complete()
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["interrupted"] is True
+
+
+async def _interrupt(pair: Pair) -> bool:
+    """The lease may be extended by its living producer meanwhile."""
+    await _expire(pair)
+    return await pair.other.streams.interrupt_silent(grace=0) > 0 or not await pair.other.streams.heads(
+        [pair.thread_id]
+    )
+
+
+async def _reaches(pair: Pair, sequence: int) -> bool:
+    return (await pair.other.streams.read(pair.thread_id, "m", limit=1)).current_sequence >= sequence
+
+
+async def test_a_writer_learns_from_its_lease_that_it_was_given_up(pair: Pair) -> None:
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("half")
+        await until(lambda: _reaches(pair, 1))
+        await until(lambda: _interrupt(pair))
+        await pair.ours.streams.keep()
+        with pytest.raises(ConflictError, match="no longer ours"):
+            await message.write("more")
+        assert await message.abort() == 1
+
+
+async def test_a_message_stored_by_somebody_else_counts_as_completed(pair: Pair) -> None:
+    """Its producer died between storing it and ending the stream."""
+    message_id = await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
+    await pair.ours.streams.append(pair.thread_id, message_id, first_sequence=1, deltas=["so ", "far"])
+    await pair.ours.sessions.append(
+        pair.session, author="bot", kind="assistant_message", text="so far, so good", event_id="m"
+    )
+    await _expire(pair)
+    await until(lambda: _interrupt(pair))
+    page = await pair.other.streams.read(pair.thread_id, "m")
+    assert page.status is StreamStatus.COMPLETED
+    assert [chunk.delta for chunk in page.chunks] == ["so ", "far", ", so good"]
+    assert len(await pair.ours.sessions.events(pair.session)) == 1
+
+
+async def test_a_silent_producer_over_rest_is_given_up(pair: Pair) -> None:
+    await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
+    await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["half"])
+    async with pair.other.streams.watch(pair.thread_id) as watch:
+        await until(lambda: _interrupt(pair))
+        assert (await next_head(watch, "m", status="interrupted")).current_sequence == 1
+    with pytest.raises(ConflictError):
+        await pair.ours.streams.append(pair.thread_id, "m", first_sequence=2, deltas=["late"])
+
+
+async def _forget(pair: Pair, backend: dict[str, Any]) -> None:
+    """What a crash of PostgreSQL does to an UNLOGGED table, and a restart does to a Redis without a disk."""
+    if backend:
+        await pair.ours.streams.backend._connected.flushall()  # type: ignore[attr-defined]
+    else:
+        await pair.ours.database.pool.execute("TRUNCATE message_chunks")
+
+
+async def test_a_living_stream_is_written_again_when_the_backend_lost_it(pair: Pair, backend: dict[str, Any]) -> None:
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("one ")
+        await until(lambda: _reaches(pair, 1))
+        await _forget(pair, backend)
+        # The next flush finds what came before missing.
+        await message.write("two ")
+        assert [chunk.delta for chunk in await until(lambda: _first_chunks(pair, 2))] == ["one ", "two "]
+        await _forget(pair, backend)
+        # And one that says nothing more finds it when it extends its lease.
+        await pair.ours.streams.keep()
+        assert [chunk.delta for chunk in await until(lambda: _first_chunks(pair, 2))] == ["one ", "two "]
+    assert await read_to_end(pair.other, pair.thread_id, "m") == "one two "
+
+
+async def _first_chunks(pair: Pair, count: int) -> list[Any]:
+    page = await pair.other.streams.read(pair.thread_id, "m")
+    return page.chunks if len(page.chunks) == count else []
+
+
+async def test_a_dead_producer_whose_beginning_is_lost_leaves_what_there_is(
+    pair: Pair, backend: dict[str, Any]
+) -> None:
+    if backend:
+        pytest.skip("the same with fewer moving parts on PostgreSQL")
+    await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
+    await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["lost "])
+    await pair.ours.streams.append(pair.thread_id, "m", first_sequence=2, deltas=["kept ", "too"])
+    await pair.ours.database.pool.execute("DELETE FROM message_chunks WHERE sequence = 1")
+    await until(lambda: _interrupt(pair))
+    page = await pair.other.streams.read(pair.thread_id, "m")
+    assert [chunk.delta for chunk in page.chunks] == ["", "kept ", "too"]
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"] == "kept too"
+
+
+async def test_a_message_of_ten_megabytes(pair: Pair) -> None:
+    delta = "0123456789abcdef" * 16
+    count = 10 * 1024 * 1024 // len(delta)
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        following = asyncio.create_task(read_to_end(pair.other, pair.thread_id, "m"))
+        for _ in range(count):
+            await message.write(delta)
+    assert await following == delta * count
+    (stored,) = await pair.ours.sessions.messages(pair.session)
+    assert stored.content == delta * count
+    page = await pair.other.streams.read(pair.thread_id, "m", after=count - 3)
+    assert [chunk.sequence for chunk in page.chunks] == [count - 2, count - 1, count]
+
+
+async def test_a_message_larger_than_an_event_is_refused_while_it_is_written(database_url: str) -> None:
+    async with Engine.open(database_url, max_event_bytes=8192, stream_lease_seconds=120) as engine:
+        session = await engine.sessions.create("app", "user")
+        with pytest.raises(LimitExceededError):
+            async with engine.stream_message(session) as message:
+                while True:
+                    await message.write('"\n' * 100)
+        (event,) = await engine.sessions.events(session)
+        assert event.content["interrupted"] is True
+        assert len(event.content["text"]) >= 1000
+
+
+async def test_closing_the_engine_ends_what_is_being_written(database_url: str, backend: dict[str, Any]) -> None:
+    async with Engine.open(database_url, stream_lease_seconds=120, **backend) as engine:
+        session = await engine.sessions.create("app", "user")
+        message = await engine.stream_message(session, message_id="m").open()
+        await message.write("half")
+    async with Engine.open(database_url, **backend) as again:
+        (event,) = await again.sessions.events(session)
+        assert event.content == {"text": "half", "message_id": "m", "interrupted": True}
+        assert await again.streams.heads([session.thread_id]) == []
+
+
+async def test_chunks_of_open_streams_are_not_pruned(pair: Pair) -> None:
+    await pair.ours.streams.open(pair.thread_id, message_id="open", role="assistant")
+    await pair.ours.streams.append(pair.thread_id, "open", first_sequence=1, deltas=["kept"])
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("whole")
+        await until(lambda: _reaches(pair, 1))
+    await pair.ours.database.pool.execute("UPDATE message_chunks SET created_at = now() - interval '2 days'")
+    await pair.ours.database.pool.execute("SELECT prune_chunks(interval '1 day')")
+    assert await read_to_end(pair.other, pair.thread_id, "m") == "whole"
+    assert [chunk.delta for chunk in (await pair.other.streams.read(pair.thread_id, "open")).chunks] == ["kept"]
+    await pair.ours.streams.abort(pair.thread_id, "open")
+
+
+# Redis alone
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    with RedisServer.on_socket() as server:
+        yield server
+
+
+@pytest.fixture
+async def on_own_redis(database_url: str, own_redis: RedisServer) -> AsyncIterator[Pair]:
+    settings: dict[str, Any] = {
+        "redis_url": own_redis.url,
+        "stream_lease_seconds": 120,
+        "stream_buffer_bytes": 4096,
+        "retry_seconds": 1,
+    }
+    async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
+        yield Pair(ours, other, await ours.sessions.create("app", "user"))
+
+
+async def test_redis_goes_away_and_comes_back(on_own_redis: Pair, own_redis: RedisServer) -> None:
+    pair = on_own_redis
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("before ")
+        await until(lambda: _reaches(pair, 1))
+        own_redis.kill()
+        # What fits into the buffer is taken; then the producer is told what is wrong.
+        with pytest.raises(StreamUnavailableError, match="Redis"):
+            while True:
+                await message.write("x" * 512)
+        # Who reads in the producer's process reads on, who reads elsewhere is told.
+        assert (await pair.ours.streams.read(pair.thread_id, "m")).chunks
+        with pytest.raises(StreamUnavailableError):
+            await pair.other.streams.read(pair.thread_id, "m")
+        following = asyncio.create_task(read_to_end(pair.other, pair.thread_id, "m"))
+        own_redis.start()
+        await message.write("after")
+        await until(lambda: _reaches(pair, message.current_sequence))
+        text = message.text
+    assert await following == text
+    assert text.startswith("before xxx")
+    assert text.endswith("after")
+
+
+async def test_a_message_is_completed_while_redis_is_away(on_own_redis: Pair, own_redis: RedisServer) -> None:
+    pair = on_own_redis
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("one ")
+        own_redis.kill()
+        await message.write("two")
+    assert await read_to_end(pair.other, pair.thread_id, "m") == "one two"
+
+
+async def test_without_a_redis_the_engine_does_not_start(database_url: str, tmp_path: Path) -> None:
+    with pytest.raises(StreamUnavailableError, match="Redis"):
+        async with Engine.open(database_url, redis_url=f"unix://{tmp_path / 'nothing.sock'}"):
+            pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no redis-server there")
+async def test_a_cluster(database_url: str) -> None:
+    with RedisServer.as_cluster() as server:
+        settings: dict[str, Any] = {"redis_url": server.url, "stream_lease_seconds": 120}
+        async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
+            assert type(ours.streams.backend._connected).__name__ == "RedisCluster"  # type: ignore[attr-defined]
+            pair = Pair(ours, other, await ours.sessions.create("app", "user"))
+            async with asyncio.timeout(PATIENCE), pair.other.streams.watch(pair.thread_id) as watch:
+                followers = []
+                for number in range(5):
+                    name = f"m{number}"
+                    async with pair.ours.stream_message(pair.session, message_id=name) as message:
+                        followers.append(asyncio.create_task(read_to_end(pair.other, pair.thread_id, name)))
+                        for word in range(20):
+                            await message.write(f"{word} ")
+                        await next_head(watch, name, sequence=20)
+                assert [await follower for follower in followers] == ["".join(f"{w} " for w in range(20))] * 5
+            message_id = await ours.streams.open(pair.thread_id, role="assistant")
+            assert await ours.streams.append(pair.thread_id, message_id, first_sequence=1, deltas=["a", "b"]) == 2
+            assert await other.streams.append(pair.thread_id, message_id, first_sequence=1, deltas=["a", "b"]) == 2
+            assert await other.streams.complete(pair.thread_id, message_id) == 2
