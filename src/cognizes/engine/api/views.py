@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from cognizes.engine.models import Event, JsonObject, Message, Run, Session
+from cognizes.engine.models import Event, JsonObject, Message, Run, RunWait, Session
+from cognizes.engine.runs import Step
 
 
 class Body(BaseModel):
@@ -63,10 +64,42 @@ class StateChange(Body):
 
 
 class NewRun(Body):
-    """A run, under an id of the caller's or a new one; `start` makes it running at once."""
+    """A run, under an id of the caller's or a new one; `start` makes it running at once. With a `handler` it is for the
+    workers that know it: pending, with an input, from a moment on."""
 
     run_id: str | None = None
     start: bool = True
+    handler: str | None = None
+    input: Any = None
+    max_attempts: int | None = Field(default=None, ge=1, le=1_000_000)
+    available_at: AwareDatetime | None = None
+
+
+class NewWait(Body):
+    """What a running run waits for, and what it wants back."""
+
+    kind: Literal["webhook", "human", "timer", "signal", "message"]
+    correlation_key: str = Field(min_length=1)
+    reason: str | None = None
+    expires_at: AwareDatetime | None = None
+    timeout_node: str | None = None
+    cursor_node: str | None = None
+    plan_decision_id: str | None = None
+    payload_results: dict[str, Any] = Field(default_factory=dict)
+
+
+class NewSignal(Body):
+    """What a waiting run is told."""
+
+    correlation_key: str = Field(min_length=1)
+    payload: Any = None
+
+
+class Signalled(BaseModel):
+    """What became of a signal: `resumed`, `kept` for a wait to come, or a `duplicate` of one that came before."""
+
+    outcome: str
+    run: RunView
 
 
 class Failure(Body):
@@ -186,6 +219,51 @@ class RunView(BaseModel):
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    handler: str | None
+    input: Any
+    result: Any
+    worker_id: str | None
+    attempt: int
+    failures: int
+    max_attempts: int
+    available_at: datetime | None
+    lease_expires_at: datetime | None
+    wait: WaitView | None
+
+
+class WaitView(BaseModel):
+    """What a run waits for now."""
+
+    kind: str
+    correlation_key: str
+    reason: str | None
+    expires_at: datetime | None
+    timeout_node: str | None
+
+
+class StepView(BaseModel):
+    """A step of a run."""
+
+    name: str
+    status: str
+    attempt: int
+    result: Any
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+class RunDetail(RunView):
+    """A run with its steps, in the order they were begun."""
+
+    steps: list[StepView]
+
+
+class FoundRuns(BaseModel):
+    """Runs of all threads."""
+
+    runs: list[RunView]
+    next_cursor: str | None
 
 
 class RunPage(BaseModel):
@@ -266,4 +344,29 @@ def run_view(run: Run) -> JsonObject:
         "created_at": format_time(run.created_at),
         "started_at": format_time(run.started_at),
         "completed_at": format_time(run.completed_at),
+        "handler": run.handler,
+        "input": run.input,
+        "result": run.result,
+        "worker_id": run.worker_id,
+        "attempt": run.attempt,
+        "failures": run.failures,
+        "max_attempts": run.max_attempts,
+        "available_at": format_time(run.available_at),
+        "lease_expires_at": format_time(run.lease_expires_at),
+        "wait": _wait_view(run.wait) if run.wait else None,
     }
+
+
+def _wait_view(wait: RunWait) -> JsonObject:
+    return {
+        "kind": wait.kind,
+        "correlation_key": wait.correlation_key,
+        "reason": wait.reason,
+        "expires_at": format_time(wait.expires_at),
+        "timeout_node": wait.timeout_node,
+    }
+
+
+def step_view(step: Step) -> JsonObject:
+    """A step as JSON."""
+    return {**vars(step), "started_at": format_time(step.started_at), "finished_at": format_time(step.finished_at)}

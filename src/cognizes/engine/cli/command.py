@@ -14,6 +14,7 @@ from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
 from cognizes.engine.cli.migration import migrate
 from cognizes.engine.cli.serve import serve
+from cognizes.engine.cli.worker import worker
 from cognizes.engine.errors import EngineError
 from cognizes.engine.version import __version__
 
@@ -29,6 +30,7 @@ app.command()(serve)
 app.command()(migrate)
 app.command()(config)
 app.command()(doctor)
+app.command()(worker)
 app.command("import-adk")(import_adk)
 app.add_typer(keys, name="keys")
 # `-h` is psql's word for the host here.

@@ -35,10 +35,14 @@ from cognizes.engine.runs.doorbell import RunDoorbell
 from cognizes.engine.runs.leases import LeaseKeeper
 from cognizes.engine.runs.resumption import make_context
 from cognizes.engine.runs.run_context import InProcessRun
+from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.waits import SignalOutcome, Wait, check_wait
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+Found = list[Run]
+Steps = list[Step]
 
 _LONGEST_BACKOFF = timedelta(minutes=5)
 
@@ -308,18 +312,27 @@ class DurableRuns(Runs):
         """A run by its id alone. Ids are unique in their thread: when two threads have it, name the thread."""
         if thread_id is not None:
             return await self.get(thread_id, run_id)
-        rows = await self.database.fetch("find_runs", run_id)
-        if not rows:
+        runs = await self.find_all(run_id)
+        if not runs:
             raise NotFoundError(f"there is no run {run_id}")
-        if len(rows) > 1:
+        if len(runs) > 1:
             raise ConflictError(f"several threads have a run {run_id}; say which one by thread_id")
-        return run_from_row(rows[0])
+        return runs[0]
+
+    async def find_all(self, run_id: str) -> Found:
+        """The runs of an id, in whatever threads, newest first; up to a hundred."""
+        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id)]
+
+    async def steps(self, thread_id: str | UUID, run_id: str) -> Steps:
+        """What the run has begun and finished, in its order."""
+        return await list_steps(self.database, thread_uuid(thread_id), run_id)
 
     async def search(
         self,
         *,
         status: Sequence[str] | None = None,
         app_name: str | None = None,
+        user_id: str | None = None,
         handler: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
@@ -327,7 +340,7 @@ class DurableRuns(Runs):
         """Runs of all threads, newest first, a page at a time."""
         after = _read_cursor(cursor) if cursor else (None, None, None)
         rows = await self.database.fetch(
-            "search_runs", list(status) if status is not None else None, app_name, handler, *after, limit + 1
+            "search_runs", list(status) if status is not None else None, app_name, handler, *after, limit + 1, user_id
         )
         runs = [run_from_row(row) for row in rows[:limit]]
         return Page(items=runs, next_cursor=_cursor(runs[-1]) if len(rows) > limit else None)

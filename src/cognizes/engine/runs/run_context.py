@@ -79,7 +79,9 @@ class RunContext(RunHandle, ABC):
         """Brings the run's mind back: the snapshot of its last wait is applied to working memory, once; episodes and
         long-term values come with it. Steps that were cut off are found."""
         self.interrupted_steps = [
-            step for step in await self._steps.list() if step.status == "started" and step.attempt < self.attempt
+            step
+            for step in await self._services.steps(self.thread_id, self.id)
+            if step.status == "started" and step.attempt < self.attempt
         ]
         resumption = await read_resumption(self._services.database, self.run)
         if resumption is None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
@@ -27,28 +28,28 @@ class Step:
     finished_at: datetime | None
 
 
+async def list_steps(database: Database, thread_id: UUID, run_id: str) -> list[Step]:
+    """All steps of a run that were begun, in their order."""
+    return [
+        Step(
+            name=row["name"],
+            status=row["status"],
+            attempt=row["attempt"],
+            result=load_json(row["result"]) if row["result"] is not None else None,
+            error=unescape_text(row["error"]) if row["error"] is not None else None,
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+        )
+        for row in await database.fetch("list_steps", thread_id, run_id)
+    ]
+
+
 class Steps:
     """The steps of one run, written by one attempt at a time."""
 
     def __init__(self, database: Database, fence: RunFence) -> None:
         self._database = database
         self._fence = fence
-
-    async def list(self) -> list[Step]:
-        """All steps that were begun, in their order."""
-        rows = await self._database.fetch("list_steps", self._fence.thread_id, self._fence.run_id)
-        return [
-            Step(
-                name=row["name"],
-                status=row["status"],
-                attempt=row["attempt"],
-                result=load_json(row["result"]) if row["result"] is not None else None,
-                error=unescape_text(row["error"]) if row["error"] is not None else None,
-                started_at=row["started_at"],
-                finished_at=row["finished_at"],
-            )
-            for row in rows
-        ]
 
     async def run(
         self, name: str, work: Callable[[], Awaitable[Any]], *, if_interrupted: Callable[[int], Awaitable[Any]] | None

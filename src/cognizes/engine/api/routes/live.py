@@ -31,7 +31,7 @@ def _development_only(engine: CurrentEngine) -> None:
 
 
 @router.get(
-    "/api/runs/{run_id}/events",
+    "/api/runs/{run_id:path}/events",
     summary="Follow a run",
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Frames, for as long as you listen"}},

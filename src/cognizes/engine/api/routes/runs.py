@@ -1,72 +1,220 @@
-"""Runs of a session: start, progress, end."""
+"""Runs: start, progress, end; queue, waits and signals.
+
+Below a session every run is named by its thread; below `/api/runs` by its id alone, which may be any text.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from cognizes.engine.api.auth import Gate, principal_of
 from cognizes.engine.api.dependencies import CurrentEngine, Limit, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.views import Failure, NewRun, RunPage, RunView, Thought, ToolCall, ToolResult, run_view
+from cognizes.engine.api.views import (
+    Failure,
+    FoundRuns,
+    NewRun,
+    NewSignal,
+    NewWait,
+    RunDetail,
+    RunPage,
+    RunView,
+    Signalled,
+    Thought,
+    ToolCall,
+    ToolResult,
+    run_view,
+    step_view,
+)
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.models import Run
 
-router = APIRouter(prefix="/api/sessions/{thread_id}/runs", tags=["runs"], responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, tags=["runs"])
+
+_OF_SESSION = "/api/sessions/{thread_id}/runs"
+_RUN = _OF_SESSION + "/{run_id:path}"
+_BY_ID = "/api/runs/{run_id:path}"
 
 
-@router.post("", status_code=201, response_model=RunView, summary="Create a run")
+async def _found(run_id: str, engine: CurrentEngine, connection: HTTPConnection) -> Run:
+    """The run of an id among those that the caller may see: whatever others call theirs changes nothing."""
+    gate: Gate = connection.app.state.gate
+    principal = principal_of(connection)
+    mine: list[Run] = []
+    for run in await engine.runs.find_all(run_id):
+        try:
+            await gate.check_threads(principal, [run.thread_id])
+        except NotFoundError:
+            continue
+        mine.append(run)
+    if not mine:
+        raise NotFoundError(f"there is no run {run_id}")
+    if len(mine) > 1:
+        raise ConflictError(f"several threads have a run {run_id}; use /api/sessions/{{thread_id}}/runs/…")
+    return mine[0]
+
+
+FoundRun = Annotated[Run, Depends(_found)]
+
+
+async def _of_thread(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Run:
+    return await engine.runs.get(thread_id, run_id)
+
+
+RunOfThread = Annotated[Run, Depends(_of_thread)]
+
+
+@router.post(_OF_SESSION, status_code=201, response_model=RunView, summary="Create a run, or enqueue it for workers")
 async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | None = None) -> Response:
+    """Without a `handler` the caller executes the run; with one, a worker that knows the handler does."""
     new = body or NewRun()
     session = await engine.manager.sessions.get_thread(thread_id)
-    run = await engine.runs.create(session, run_id=new.run_id, running=new.start)
+    if new.handler is None:
+        run = await engine.runs.create(session, run_id=new.run_id, running=new.start)
+    else:
+        run = await engine.runs.enqueue(
+            session,
+            new.handler,
+            input=new.input,
+            run_id=new.run_id,
+            max_attempts=new.max_attempts,
+            available_at=new.available_at,
+        )
     return DocumentResponse(run_view(run), status_code=201)
 
 
-@router.get("", response_model=RunPage, summary="List runs, newest first")
+@router.get(_OF_SESSION, response_model=RunPage, summary="List the runs of a session, newest first")
 async def list_runs(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 100) -> Response:
     await engine.manager.sessions.get_thread(thread_id)
     return DocumentResponse({"runs": [run_view(run) for run in await engine.runs.list(thread_id, limit=limit)]})
 
 
-@router.get("/{run_id}", response_model=RunView, summary="Read a run")
-async def get_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
+@router.get(_RUN, response_model=RunDetail, summary="Read a run with its steps")
+async def get_run(run: RunOfThread, engine: CurrentEngine) -> Response:
+    return await _detail(engine, run)
 
 
-@router.post("/{run_id}/start", response_model=RunView, summary="From pending to running")
+@router.post(_RUN + "/start", response_model=RunView, summary="From pending to running")
 async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.begin(thread_id, run_id)))
 
 
-@router.post("/{run_id}/finish", response_model=RunView, summary="From running to completed")
+@router.post(_RUN + "/finish", response_model=RunView, summary="From running to completed")
 async def finish_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.finish(thread_id, run_id)))
 
 
-@router.post("/{run_id}/fail", response_model=RunView, summary="To failed, with the reason")
+@router.post(_RUN + "/fail", response_model=RunView, summary="To failed, with the reason")
 async def fail_run(thread_id: ThreadId, run_id: str, body: Failure, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.fail(thread_id, run_id, error=body.error)))
 
 
-@router.post("/{run_id}/cancel", response_model=RunView, summary="To cancelled")
+@router.post(_RUN + "/cancel", response_model=RunView, summary="To cancelled")
 async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
+    """Also one that a worker executes: it stops at once, and can write no more."""
     return DocumentResponse(run_view(await engine.runs.cancel(thread_id, run_id)))
 
 
-@router.post("/{run_id}/thinking-steps", status_code=201, response_model=RunView, summary="Add a thinking step")
+@router.post(_RUN + "/retry", response_model=RunView, summary="From failed to pending: another try")
+async def retry_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
+    """Finished steps stay finished."""
+    return DocumentResponse(run_view(await engine.runs.retry(thread_id, run_id)))
+
+
+@router.post(_RUN + "/wait", response_model=RunView, summary="From running to waiting")
+async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine) -> Response:
+    return await _wait(engine, run, body)
+
+
+@router.post(_RUN + "/signal", response_model=Signalled, summary="Signal a run")
+async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine) -> Response:
+    return await _signal(engine, run, body)
+
+
+@router.post(_RUN + "/thinking-steps", status_code=201, response_model=RunView, summary="Add a thinking step")
 async def add_thought(thread_id: ThreadId, run_id: str, body: Thought, engine: CurrentEngine) -> Response:
     await engine.runs.think(thread_id, run_id, body.thought)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)), status_code=201)
 
 
-@router.post("/{run_id}/tool-calls", status_code=201, summary="Add a tool call")
+@router.post(_RUN + "/tool-calls", status_code=201, summary="Add a tool call")
 async def add_tool_call(thread_id: ThreadId, run_id: str, body: ToolCall, engine: CurrentEngine) -> Response:
     call_id = await engine.runs.call_tool(thread_id, run_id, body.tool_name, body.input)
     return DocumentResponse({"id": call_id}, status_code=201)
 
 
-@router.post("/{run_id}/tool-calls/{call_id}/result", response_model=RunView, summary="Add a tool's result")
+@router.post(_RUN + "/tool-calls/{call_id}/result", response_model=RunView, summary="Add a tool's result")
 async def add_tool_result(
     thread_id: ThreadId, run_id: str, call_id: str, body: ToolResult, engine: CurrentEngine
 ) -> Response:
     await engine.runs.finish_tool(thread_id, run_id, call_id, body.output, is_error=body.is_error)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
+
+
+@router.get("/api/runs", response_model=FoundRuns, summary="Find runs of all sessions, newest first")
+async def find_runs(
+    engine: CurrentEngine,
+    app_name: str | None = None,
+    user_id: str | None = None,
+    status: Annotated[
+        list[Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]] | None, Query()
+    ] = None,
+    handler: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Response:
+    """`?status=waiting` shows who waits for what. `next_cursor` is null on the last page."""
+    page = await engine.runs.search(
+        status=status, app_name=app_name, user_id=user_id, handler=handler, limit=limit, cursor=cursor
+    )
+    return DocumentResponse({"runs": [run_view(run) for run in page.items], "next_cursor": page.next_cursor})
+
+
+@router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run by its id")
+async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine) -> Response:
+    """Ends the wait for this key, now or as soon as the run waits for it; the same key again counts once. 409, and
+    nothing changes, when the run waits for another key or has ended."""
+    return await _signal(engine, run, body)
+
+
+@router.post(_BY_ID + "/cancel", response_model=RunView, summary="Cancel a run by its id")
+async def cancel_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
+    return DocumentResponse(run_view(await engine.runs.cancel(run.thread_id, run.id)))
+
+
+@router.post(_BY_ID + "/retry", response_model=RunView, summary="Try a failed run again by its id")
+async def retry_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
+    return DocumentResponse(run_view(await engine.runs.retry(run.thread_id, run.id)))
+
+
+@router.post(_BY_ID + "/wait", response_model=RunView, summary="Let a run wait by its id")
+async def wait_found_run(run: FoundRun, body: NewWait, engine: CurrentEngine) -> Response:
+    return await _wait(engine, run, body)
+
+
+# The last one: its path takes whatever no other route has taken.
+@router.get(_BY_ID, response_model=RunDetail, summary="Read a run with its steps by its id")
+async def get_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
+    return await _detail(engine, run)
+
+
+async def _wait(engine: Engine, run: Run, body: NewWait) -> Response:
+    return DocumentResponse(run_view(await engine.runs.wait(run, **body.model_dump())))
+
+
+async def _signal(engine: Engine, run: Run, body: NewSignal) -> Response:
+    outcome = await engine.runs.signal(
+        run.id, correlation_key=body.correlation_key, payload=body.payload, thread_id=run.thread_id
+    )
+    return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(run.thread_id, run.id))})
+
+
+async def _detail(engine: Engine, run: Run) -> Response:
+    steps = [step_view(step) for step in await engine.runs.steps(run.thread_id, run.id)]
+    return DocumentResponse({**run_view(run), "steps": steps})

@@ -22,12 +22,12 @@ SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, 
        wait_timeout_node, resumption_context::text AS resumption_context
   FROM {schema}.runs WHERE thread_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2;
 
--- find_runs: The runs of an id, in whatever threads; two are enough to know that it is not one.
+-- find_runs: The runs of an id, in whatever threads.
 SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
        wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs WHERE id = $1 ORDER BY created_at DESC LIMIT 2;
+  FROM {schema}.runs WHERE id = $1 ORDER BY created_at DESC LIMIT 100;
 
 -- search_runs: Runs of all threads, newest first, by status, app and handler; older than one that was listed before.
 SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
@@ -37,6 +37,7 @@ SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, 
   FROM {schema}.runs
  WHERE ($1::text[] IS NULL OR status = ANY ($1)) AND ($2::text IS NULL OR app_name = $2)
    AND ($3::text IS NULL OR handler = $3)
+   AND ($8::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.id = thread_id AND t.user_id = $8))
    AND ($4::timestamptz IS NULL OR (created_at, thread_id, id) < ($4, $5::uuid, $6::text))
  ORDER BY created_at DESC, thread_id DESC, id DESC
  LIMIT $7;

@@ -1,0 +1,116 @@
+"""Runs over REST: the queue, waits and signals, ids of any shape."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from cognizes.engine import Engine, RunStatus
+from cognizes.engine.runs import HandledRun, Worker
+from tests.integration.runs.conditions import expire_lease, until_status
+
+
+async def new_session(client: httpx.AsyncClient, user: str = "ada") -> str:
+    created = await client.post("/api/sessions", json={"app_name": "shop", "user_id": user})
+    return str(created.json()["thread_id"])
+
+
+async def test_a_run_that_waits_for_approval(client: httpx.AsyncClient, engine: Engine) -> None:
+    async def order(run: HandledRun) -> object:
+        item = await run.step("reserve", lambda: run.input["item"])
+        return [item, await run.wait(kind="human", correlation_key="approve-1", reason="too dear?")]
+
+    thread = await new_session(client)
+    enqueued = await client.post(f"/api/sessions/{thread}/runs", json={"handler": "order", "input": {"item": "lamp"}})
+    assert (enqueued.status_code, enqueued.json()["status"]) == (201, "pending")
+    run = await engine.runs.find(enqueued.json()["id"])
+    async with Worker(engine, {"order": order}):
+        await until_status(engine, run, RunStatus.WAITING)
+        (waiting,) = (await client.get("/api/runs", params={"status": "waiting", "app_name": "shop"})).json()["runs"]
+        assert waiting["wait"] == {
+            "kind": "human", "correlation_key": "approve-1", "reason": "too dear?", "expires_at": None,
+            "timeout_node": None,
+        }  # fmt: skip
+        (step,) = (await client.get(f"/api/runs/{run.id}")).json()["steps"]
+        assert (step["name"], step["status"], step["result"]) == ("reserve", "finished", "lamp")
+        wrong = await client.post(f"/api/runs/{run.id}/signal", json={"correlation_key": "no", "payload": 1})
+        assert wrong.status_code == 409
+        assert (await client.get(f"/api/runs/{run.id}")).json() == {**waiting, "steps": [step]}
+        right = {"correlation_key": "approve-1", "payload": {"ok": True}}
+        signalled = await client.post(f"/api/runs/{run.id}/signal", json=right)
+        assert (signalled.status_code, signalled.json()["outcome"]) == (200, "resumed")
+        again = await client.post(f"/api/runs/{run.id}/signal", json=right)
+        assert (again.status_code, again.json()["outcome"]) == (200, "duplicate")
+        await until_status(engine, run, RunStatus.COMPLETED)
+    done = (await client.get(f"/api/runs/{run.id}")).json()
+    assert (done["result"], done["wait"], done["attempt"]) == (["lamp", {"ok": True}], None, 2)
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "x/signal", "events", "ü ?#%", "..%2F", "steps/steps"])
+async def test_a_run_id_is_any_text(client: httpx.AsyncClient, engine: Engine, run_id: str) -> None:
+    thread = await new_session(client)
+    created = await client.post(f"/api/sessions/{thread}/runs", json={"run_id": run_id})
+    assert created.status_code == 201
+    for path in (f"/api/runs/{quote(run_id, safe='')}", f"/api/sessions/{thread}/runs/{quote(run_id, safe='')}"):
+        assert (await client.get(path)).json()["id"] == run_id
+        early = await client.post(f"{path}/signal", json={"correlation_key": path, "payload": 1})
+        assert early.json()["outcome"] == "kept"
+    wait = {"kind": "webhook", "correlation_key": "k", "cursor_node": "n"}
+    waiting = await client.post(f"/api/runs/{quote(run_id, safe='')}/wait", json=wait)
+    assert (waiting.status_code, waiting.json()["status"]) == (200, "waiting")
+    cancelled = await client.post(f"/api/runs/{quote(run_id, safe='')}/cancel")
+    assert cancelled.json()["status"] == "cancelled"
+
+
+async def test_what_is_not_there_and_what_cannot_be(client: httpx.AsyncClient, engine: Engine) -> None:
+    thread = await new_session(client)
+    signal = {"correlation_key": "k"}
+    for method, path, body in (
+        ("GET", "/api/runs/nobody", None),
+        ("POST", "/api/runs/nobody/signal", signal),
+        ("POST", "/api/runs/nobody/cancel", None),
+        ("POST", "/api/runs/nobody/retry", None),
+        ("POST", "/api/runs/nobody/wait", {"kind": "human", "correlation_key": "k"}),
+        ("GET", f"/api/sessions/{thread}/runs/nobody", None),
+        ("POST", f"/api/sessions/{thread}/runs/nobody/signal", signal),
+    ):
+        assert (await client.request(method, path, json=body)).status_code == 404, path
+    await client.post(f"/api/sessions/{thread}/runs", json={"run_id": "r"})
+    for path, body, code in (
+        ("signal", {"correlation_key": ""}, 422),
+        ("signal", {"payload": 1}, 422),
+        ("wait", {"kind": "miracle", "correlation_key": "k"}, 422),
+        ("wait", {"kind": "timer", "correlation_key": "k"}, 422),
+        ("retry", None, 409),
+    ):
+        assert (await client.post(f"/api/runs/r/{path}", json=body)).status_code == code, (path, body)
+    await client.post(f"/api/sessions/{await new_session(client, 'bob')}/runs", json={"run_id": "r"})
+    assert (await client.post("/api/runs/r/cancel")).status_code == 409
+    assert (await client.get("/api/runs", params={"status": "asleep"})).status_code == 422
+    assert (await client.get("/api/runs", params={"cursor": "nonsense"})).status_code == 422
+
+
+async def test_listing_pages_and_a_retry(client: httpx.AsyncClient, engine: Engine) -> None:
+    thread = await new_session(client)
+    for number in range(5):
+        body = {"handler": "h", "run_id": f"r{number}", "max_attempts": 1}
+        assert (await client.post(f"/api/sessions/{thread}/runs", json=body)).status_code == 201
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = (await client.get("/api/runs", params={"limit": 2, "handler": "h", "user_id": "ada"}
+                | ({"cursor": cursor} if cursor else {}))).json()  # fmt: skip
+        found += [run["id"] for run in page["runs"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert found == ["r4", "r3", "r2", "r1", "r0"]
+    assert (await client.get("/api/runs", params={"user_id": "nobody"})).json()["runs"] == []
+    (claimed,) = await engine.runs.claim(["h"])
+    await expire_lease(engine, claimed)
+    await engine.runs.expire()
+    failed = await client.get(f"/api/runs/{claimed.id}")
+    assert (failed.json()["status"], failed.json()["error"]) == ("failed", "the lease of its worker ran out")
+    retried = await client.post(f"/api/runs/{claimed.id}/retry")
+    assert (retried.json()["status"], retried.json()["error"]) == ("pending", None)
