@@ -46,6 +46,7 @@ class LeaseKeeper:
         self.duration = timedelta(seconds=seconds)
         self._held: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
+        self._bell = doorbell.hang(*TAKEN_AWAY)
 
     async def close(self) -> None:
         """Stops; leases that are still held run out by themselves."""
@@ -58,6 +59,8 @@ class LeaseKeeper:
         """Keeps the lease of a run that was claimed a moment ago."""
         lease = Lease(fence, on_lost, deadline=self._now() + self.duration.total_seconds())
         self._held.add(lease)
+        if self._doorbell.was_taken_away(fence.run_id):
+            self._bell.set()
         if self._task is None:
             self._task = asyncio.create_task(self._beat_forever(), name="keep-leases")
         return lease
@@ -95,17 +98,16 @@ class LeaseKeeper:
     async def _beat_forever(self) -> None:
         half = self.duration.total_seconds() / 2
         pause = half
-        with self._doorbell.listen(*TAKEN_AWAY) as bell:
-            while True:
-                await rings(bell, seconds=pause)
-                try:
-                    await self.beat()
-                    pause = half
-                except EngineError as error:
-                    logger.warning("the leases of runs could not be extended and will be: %s", error)
-                    pause = min(half, _RETRY_SECONDS)
-                for lease in [lease for lease in self._held if lease.deadline < self._now()]:
-                    self._lose(lease)
+        while True:
+            await rings(self._bell, seconds=pause)
+            try:
+                await self.beat()
+                pause = half
+            except EngineError as error:
+                logger.warning("the leases of runs could not be extended and will be: %s", error)
+                pause = min(half, _RETRY_SECONDS)
+            for lease in [lease for lease in self._held if lease.deadline < self._now()]:
+                self._lose(lease)
 
     @staticmethod
     def _now() -> float:
