@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _MISSED_AT_MOST = 1000
 _PAGE = 500
+_ENDS_REMEMBERED = 256
 _RETRY_SECONDS = 0.2
 
 Result = TypeVar("Result")
@@ -62,6 +63,7 @@ class ContextFeed:
         self._streaming: dict[str, int] = {}
         self._roles: dict[str, str] = {}
         self._ending: dict[str, int] = {}
+        self._stored: dict[str, None] = {}
         self.position = 0
         self._head = 0
 
@@ -142,6 +144,7 @@ class ContextFeed:
         sequence = event.sequence_num or self.position
         signals = self._signals_of(event, final=final)
         self._fold.apply(event)
+        self._settle(_message_id(event))
         if event.event_type == "branch_switched":
             self._branch = str(event.content.get("name"))
         for message_id in [name for name, until in self._ending.items() if until <= self._fold.sequence]:
@@ -152,7 +155,7 @@ class ContextFeed:
         self.position = sequence
         for place, (kind, fields) in enumerate(signals, 1):
             position = sequence if place == len(signals) else sequence - 1
-            self._put(Signal(kind, self._id, position, fields))
+            self._put(Signal(kind, self._id, position, {**fields, "sequence_num": sequence}))
 
     def _signals_of(self, event: Event, *, final: int | None) -> list[tuple[SignalType, JsonObject]]:
         signals: list[tuple[SignalType, JsonObject]] = []
@@ -173,6 +176,8 @@ class ContextFeed:
             fields = {"message_id": name, "final_sequence": head.current_sequence, "status": head.status}
             self._put(self._signal(SignalType.MESSAGE_COMPLETED, **fields))
             await self._end_stream(name)
+            return
+        if name in self._stored:
             return
         known = self._streaming.get(name)
         if known is not None and head.current_sequence <= known:
@@ -195,6 +200,13 @@ class ContextFeed:
             self._tell_state()
         else:
             self._ending[message_id] = until
+
+    def _settle(self, message_id: str) -> None:
+        """The message is stored: from here on the event tells the state. Its stream's end may be heard of later."""
+        if self._streaming.pop(message_id, None) is not None:
+            self._stored[message_id] = None
+            while len(self._stored) > _ENDS_REMEMBERED:
+                del self._stored[next(iter(self._stored))]
 
     def _forget(self, message_id: str) -> None:
         self._ending.pop(message_id, None)

@@ -77,6 +77,11 @@ class SignalSubscription:
         """The contexts it follows."""
         return list(self._feeds)
 
+    @property
+    def waiting(self) -> int:
+        """How many signals wait to be taken."""
+        return len(self._waiting)
+
     async def add(self, thread_id: str | UUID, *, after: int | None = None) -> None:
         """Follows a context too, from an event on or from now; `NotFoundError` when there is none."""
         thread = thread_uuid(thread_id)

@@ -38,13 +38,13 @@ class Signal:
     timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def to_document(self) -> JsonObject:
-        """The signal as JSON data, with `sequence_num`, the newest event it knows of."""
+        """The signal as JSON data. `sequence_num` is the event it tells of, or the newest one of the context."""
         moment = self.timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return {
             "type": self.type,
             "context_id": self.context_id,
-            **self.fields,
             "sequence_num": self.position,
+            **self.fields,
             "timestamp": moment,
         }
 
