@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _MISSED_AT_MOST = 1000
 _PAGE = 500
 _ENDS_REMEMBERED = 256
+_FAR = 2**63
 _RETRY_SECONDS = 0.2
 
 Result = TypeVar("Result")
@@ -62,8 +63,9 @@ class ContextFeed:
         self._told: tuple[ContextState, str] | None = None
         self._streaming: dict[str, int] = {}
         self._roles: dict[str, str] = {}
-        self._ending: dict[str, int] = {}
-        self._stored: dict[str, None] = {}
+        self._began: dict[str, int] = {}
+        self._ending: dict[str, _Ending] = {}
+        self._stored: dict[str, int] = {}
         self.position = 0
         self._head = 0
 
@@ -144,18 +146,21 @@ class ContextFeed:
         sequence = event.sequence_num or self.position
         signals = self._signals_of(event, final=final)
         self._fold.apply(event)
-        self._settle(_message_id(event))
         if event.event_type == "branch_switched":
             self._branch = str(event.content.get("name"))
-        for message_id in [name for name, until in self._ending.items() if until <= self._fold.sequence]:
-            self._forget(message_id)
-        if (changed := self._state_signal()) is not None:
-            signals.append(changed)
+        self._settle(_message_id(event), sequence)
+        for name in [name for name, ending in self._ending.items() if ending.is_due(name in self._stored, sequence)]:
+            signals.append((SignalType.MESSAGE_COMPLETED, self._ending.pop(name).fields(name, self._stored.get(name))))
+            self._forget(name)
+        # What the event itself changed is told before what began after it.
+        for began_before in (sequence, sequence + 1):
+            if (changed := self._state_signal(began_before=began_before)) is not None:
+                signals.append(changed)
         # Whoever has only some of an event's signals is told all of them again.
         self.position = sequence
         for place, (kind, fields) in enumerate(signals, 1):
             position = sequence if place == len(signals) else sequence - 1
-            self._put(Signal(kind, self._id, position, {**fields, "sequence_num": sequence}))
+            self._put(Signal(kind, self._id, position, {"sequence_num": sequence, **fields}))
 
     def _signals_of(self, event: Event, *, final: int | None) -> list[tuple[SignalType, JsonObject]]:
         signals: list[tuple[SignalType, JsonObject]] = []
@@ -173,9 +178,7 @@ class ContextFeed:
     async def _on_head(self, head: StreamHead) -> None:
         name = head.message_id
         if head.status is not StreamStatus.STREAMING:
-            fields = {"message_id": name, "final_sequence": head.current_sequence, "status": head.status}
-            self._put(self._signal(SignalType.MESSAGE_COMPLETED, **fields))
-            await self._end_stream(name)
+            await self._end_stream(head)
             return
         if name in self._stored:
             return
@@ -188,45 +191,56 @@ class ContextFeed:
             self._put(self._signal(SignalType.MESSAGE_CREATED, message_id=name, role=head.role))
         if head.current_sequence > 0:
             self._put(self._delta(head))
+        if known is None:
+            # It began after the events that are there by now: what those changed is told first.
+            self._began[name] = _FAR
+            self._began[name] = await self._last_sequence()
         self._tell_state()
 
-    async def _end_stream(self, message_id: str) -> None:
-        """The stored message moves the state on. Until its event was seen, the state is that of the stream: it must not
-        fall back to what was before for a moment."""
-        row = await _until_available(self._sources.database.fetch_row, "read_thread_head", self._thread_id)
-        until = row["last_sequence"] if row is not None else 0
-        if until <= self._fold.sequence:
-            self._forget(message_id)
+    async def _end_stream(self, head: StreamHead) -> None:
+        """The stored message moves the state on and says where it stands. Until its event was seen, the state is that
+        of the stream: it must not fall back to what was before for a moment. One that said nothing has no event."""
+        name = head.message_id
+        ending = _Ending(head, until=await self._last_sequence())
+        if ending.is_due(name in self._stored, self._fold.sequence):
+            self._put(self._signal(SignalType.MESSAGE_COMPLETED, **ending.fields(name, self._stored.get(name))))
+            self._forget(name)
             self._tell_state()
         else:
-            self._ending[message_id] = until
+            self._ending[name] = ending
 
-    def _settle(self, message_id: str) -> None:
+    async def _last_sequence(self) -> int:
+        row = await _until_available(self._sources.database.fetch_row, "read_thread_head", self._thread_id)
+        return row["last_sequence"] if row is not None else 0
+
+    def _settle(self, message_id: str, sequence: int) -> None:
         """The message is stored: from here on the event tells the state. Its stream's end may be heard of later."""
         if self._streaming.pop(message_id, None) is not None:
-            self._stored[message_id] = None
+            self._stored[message_id] = sequence
             while len(self._stored) > _ENDS_REMEMBERED:
                 del self._stored[next(iter(self._stored))]
 
     def _forget(self, message_id: str) -> None:
-        self._ending.pop(message_id, None)
         self._streaming.pop(message_id, None)
+        self._began.pop(message_id, None)
         self._roles.pop(message_id, None)
 
-    def _state(self) -> ContextState:
+    def _state(self, began_before: int) -> ContextState:
         return self._fold.with_streams(
-            sequence for name, sequence in self._streaming.items() if self._roles.get(name) == "assistant"
+            sequence
+            for name, sequence in self._streaming.items()
+            if self._roles.get(name) == "assistant" and self._began.get(name, -1) < began_before
         )
 
-    def _state_signal(self) -> tuple[SignalType, JsonObject] | None:
-        now = (self._state(), self._branch)
+    def _state_signal(self, *, began_before: int) -> tuple[SignalType, JsonObject] | None:
+        now = (self._state(began_before), self._branch)
         if now == self._told:
             return None
         self._told = now
         return SignalType.STATE_CHANGED, {"new_state": now[0], "active_branch_name": now[1]}
 
     def _tell_state(self) -> None:
-        if (changed := self._state_signal()) is not None:
+        if (changed := self._state_signal(began_before=self._fold.sequence + 1)) is not None:
             self._put(self._signal(changed[0], **changed[1]))
 
     def _delta(self, head: StreamHead) -> Signal:
@@ -236,6 +250,21 @@ class ContextFeed:
 
     def _signal(self, kind: SignalType, **fields: Any) -> Signal:
         return Signal(kind, self._id, self.position, fields)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """A stream that has ended; its event, if it has one, is not after `until`."""
+
+    head: StreamHead
+    until: int
+
+    def is_due(self, is_stored: bool, sequence: int) -> bool:
+        return is_stored or self.until <= sequence
+
+    def fields(self, message_id: str, sequence: int | None) -> JsonObject:
+        found = {"message_id": message_id, "final_sequence": self.head.current_sequence, "status": self.head.status}
+        return found if sequence is None else {**found, "sequence_num": sequence}
 
 
 def _message_id(event: Event) -> str:

@@ -1,0 +1,208 @@
+"""Seed 003 §8.2: the shipped client against a server, with what gets lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from cognizes.engine import Engine, Session
+from cognizes.engine.sync.client import SignalPullClient
+from cognizes.engine.sync.context_copy import ContextCopy
+from tests.integration.sync.conftest import PATIENCE, serving, until
+
+
+async def reached(client: SignalPullClient, condition: Callable[[ContextCopy], Any]) -> ContextCopy:
+    async with asyncio.timeout(PATIENCE):
+        return await client.wait_for(condition)
+
+
+def texts(copy: ContextCopy) -> list[str]:
+    return [message.text for message in copy.messages]
+
+
+def is_whole(count: int) -> Callable[[ContextCopy], bool]:
+    return lambda copy: len(copy.messages) == count and all(message.is_complete for message in copy.messages)
+
+
+async def say(engine: Engine, session: Session, text: str) -> None:
+    fresh = await engine.manager.sessions.get_thread(session.thread_id)
+    await engine.sessions.append(fresh, author="user", kind="user_message", text=text)
+
+
+async def test_8_2_end_to_end_streaming(engine: Engine, session: Session, url: str) -> None:
+    await say(engine, session, "before")
+    seen: list[str] = []
+
+    def note(copy: ContextCopy) -> None:
+        seen.extend(message.text for message in copy.messages if message.id == "m")
+
+    async with SignalPullClient(url, session.id, on_change=note) as client:
+        await reached(client, lambda copy: texts(copy) == ["before"])
+        await say(engine, session, "hi")
+        async with engine.stream_message(session, message_id="m") as message:
+            await message.write("Hel")
+            await reached(client, lambda copy: texts(copy)[-1] == "Hel" and copy.state == "StreamingLLMResponse")
+            for token in ("lo", " ", "world"):
+                await message.write(token)
+        await reached(client, lambda copy: is_whole(3)(copy) and copy.state == "Idle")
+        assert texts(client.copy) == ["before", "hi", "Hello world"]
+    assert all("Hello world".startswith(text) for text in seen), seen
+    assert [len(text) for text in seen] == sorted(len(text) for text in seen)
+
+
+class LossyClient(SignalPullClient):
+    """Hears seven of ten signals; the random numbers are the same each time."""
+
+    def __init__(self, *arguments: Any, seed: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._random = random.Random(seed)
+        self.dropped = 0
+
+    def handle(self, signal: dict[str, Any]) -> None:
+        if self._random.random() < 0.3:
+            self.dropped += 1
+        else:
+            super().handle(signal)
+
+
+class FlakyTransport(httpx.AsyncHTTPTransport):
+    """One pull in five fails, before or after the server has answered it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+        self.killed = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/events") or self._random.random() >= 0.2:
+            return await super().handle_async_request(request)
+        self.killed += 1
+        if self.killed % 2:
+            response = await super().handle_async_request(request)
+            await response.aclose()
+        raise httpx.ReadError("the connection was killed", request=request)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_8_2_lost_signals_and_killed_pulls_heal(engine: Engine, session: Session, seed: int) -> None:
+    transport = FlakyTransport(seed)
+    wrong: list[str] = []
+    whole = "".join(f"token {number} " for number in range(300))
+
+    def check(copy: ContextCopy) -> None:
+        wrong.extend(
+            message.text for message in copy.messages if message.id == "m" and not whole.startswith(message.text)
+        )
+
+    async with (
+        serving(engine, seconds=1, beat=0.1) as url,
+        LossyClient(url, session.thread_id, seed=seed, transport=transport, debounce=0.001, on_change=check) as client,
+    ):
+        await say(engine, session, "hi")
+        async with engine.stream_message(session, message_id="m") as message:
+            for number in range(300):
+                await message.write(f"token {number} ")
+                if number % 10 == 0:
+                    await asyncio.sleep(0.002)  # so that there is more than one signal to lose
+        await say(engine, session, "bye")
+        stored = [message.content for message in await engine.sessions.messages(session)]
+        assert stored == ["hi", whole, "bye"]
+        await reached(client, lambda copy: is_whole(3)(copy) and texts(copy) == stored)
+        # Enough was lost for the healing to have been needed.
+        await until(lambda: client.dropped and transport.killed)
+    assert wrong == []
+
+
+async def test_8_2_reconnection_brings_everything_that_was_missed(engine: Engine, session: Session) -> None:
+    async with serving(engine) as url:
+        port = httpx.URL(url).port or 0
+        client = SignalPullClient(url, session.thread_id)
+        await client.__aenter__()
+        await say(engine, session, "one")
+        await reached(client, is_whole(1))
+    # Nobody listens: this is signalled to nobody.
+    async with engine.stream_message(session, message_id="m") as message:
+        for token in ("while ", "you ", "were "):
+            await message.write(token)
+        async with serving(engine, port=port):
+            await reached(client, lambda copy: texts(copy) == ["one", "while you were "])
+            await message.write("away")
+            await message.complete()
+            await reached(client, is_whole(2))
+            assert (texts(client.copy), client.copy.state) == (["one", "while you were away"], "Idle")
+            assert client.connections >= 2
+            await client.__aexit__(None, None, None)
+
+
+async def test_8_2_batches_of_messages(engine: Engine, session: Session, url: str) -> None:
+    """More messages at once than a pull takes."""
+    async with SignalPullClient(url, session.thread_id) as client:
+        await reached(client, lambda copy: copy.state == "Idle")
+        await asyncio.gather(*(
+            engine.sessions.append(session, author="user", kind="user_message", text=str(number))
+            for number in range(120)
+        ))  # fmt: skip
+        await reached(client, is_whole(120))
+        assert sorted(map(int, texts(client.copy))) == list(range(120))
+    async with SignalPullClient(url, session.thread_id) as late:
+        await reached(late, is_whole(120))
+        assert texts(late.copy) == [message.content for message in await engine.sessions.messages(session)]
+
+
+async def test_a_branch_that_was_left_leaves_nothing_behind(engine: Engine, session: Session, url: str) -> None:
+    await say(engine, session, "one")
+    await engine.branches.create(session.thread_id, "other")
+    shown: list[tuple[str, tuple[str, ...]]] = []
+    async with SignalPullClient(
+        url, session.thread_id, on_change=lambda copy: shown.append((copy.branch, tuple(texts(copy))))
+    ) as client:
+        await reached(client, is_whole(1))
+        async with engine.stream_message(session) as message:
+            await message.write("on main")
+        await reached(client, is_whole(2))
+        await engine.branches.switch(session.thread_id, "other")
+        await say(engine, session, "on other")
+        await reached(client, lambda copy: texts(copy) == ["one", "on other"])
+        assert client.copy.branch == "other"
+        await engine.branches.switch(session.thread_id, "main")
+        await reached(client, lambda copy: copy.branch == "main" and texts(copy) == ["one", "on main"])
+    assert not [texts_seen for branch, texts_seen in shown if branch == "other" and "on main" in texts_seen]
+    assert not [texts_seen for branch, texts_seen in shown if branch == "main" and "on other" in texts_seen]
+
+
+async def test_an_interrupted_message_is_complete_and_says_so(engine: Engine, session: Session, url: str) -> None:
+    async with SignalPullClient(url, session.thread_id) as client:
+        with pytest.raises(RuntimeError):
+            async with engine.stream_message(session, message_id="m") as message:
+                await message.write("Hel")
+                await reached(client, lambda copy: texts(copy) == ["Hel"])
+                raise RuntimeError("the model is gone")
+        await reached(client, is_whole(1))
+        assert client.copy.messages[0].is_interrupted
+
+
+async def test_approvals_and_titles_reach_the_copy(engine: Engine, session: Session, url: str) -> None:
+    async with SignalPullClient(url, session.thread_id) as client:
+        await reached(client, lambda copy: copy.state == "Idle")
+        asked = await engine.approvals.ask(session.thread_id, tool_name="delete")
+        await reached(client, lambda copy: copy.approvals == {asked.id: "requested"})
+        await engine.sessions.change(session, title="A title")
+        await reached(client, lambda copy: copy.title == "A title")
+
+
+async def test_a_context_that_is_not_there_is_told(url: str) -> None:
+    async with SignalPullClient(url, "nobody") as client:
+        with pytest.raises(httpx.HTTPStatusError, match="404"):
+            await reached(client, lambda _: False)
+
+
+async def test_a_stream_that_said_nothing_is_no_message(engine: Engine, session: Session, url: str) -> None:
+    async with SignalPullClient(url, session.thread_id) as client:
+        async with engine.stream_message(session, message_id="m"):
+            await reached(client, lambda copy: len(copy.messages) == 1)
+        await reached(client, lambda copy: copy.state == "Idle" and (not copy.messages or is_whole(1)(copy)))
