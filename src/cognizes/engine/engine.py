@@ -97,6 +97,7 @@ class Engine:
             self.database = await Database.connect(self.url, self.settings)
             parts.push_async_callback(self.database.close)
             await self.migrate()
+            await self._build_second_wall()
             self._wire()
             parts.push_async_callback(self.manager.close)
             await self.listener.start()
@@ -131,6 +132,20 @@ class Engine:
             return await Migrator(
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
             ).migrate()
+
+    async def _build_second_wall(self) -> None:
+        """With authentication, requests of tenants use connections for which row level security holds."""
+        if self.settings.auth != "required":
+            return
+        own = self.settings.tenant_url
+        url = own.get_secret_value() if own else self.url
+        reason = await self.database.open_tenant_pool(url, self.settings, take_role=own is None)
+        if reason is not None:
+            logger.warning(
+                "row level security is not in use, every request is held back by the checks of the API alone (%s); "
+                "set COGNIZES_TENANT_URL to a user that is a member of the role cognizes_server",
+                reason,
+            )
 
     async def live(self, session: Session, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """All events of a session after a sequence number, then those to come: in order, no gaps, any process."""
@@ -194,7 +209,9 @@ class Engine:
         self.hub = LiveHub(self.database, self.listener)
         self.bridge = PulseEventBridge(self.listener, self.hub)
         self.timeline = Timeline(self.database)
-        self.access = AccessDesk(self.database, self.settings, can_hear=lambda: self.listener.is_running)
+        # Who comes in is looked up by the engine, whoever is being answered.
+        itself = self.database.without_tenants()
+        self.access = AccessDesk(itself, self.settings, can_hear=lambda: self.listener.is_running)
         if self.access.is_required:
             self.listener.channels.append(ACCESS_CHANNEL)
             self.listener.tap(ACCESS_CHANNEL, self.access.forget_key)
@@ -220,7 +237,7 @@ class Engine:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
                 if await embedded.ensure_running():
-                    await self.database.pool.expire_connections()
+                    await self.database.expire_connections()
             except SetupError as error:
                 logger.error("the embedded PostgreSQL does not come back: %s", error)
 

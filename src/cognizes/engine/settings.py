@@ -95,6 +95,10 @@ class Settings(BaseSettings):
         pattern="^(none|required)$",
         description="required: every request needs a key or a token. none: only for addresses of this machine.",
     )
+    tenant_url: SecretStr | None = Field(
+        default=None,
+        description="A URL whose user is a member of cognizes_server, for row level security through PgBouncer.",
+    )
     cors_origins: str = Field(
         default="", description="Origins of web pages that may call this server, separated by commas; * is refused."
     )

@@ -94,6 +94,8 @@ class Gate:
         self._rate.take(caller_of(principal))
         if not principal.may(rule.permission):
             raise PermissionDeniedError(f"this needs the permission {rule.permission}, which {principal.name} lacks")
+        if rule.is_for_agents and principal.user_id is not None:
+            raise PermissionDeniedError("this is for those who run agents; a user's key or token does not do")
         await self._check_reach(connection, rule, principal)
 
     async def check_threads(self, principal: Principal, names: list[str]) -> None:
@@ -137,7 +139,7 @@ class Gate:
             if (owner := await self._desk.find_owner(thread_uuid(name))) is not None:
                 return owner
         # No thread's id: it may be a session's. That several have it is nobody's business but theirs.
-        with suppress(NotFoundError, ConflictError):
+        with suppress(NotFoundError, ConflictError, InvalidInputError):
             return await self._desk.find_owner(await self._engine.manager.sessions.find_context(name))
         return None
 

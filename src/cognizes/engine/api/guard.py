@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +20,7 @@ from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, credential_of,
 from cognizes.engine.api.limits import OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
+from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import AccessError, EngineError, TooManyRequestsError
 
@@ -66,7 +68,8 @@ class Guard:
         lease = engine.access.leases.open(principal)
         connection = _Connection(scope, receive, _with_headers(scope, send), lease, scope["app"].state.streams)
         try:
-            await self._app(scope, connection.receive, connection.send)
+            with acting_for(principal.app_names) if principal.app_names is not None else nullcontext():
+                await self._app(scope, connection.receive, connection.send)
             await connection.finish()
         except TooManyRequestsError as error:
             if connection.has_started:

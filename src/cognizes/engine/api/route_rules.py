@@ -40,11 +40,13 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What is compared, which permission is needed, and whether it goes into the audit log."""
+    """What is compared, which permission is needed, whether it goes into the audit log, and whether it speaks for an
+    agent, which end users do not."""
 
     reach: Reach
     permission: Permission
     is_audited: bool = False
+    is_for_agents: bool = False
 
 
 THREAD_PARAMETERS = ("thread_id", "context_id", "conversation_id")
@@ -70,6 +72,10 @@ _REACHES: list[tuple[re.Pattern[str], Reach]] = [
     (re.compile(r"/api/test-.*"), Reach.EVERYTHING),
 ]
 _DEBUG = re.compile(r"/api/(debug|admin)/.*")
+_FOR_AGENTS = re.compile(
+    r"(/v1)?/contexts/\{\w+\}/(messages/stream|messages/\{.*\}/(chunks|complete|abort)|tool-approvals)"
+    r"|/api/sessions/\{thread_id\}/runs(/\{run_id\}/(start|finish|fail|thinking-steps|tool-calls.*))?"
+)
 _READS_BY_POST = re.compile(r".*/(connect|recall|search)|/api/access/tickets")
 
 
@@ -84,7 +90,8 @@ def rule_of(method: str, template: str) -> Rule | None:
         return Rule(reach, Permission.ADMIN if reach is Reach.EVERYTHING else Permission.READ)
     if _DEBUG.fullmatch(template):
         return Rule(reach, Permission.ADMIN, is_audited=True)
-    return Rule(reach, Permission.WRITE, is_audited=method == "DELETE")
+    speaks = _FOR_AGENTS.fullmatch(template) is not None
+    return Rule(reach, Permission.WRITE, is_audited=method == "DELETE", is_for_agents=speaks)
 
 
 STRICTEST = Rule(Reach.EVERYTHING, Permission.ADMIN, is_audited=True)

@@ -12,11 +12,14 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate, translated
-from cognizes.engine.database.queries import Queries
+from cognizes.engine.database.queries import Queries, quote_schema
+from cognizes.engine.database.tenancy import current_apps, enter_first
 from cognizes.engine.errors import PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+SERVER_ROLE = "cognizes_server"
 
 
 async def _keep_session(connection: Any) -> None:
@@ -43,6 +46,8 @@ class Database:
         self.queries = Queries(schema)
         self._pool_timeout = pool_timeout
         self._waiting = 0
+        self._tenant_pool: asyncpg.Pool[Any] | None = None
+        self._entering: dict[str, str | None] = {}
 
     @property
     def is_awaited(self) -> bool:
@@ -53,32 +58,32 @@ class Database:
     async def connect(cls, url: str, settings: Settings) -> Database:
         """Opens a pool on a URL. Connections are made when first needed, up to `pool_size`."""
         with translated():
-            pool = await asyncpg.create_pool(
-                url,
-                min_size=1,
-                max_size=settings.pool_size,
-                command_timeout=settings.statement_timeout or None,
-                statement_cache_size=settings.statement_cache_size,
-                max_inactive_connection_lifetime=300,
-                reset=_keep_session,
-            )
+            pool = await _create_pool(url, settings)
         return cls(pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout)
 
     async def close(self) -> None:
         """Closes the connections; waits a moment for those in use, then cuts them."""
-        try:
-            await asyncio.wait_for(self.pool.close(), timeout=5)
-        except TimeoutError:
-            self.pool.terminate()
+        for pool in (self._tenant_pool, self.pool):
+            if pool is not None:
+                await _close(pool)
+
+    async def expire_connections(self) -> None:
+        """Lets nobody get a connection again that was made before now."""
+        for pool in (self._tenant_pool, self.pool):
+            if pool is not None:
+                await pool.expire_connections()
 
     async def acquire(self) -> PoolConnectionProxy[Any]:
         """A connection, to be given back to `pool.release`; `PoolTimeoutError` when none became free in time."""
+        return await self._acquire_from(self.pool)
+
+    async def _acquire_from(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         self._waiting += 1
         try:
-            return await self.pool.acquire(timeout=self._pool_timeout)
+            return await pool.acquire(timeout=self._pool_timeout)
         except TimeoutError as error:
             raise PoolTimeoutError(
-                f"all {self.pool.get_max_size()} connections stayed busy for {self._pool_timeout:g} s; "
+                f"all {pool.get_max_size()} connections stayed busy for {self._pool_timeout:g} s; "
                 "raise COGNIZES_POOL_SIZE, or send less at once"
             ) from error
         except DRIVER_ERRORS as error:
@@ -104,16 +109,97 @@ class Database:
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """All rows of a named query."""
+        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+            return await self._fetch_for(apps, query, arguments)
         async with self.connection() as connection:
             rows: list[asyncpg.Record] = await connection.fetch(self.queries[query], *arguments)
             return rows
 
     async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         """The first row of a named query."""
+        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+            return next(iter(await self._fetch_for(apps, query, arguments)), None)
         async with self.connection() as connection:
             return await connection.fetchrow(self.queries[query], *arguments)
 
     async def fetch_value(self, query: str, *arguments: Any) -> Any:
         """The first column of the first row of a named query."""
+        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+            row = next(iter(await self._fetch_for(apps, query, arguments)), None)
+            return None if row is None else row[0]
         async with self.connection() as connection:
             return await connection.fetchval(self.queries[query], *arguments)
+
+    @property
+    def has_second_wall(self) -> bool:
+        """Whether requests of tenants are held back by row level security too."""
+        return self._tenant_pool is not None
+
+    def without_tenants(self) -> Database:
+        """The same database, always asked by the engine itself: for who comes in, which no tenant may read."""
+        return Database(self.pool, schema=self.queries.schema, pool_timeout=self._pool_timeout)
+
+    async def open_tenant_pool(self, url: str, settings: Settings, *, take_role: bool) -> str | None:
+        """Opens the connections that requests of tenants use. Returns why they cannot be used, and then none are open.
+
+        With `take_role` they connect as we do and become `cognizes_server`; without, the URL names a member of it.
+        """
+        try:
+            pool = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
+        except DRIVER_ERRORS as error:
+            return str(translate(error))
+        try:
+            role = await pool.fetchrow(self.queries["describe_role"])
+        except DRIVER_ERRORS as error:
+            await pool.close()
+            return str(translate(error))
+        if role is None or role["bypasses"] or not role["is_server"] or not role["protected_tables"]:
+            await pool.close()
+            return f"row level security does not hold for {role['name'] if role else 'the role'}"
+        self._tenant_pool = pool
+        return None
+
+    async def _fetch_for(self, apps: list[str], query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+        async with self._tenant_connection() as connection:
+            if query not in self._entering:
+                self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
+            entering = self._entering[query]
+            if entering is not None:
+                rows: list[asyncpg.Record] = await connection.fetch(entering, *arguments, apps)
+                return rows
+            async with connection.transaction():
+                await connection.fetchval(self.queries["enter_tenant"], apps)
+                return list(await connection.fetch(self.queries[query], *arguments))
+
+    @asynccontextmanager
+    async def _tenant_connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        assert self._tenant_pool is not None  # noqa: S101 - its callers have asked
+        connection = await self._acquire_from(self._tenant_pool)
+        try:
+            yield connection
+        except DRIVER_ERRORS as error:
+            if isinstance(error, UNAVAILABLE):
+                cut(connection)
+            raise translate(error) from error
+        finally:
+            await self._tenant_pool.release(connection)
+
+
+async def _close(pool: asyncpg.Pool[Any]) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), timeout=5)
+    except TimeoutError:
+        pool.terminate()
+
+
+async def _create_pool(url: str, settings: Settings, **server_settings: str) -> asyncpg.Pool[Any]:
+    return await asyncpg.create_pool(
+        url,
+        min_size=1,
+        max_size=settings.pool_size,
+        command_timeout=settings.statement_timeout or None,
+        statement_cache_size=settings.statement_cache_size,
+        max_inactive_connection_lifetime=300,
+        reset=_keep_session,
+        server_settings=server_settings or None,
+    )

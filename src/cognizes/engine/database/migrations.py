@@ -83,6 +83,7 @@ class Migrator:
                 todo = self._todo(await self._applied())
                 for script in todo:
                     await self._apply(script)
+                await self._connection.execute(self._queries["protect_tenants"])
         return [script.name for script in todo]
 
     async def _check_server(self) -> None:

@@ -3257,3 +3257,79 @@ $$;
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('98_use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 99_protect_tenants.sql
+-- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
+-- belongs to some apps: it owns nothing, and sees only rows of the apps that `enter_tenant` named in this transaction.
+-- Everybody else (the engine's own work, people with psql) is not concerned: their policy is `true`, which the planner
+-- drops, so it costs them nothing.
+
+-- Names the apps whose rows may be seen, until the transaction ends. Queries reach it through a lateral join, which
+-- gives its answer to their scans: none of them can start before.
+CREATE OR REPLACE FUNCTION "public".enter_tenant(p_apps text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM set_config('cognizes.apps', p_apps::text, true);
+    RETURN true;
+END
+$$;
+
+-- The apps of this transaction; none before anybody entered.
+CREATE OR REPLACE FUNCTION "public".tenant_apps() RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT coalesce(nullif(current_setting('cognizes.apps', true), ''), '{}')::text[]
+$$;
+
+-- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
+-- every migration. False where the role is not there and may not be made.
+CREATE OR REPLACE FUNCTION "public".protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_table record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cognizes_server') THEN
+        BEGIN
+            CREATE ROLE cognizes_server NOLOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE;
+        EXCEPTION
+            WHEN insufficient_privilege THEN
+                RETURN false;
+            WHEN duplicate_object OR unique_violation THEN
+                NULL; -- in another database of this server, at the same moment
+        END;
+    END IF;
+    IF NOT pg_has_role(current_user, 'cognizes_server', 'MEMBER') THEN
+        BEGIN
+            EXECUTE format('GRANT cognizes_server TO %I', current_user);
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
+        END;
+    END IF;
+    GRANT USAGE ON SCHEMA "public" TO cognizes_server;
+    FOR v_table IN
+        SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AND c.relforcerowsecurity AS is_protected
+          FROM pg_class c
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
+         WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p')
+           AND pg_has_role(c.relowner, 'USAGE')
+         ORDER BY c.relname
+    LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO cognizes_server', v_table.name);
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'everybody') THEN
+            EXECUTE format('CREATE POLICY everybody ON %s USING (true)', v_table.name);
+        END IF;
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'tenant') THEN
+            -- The sub-select is computed once for a scan, not once for a row.
+            EXECUTE format(
+                'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
+                'USING (app_name = ANY ((SELECT "public".tenant_apps())::text[]))', v_table.name);
+        END IF;
+        IF NOT v_table.is_protected THEN
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', v_table.name);
+        END IF;
+    END LOOP;
+    RETURN true;
+END
+$$;
+
+SELECT "public".protect_tenants();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('99_protect_tenants.sql', 0, '0fa1696fdc0e9ee367351dd7cca456dce69cdbd33440a25fbf956b0c0ac953ac', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

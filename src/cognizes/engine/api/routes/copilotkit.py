@@ -9,15 +9,17 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from cognizes.engine.access import Principal
 from cognizes.engine.agui.history import frames_of_thread, read_events, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import NotFoundError, PermissionDeniedError
 from cognizes.engine.models import JsonObject, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.version import __version__
@@ -83,45 +85,59 @@ async def list_threads(
     engine: CurrentEngine,
     host: CurrentHost,
     user: CurrentUser,
+    caller: Caller,
     agent: Annotated[str | None, Query(alias="agentId")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
     """The user's threads with one agent, or the newest with each of them."""
     if agent is not None:
+        if not caller.sees_app(agent):
+            raise PermissionDeniedError(f"{caller.name} is not for the app {agent!r}")
         page = await engine.sessions.list(agent, user, limit=limit, cursor=cursor, with_state=False)
         return DocumentResponse({"threads": [_thread(item) for item in page.items], "nextCursor": page.next_cursor})
-    pages = [await engine.sessions.list(name, user, limit=limit, with_state=False) for name in host.descriptions]
+    pages = [await engine.sessions.list(name, user, limit=limit, with_state=False) for name in _apps(host, caller)]
     threads = [_thread(item) for page in pages for item in page.items]
     newest = sorted(threads, key=lambda thread: str(thread["updatedAt"]), reverse=True)[:limit]
     return DocumentResponse({"threads": newest, "nextCursor": None})
 
 
 @router.get("/threads/{thread_id}/messages", summary="The messages of a thread")
-async def thread_messages(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+async def thread_messages(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+) -> Response:
     """As CopilotKit's inspector shows them."""
-    session = await _find(engine, host, user, thread_id)
+    session = await _find(engine, _apps(host, caller), user, thread_id)
     history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
     return DocumentResponse({"messages": [_message(message) for message in history.snapshot.messages]})
 
 
 @router.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")
-async def thread_events(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+async def thread_events(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+) -> Response:
     """All stored events, translated."""
-    session = await _find(engine, host, user, thread_id)
+    session = await _find(engine, _apps(host, caller), user, thread_id)
     events = await read_events(engine.manager.events, thread_uuid(session.thread_id))
     frames = [frame.model_dump(by_alias=True) for frame in frames_of_thread(events, thread_id=thread_id)]
     return DocumentResponse({"events": frames})
 
 
 @router.get("/threads/{thread_id}/state", summary="The state of a thread")
-async def thread_state(thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser) -> Response:
+async def thread_state(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+) -> Response:
     """Session, user and app state, with prefixes."""
-    return DocumentResponse({"state": (await _find(engine, host, user, thread_id)).state})
+    return DocumentResponse({"state": (await _find(engine, _apps(host, caller), user, thread_id)).state})
 
 
-async def _find(engine: Engine, host: Any, user: str, thread_id: str) -> Session:
-    for name in host.descriptions:
+def _apps(host: Any, caller: Principal) -> list[str]:
+    """The agents, which are apps, that the caller may see."""
+    return [name for name in host.descriptions if caller.sees_app(name)]
+
+
+async def _find(engine: Engine, apps: list[str], user: str, thread_id: str) -> Session:
+    for name in apps:
         if session := await engine.sessions.get(name, user, thread_id):
             return session
     raise NotFoundError(f"there is no thread {thread_id}")

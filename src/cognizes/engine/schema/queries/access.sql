@@ -51,3 +51,15 @@ SELECT t.id, t.app_name, t.user_id
                 SELECT thread_id FROM {schema}.events WHERE run_id = $1)
  ORDER BY t.id DESC
  LIMIT 1000;
+
+-- describe_role: Who a connection is, and whether row level security holds for it.
+SELECT current_user::text AS name,
+       r.rolsuper OR r.rolbypassrls AS bypasses,
+       coalesce(pg_has_role(current_user, (SELECT oid FROM pg_roles WHERE rolname = 'cognizes_server'), 'USAGE'), false)
+           AS is_server,
+       (SELECT count(*) FROM pg_class c
+         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relrowsecurity AND c.relforcerowsecurity) AS protected_tables
+  FROM pg_roles r WHERE r.rolname = current_user;
+
+-- enter_tenant: The apps whose rows the transaction may see.
+SELECT {schema}.enter_tenant($1);

@@ -16,3 +16,6 @@ SELECT name, number, checksum, engine_version FROM {schema}.schema_migrations;
 SELECT current_setting('server_version_num')::integer AS number,
        current_setting('server_version') AS spelling,
        EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AS has_vector;
+
+-- protect_tenants: Row level security on every table that has an app_name.
+SELECT {schema}.protect_tenants();

@@ -1,0 +1,215 @@
+"""Row level security: what a request of a tenant asks the database for is held back there too, whatever it forgot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from cognizes.engine import DatabaseError, Engine, EngineError, NotFoundError
+from cognizes.engine.database.queries import Queries, quote_schema
+from cognizes.engine.database.tenancy import acting_for, current_apps, enter_first
+
+
+@pytest.fixture
+async def two_tenants(database_url: str) -> AsyncIterator[Engine]:
+    """An engine with authentication, and rows of the apps a and b in most tables."""
+    async with Engine.open(database_url, auth="required", pool_size=2, snapshot_every=1) as engine:
+        assert engine.database.has_second_wall
+        for app in ("a", "b"):
+            session = await engine.sessions.create(app, "u", state={"k": 1, "user:k": 1, "app:k": 1})
+            await engine.sessions.append(session, author="user", kind="user_message", text=f"of {app}")
+            async with engine.runs.start(session):
+                pass
+        yield engine
+
+
+def ask(engine: Engine, sql: str) -> str:
+    """A query that somebody wrote without a filter."""
+    engine.database.queries._rendered["careless"] = sql
+    engine.database._entering.pop("careless", None)
+    return "careless"
+
+
+async def test_every_table_with_an_app_name_is_behind_the_wall(two_tenants: Engine) -> None:
+    rows = await two_tenants.database.pool.fetch(
+        "SELECT c.relname, c.relrowsecurity, c.relforcerowsecurity FROM pg_class c"
+        " JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name'"
+        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'"
+    )
+    assert {"threads", "events", "messages", "runs", "snapshots", "user_states", "app_states"} <= {
+        row["relname"] for row in rows
+    }
+    assert [row["relname"] for row in rows if not (row["relrowsecurity"] and row["relforcerowsecurity"])] == []
+
+
+async def test_a_query_without_a_filter_returns_nothing_of_others(two_tenants: Engine) -> None:
+    names = await two_tenants.database.pool.fetch(
+        "SELECT attrelid::regclass::text AS name FROM pg_attribute"
+        " WHERE attname = 'app_name' AND attrelid IN (SELECT oid FROM pg_class WHERE relkind = 'r')"
+    )
+    seen = set()
+    for (name,) in names:
+        everything = await two_tenants.database.pool.fetch(f"SELECT app_name FROM {name}")
+        with acting_for(["a"]):
+            found = await two_tenants.database.fetch(ask(two_tenants, f"SELECT app_name FROM {name}"))
+        assert {row["app_name"] for row in found} <= {"a"}
+        assert len(found) == sum(row["app_name"] == "a" for row in everything)
+        if any(row["app_name"] == "b" for row in everything):
+            seen.add(name)
+    assert {"threads", "events", "messages", "runs", "user_states", "app_states", "state_writes"} <= seen
+
+
+async def test_a_key_for_two_apps_sees_both_and_one_for_none_sees_nothing(two_tenants: Engine) -> None:
+    query = ask(two_tenants, "SELECT DISTINCT app_name FROM events ORDER BY app_name")
+    for apps in (["a", "b"], [], ['a", "b'], ["{a,b}"], ["a' OR true"], ["*"]):
+        with acting_for(apps):
+            found = [row["app_name"] for row in await two_tenants.database.fetch(query)]
+        assert found == (["a", "b"] if apps == ["a", "b"] else [])
+
+
+async def test_strange_names_of_apps_are_names(two_tenants: Engine) -> None:
+    for name in ['quo"te', "com,ma", "{}", "NULL", "ünï", "a\\b"]:
+        await two_tenants.sessions.create(name, "u")
+        with acting_for([name]):
+            rows = await two_tenants.database.fetch(ask(two_tenants, "SELECT app_name FROM threads"))
+        assert [row["app_name"] for row in rows] == [name]
+
+
+async def test_rows_of_others_cannot_be_written(two_tenants: Engine) -> None:
+    with acting_for(["a"]), pytest.raises(DatabaseError):
+        await two_tenants.database.fetch_value(
+            ask(two_tenants, "INSERT INTO threads (app_name, user_id) VALUES ('b', 'u') RETURNING id")
+        )
+    for statement in ("UPDATE threads SET title = 'mine' RETURNING app_name", "DELETE FROM threads RETURNING app_name"):
+        with acting_for(["a"]):
+            changed = await two_tenants.database.fetch(ask(two_tenants, statement))
+        assert {row["app_name"] for row in changed} == {"a"}
+    left = await two_tenants.database.pool.fetch("SELECT app_name, title FROM threads")
+    assert [(row["app_name"], row["title"]) for row in left] == [("b", None)]
+
+
+async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
+    thread = await two_tenants.database.pool.fetchval("SELECT id FROM threads WHERE app_name = 'b'")
+    with acting_for(["a"]):
+        assert await two_tenants.database.fetch("adk_list_sessions", "b", None) == []
+        with pytest.raises(EngineError):
+            await two_tenants.database.fetch_value("create_run", thread, "mine", "running", "e", "run_started", "{}")
+        with pytest.raises(NotFoundError):
+            await two_tenants.manager.sessions.get_thread(thread)
+    assert await two_tenants.database.pool.fetchval("SELECT count(*) FROM runs WHERE id = 'mine'") == 0
+
+
+async def test_nothing_stays_behind_on_a_connection(two_tenants: Engine) -> None:
+    database = two_tenants.database
+    with acting_for(["a"]):
+        assert await database.fetch("read_thread_heads", []) == []
+        await database.fetch_value(ask(two_tenants, "DELETE FROM threads WHERE false RETURNING id"))
+    pool = database._tenant_pool
+    assert pool is not None
+    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
+    try:
+        for connection in held:
+            assert not await connection.fetchval("SELECT current_setting('cognizes.apps', true)")
+            assert await connection.fetchval("SELECT count(*) FROM threads") == 0
+    finally:
+        for connection in held:
+            await pool.release(connection)
+
+
+async def test_two_tenants_on_two_connections_never_mix(two_tenants: Engine) -> None:
+    query = ask(two_tenants, "SELECT app_name FROM events")
+
+    async def look(app: str) -> set[str]:
+        with acting_for([app]):
+            return {row["app_name"] for row in await two_tenants.database.fetch(query)}
+
+    asked = ["a", "b"] * 100
+    assert await asyncio.gather(*map(look, asked)) == [{app} for app in asked]
+
+
+async def test_one_question_is_one_round_trip(two_tenants: Engine) -> None:
+    pool = two_tenants.database._tenant_pool
+    assert pool is not None
+    sent: list[str] = []
+    warming_up = [_look(two_tenants) for _ in range(4 * pool.get_max_size())]
+    await asyncio.gather(*warming_up)  # asyncpg asks for the types once for each connection
+    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
+    for connection in held:
+        connection.add_query_logger(lambda record: sent.append(record.query))
+    for connection in held:
+        await pool.release(connection)
+    await _look(two_tenants)
+    assert len(sent) == 1
+
+
+async def _look(engine: Engine) -> None:
+    with acting_for(["a"]):
+        await engine.database.fetch("read_thread_heads", [])
+
+
+async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:
+    assert not engine.database.has_second_wall
+
+
+async def test_what_a_request_starts_works_for_the_engine(two_tenants: Engine) -> None:
+    """A batch or a hub that is begun by one tenant serves all of them."""
+    with acting_for(["a"]):
+        assert current_apps() == ["a"]
+        assert await asyncio.create_task(_apps()) is None
+    assert current_apps() is None
+
+
+async def _apps() -> list[str] | None:
+    return current_apps()
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+NOT_FOR_TENANTS = ["api_keys", "access_tickets", "maintenance_jobs", "schema_migrations"]
+
+
+async def _explain(connection: Any, name: str, sql: str) -> str:
+    await connection.execute(f"PREPARE {name} AS {sql}")
+    arguments = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", sql))))
+    explained: str = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE {name} ({arguments})")
+    return explained
+
+
+async def test_no_scan_of_any_query_can_start_before_the_apps_are_named(two_tenants: Engine) -> None:
+    """The plan of every named query: a nested loop whose outer side is `enter_tenant` alone, all else inside."""
+    queries = Queries("public")
+    pool = two_tenants.database._tenant_pool
+    assert pool is not None
+    looked_at = 0
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        for name in queries.names():
+            sql = enter_first(queries[name], quote_schema("public"))
+            if sql is None or " cron." in sql:
+                continue
+            try:
+                async with connection.transaction():
+                    explained = await _explain(connection, name, sql)
+            except asyncpg.InsufficientPrivilegeError:
+                assert any(table in sql for table in NOT_FOR_TENANTS), name
+                continue
+            plan = json.loads(explained)[0]["Plan"]
+            assert plan["Node Type"] == "Nested Loop", name
+            children = {child["Parent Relationship"]: child for child in plan["Plans"]}
+            assert children["Outer"].get("Function Name") == "enter_tenant", name
+            assert set(children) == {"Outer", "Inner"}, name
+            assert len(list(_nodes(children["Outer"]))) == 1, name
+            for node in _nodes(children["Inner"]):
+                assert node.get("Function Name") != "enter_tenant"
+            looked_at += 1
+    assert looked_at > 50
