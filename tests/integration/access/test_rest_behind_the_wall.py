@@ -1,4 +1,4 @@
-"""Every test of the REST API for sessions again, by a caller that belongs to one app: nothing it may do is in its way."""
+"""Every test of the REST API for sessions again, by a caller of one app: nothing it may do is in its way."""
 
 from __future__ import annotations
 
