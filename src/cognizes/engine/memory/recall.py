@@ -12,7 +12,6 @@ The score of a memory is a sum that can be read off its hit:
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200
 _BEST_OF_SESSION = 3
 _LARGEST_K = 1000
+_UNRELATED = 0.15
+"""A cosine below this says nothing: texts that have nothing to do with each other reach it."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,9 @@ class _Search:
         spelled = spell_vector(vector)
         rows = await self._fetch("recall_by_vector", limit, embedder.name, embedder.dimension, spelled)
         for row in rows:
-            if math.isnan(row["cosine"]):
-                continue  # a vector of zeros, of a text that says nothing, points nowhere
-            found.setdefault(row["id"], _Candidate(row["id"])).cosine = row["cosine"]
+            # Not a number, too: the vector of a text that says nothing is all zeros and points nowhere.
+            if row["cosine"] >= _UNRELATED:
+                found.setdefault(row["id"], _Candidate(row["id"])).cosine = row["cosine"]
 
     async def neighbours(self, found: dict[int, _Candidate]) -> list[tuple[int, int]]:
         """Completes the candidates, adds those beside them, and says which follows which."""

@@ -4,20 +4,28 @@
 - ``cognizes:///absolute/dir`` the embedded server in that directory
 - ``cognizes://user:password@host:5432/name`` a server; ``cognizes:///name?host=/run/postgresql`` one behind a socket
 
-`on_conflict`, `cache_size`, `pool_size` and `db_schema` may follow as query parameters; all others are PostgreSQL's.
+`on_conflict`, `cache_size`, `max_results`, `pool_size` and `db_schema` may follow as query parameters; all others are
+PostgreSQL's.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
 SCHEME = "cognizes"
 
-_OUR_PARAMETERS = ("on_conflict", "cache_size", "pool_size", "db_schema")
+_OUR_PARAMETERS = ("on_conflict", "cache_size", "max_results", "pool_size", "db_schema")
+_GIVEN_BY_ADK = frozenset({"agents_dir", "per_agent"})
+_OF_OTHER_SERVICES = frozenset({"on_conflict", "cache_size", "max_results"})
 _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
 
@@ -44,3 +52,11 @@ def parse_address(url: str | None) -> ServiceAddress:
     if parts.path.strip("/"):
         return ServiceAddress({"database_url": None, "data_dir": Path(unquote(parts.path))}, options)
     return ServiceAddress({}, options)
+
+
+def known_settings(options: dict[str, Any], service: str) -> dict[str, Any]:
+    """The settings of the engine among a service's options; one that nobody knows is told and ignored."""
+    unknown = options.keys() - Settings.model_fields.keys() - _GIVEN_BY_ADK - _OF_OTHER_SERVICES
+    if unknown:
+        logger.warning("%s knows no option %s; ignored", service, ", ".join(sorted(unknown)))
+    return {name: value for name, value in options.items() if name in Settings.model_fields}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from google.adk.sessions.session import Session
 from cognizes.engine import errors, models
 from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
 from cognizes.engine.adapters.adk.revision import Revision
-from cognizes.engine.adapters.adk.service_uri import parse_address
+from cognizes.engine.adapters.adk.service_uri import known_settings, parse_address
 from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
 from cognizes.engine.adapters.adk.session_reader import SessionReader
 from cognizes.engine.adapters.adk.shared_engine import EngineLease
@@ -34,12 +33,9 @@ from cognizes.engine.pulse.scopes import without_temp
 from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.settings import Settings
 
-logger = logging.getLogger(__name__)
-
 OnConflict = Literal["raise", "rebase"]
 
 _EVERYTHING = GetSessionConfig()
-_GIVEN_BY_ADK = frozenset({"agents_dir", "per_agent"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class OpenSessionService(BaseSessionService):
             raise ValueError(f"on_conflict is 'raise' or 'rebase', not {self._on_conflict!r}")
         self._cache = SessionCache(int(options.pop("cache_size")))
         self._reader = SessionReader(self._cache)
-        self._lease = EngineLease(Settings(**_known_settings(options), **address.settings))
+        self._lease = EngineLease(Settings(**known_settings(options, "OpenSessionService"), **address.settings))
         self._turns = Turns()
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
@@ -282,13 +278,6 @@ class OpenSessionService(BaseSessionService):
         if session is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
         return session
-
-
-def _known_settings(options: dict[str, Any]) -> dict[str, Any]:
-    unknown = options.keys() - Settings.model_fields.keys() - _GIVEN_BY_ADK
-    if unknown:
-        logger.warning("OpenSessionService knows no option %s; ignored", ", ".join(sorted(unknown)))
-    return {name: value for name, value in options.items() if name in Settings.model_fields}
 
 
 def _clean(session_id: str | None) -> str:
