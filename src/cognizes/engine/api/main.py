@@ -27,6 +27,7 @@ from cognizes.engine.api.routes import (
     debug_actions,
     health,
     live,
+    memory,
     page,
     producers,
     runs,
@@ -82,7 +83,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, live, runs, debug, debug_actions, agui, copilotkit, access, page):
+    for part in (health, sessions, live, runs, debug, debug_actions, agui, copilotkit, access, memory, page):
         app.include_router(part.router)
     for prefix in ("", "/v1"):
         for part in (conversations, contexts, producers, branches, signals):

@@ -12,6 +12,7 @@ from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database_shell import psql
 from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
+from cognizes.engine.cli.memory import memory
 from cognizes.engine.cli.migration import migrate
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.cli.worker import worker
@@ -33,6 +34,7 @@ app.command()(doctor)
 app.command()(worker)
 app.command("import-adk")(import_adk)
 app.add_typer(keys, name="keys")
+app.add_typer(memory, name="memory")
 # `-h` is psql's word for the host here.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 

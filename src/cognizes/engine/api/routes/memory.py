@@ -1,0 +1,167 @@
+"""Memory: facts, episodes, working memory, and recall over all of it. Every route names the app and the user."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from cognizes.engine.api.dependencies import CurrentEngine, Limit
+from cognizes.engine.api.memory_views import (
+    Episode,
+    Episodes,
+    Fact,
+    Facts,
+    Hits,
+    Kind,
+    Memories,
+    NewEpisode,
+    NewFact,
+    NewNotes,
+    NewWorkingMemory,
+    Question,
+    Stored,
+    WorkingMemoryView,
+)
+from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.memory.episodic import EpisodicEntry
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.recall import Filters
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.working import WorkingMemory
+
+router = APIRouter(prefix="/api/memory", tags=["memory"], responses=PROBLEMS)
+
+
+def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
+    return MemoryScope(app_name, user_id, agent_id)
+
+
+Scope = Annotated[MemoryScope, Depends(_scope)]
+
+
+@router.post("/recall", response_model=Hits, summary="Recall what answers a question")
+async def recall(body: Question, engine: CurrentEngine) -> Response:
+    """Best first; each hit says by its scores why it is there."""
+    hits = await engine.memory.recall(
+        body.query,
+        app=body.app_name,
+        user=body.user_id,
+        agent=body.agent_id,
+        k=body.k,
+        kinds=body.kinds,
+        namespace=body.namespace,
+        since=body.since,
+        until=body.until,
+    )
+    return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
+
+
+@router.post("", status_code=201, response_model=Stored, summary="Remember texts")
+async def remember(body: NewNotes, engine: CurrentEngine) -> Response:
+    """What is there already, with the same text, is left alone."""
+    items = [Remembered(**note.model_dump()) for note in body.memories]
+    store = engine.memory.remember_turns if body.kind == "turn" else engine.memory.remember
+    return DocumentResponse({"stored": await store(body.scope, items)}, status_code=201)
+
+
+@router.get("", response_model=Memories, summary="List memories, newest first")
+async def list_memories(
+    engine: CurrentEngine,
+    app_name: str,
+    user_id: str,
+    agent_id: str | None = None,
+    kind: Annotated[list[Kind] | None, Query()] = None,
+    namespace: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: Limit = 100,
+    before: str | None = None,
+) -> Response:
+    filters = Filters(agent=agent_id, kinds=kind, namespace=namespace, since=since, until=until)
+    found = await engine.memory.list(app_name, user_id, filters=filters, limit=limit, before=before)
+    next_before = found[-1].id if len(found) == limit else None
+    return DocumentResponse({"memories": [memory.to_json() for memory in found], "next_before": next_before})
+
+
+@router.delete("/{memory_id}", status_code=204, summary="Forget a memory for good")
+async def forget(memory_id: str, engine: CurrentEngine, app_name: str, user_id: str) -> Response:
+    """With the fact or episode it tells of."""
+    if not await engine.memory.forget(app_name, user_id, memory_id):
+        raise NotFoundError(f"there is no memory {memory_id}")
+    return Response(status_code=204)
+
+
+@router.put("/long-term", response_model=Fact, summary="Set a long-term fact")
+async def set_fact(body: NewFact, engine: CurrentEngine) -> Response:
+    entry = await engine.memory.long_term.set(body.scope, body.namespace, body.key, body.value, text=body.text)
+    return DocumentResponse(entry.to_json())
+
+
+@router.get("/long-term", response_model=Facts, summary="List long-term facts, newest change first")
+async def list_facts(scope: Scope, engine: CurrentEngine, namespace: str | None = None, limit: Limit = 100) -> Response:
+    entries = await engine.memory.long_term.list_by_agent(scope, namespace, limit=limit)
+    return DocumentResponse({"entries": [entry.to_json() for entry in entries]})
+
+
+@router.get("/long-term/entry", response_model=Fact, summary="Read a long-term fact")
+async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
+    entry = await engine.memory.long_term.get(scope, namespace, key)
+    if entry is None:
+        raise NotFoundError(f"there is no fact {key!r} in namespace {namespace!r}")
+    return DocumentResponse(entry.to_json())
+
+
+@router.delete("/long-term/entry", status_code=204, summary="Delete a long-term fact")
+async def delete_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
+    if not await engine.memory.long_term.delete(scope, namespace, key):
+        raise NotFoundError(f"there is no fact {key!r} in namespace {namespace!r}")
+    return Response(status_code=204)
+
+
+@router.post("/episodic", status_code=201, response_model=Episode, summary="Append an episode")
+async def append_episode(body: NewEpisode, engine: CurrentEngine) -> Response:
+    fields = body.model_dump(exclude={"app_name", "user_id", "agent_id"})
+    entry = await engine.memory.episodic.append(EpisodicEntry(body.scope, **fields))
+    return DocumentResponse(entry.to_json(), status_code=201)
+
+
+@router.get("/episodic", response_model=Episodes, summary="List episodes, newest first")
+async def list_episodes(
+    scope: Scope, engine: CurrentEngine, session_id: str | None = None, limit: Limit = 100
+) -> Response:
+    """Of an agent, or of one session."""
+    store = engine.memory.episodic
+    if session_id is None:
+        entries = await store.list_by_agent(scope, limit=limit)
+    else:
+        entries = await store.list_by_session(scope, session_id, limit=limit)
+    return DocumentResponse({"entries": [entry.to_json() for entry in entries]})
+
+
+@router.delete("/episodic/entry", status_code=204, summary="Delete an episode")
+async def delete_episode(
+    scope: Scope, engine: CurrentEngine, episode_id: Annotated[str, Query(alias="id")]
+) -> Response:
+    if not await engine.memory.episodic.delete(scope, episode_id):
+        raise NotFoundError(f"there is no episode {episode_id}")
+    return Response(status_code=204)
+
+
+@router.put("/working", response_model=WorkingMemoryView, summary="Save a working memory")
+async def save_working_memory(body: NewWorkingMemory, engine: CurrentEngine) -> Response:
+    fields = body.model_dump(exclude={"app_name", "user_id", "agent_id"})
+    memory = WorkingMemory(agent_id=body.scope.agent_id, **fields)
+    return DocumentResponse((await engine.memory.working.save(body.scope, memory)).to_json())
+
+
+@router.get("/working", response_model=WorkingMemoryView, summary="Load a working memory")
+async def load_working_memory(scope: Scope, engine: CurrentEngine, session_id: str) -> Response:
+    memory = await engine.memory.working.load(scope, session_id)
+    if memory is None:
+        raise NotFoundError(f"there is no working memory of session {session_id!r}")
+    return DocumentResponse(memory.to_json())

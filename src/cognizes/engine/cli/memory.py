@@ -1,0 +1,74 @@
+"""`cognizes memory`: what waits for a vector, and making vectors anew when the embedder has changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cognizes.engine.cli.connection_urls import naming_server
+from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import SetupError
+from cognizes.engine.memory.embedding_queue import EmbeddingQueue, QueueLength
+from cognizes.engine.settings import Settings
+
+memory = typer.Typer(help="Memories: their vectors.", no_args_is_help=True)
+
+_OTHERS_SECONDS = 0.2
+
+
+@memory.command()
+def status(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
+    """Tell how many memories wait for a vector, and which could not get one."""
+    settings = load_settings(data_dir=data_dir, database_url=database_url, memory_background=False)
+    with naming_server(settings):
+        name, length, parked = asyncio.run(_status(settings))
+    typer.echo(f"embedder {name}: {length.waiting} memories wait for a vector, {length.parked} are parked")
+    for line in parked:
+        typer.echo(line)
+
+
+@memory.command()
+def reembed(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
+    """Make a vector of the present embedder for every memory that has none.
+
+    Interrupted, it goes on where it stopped. Meanwhile recall finds by words what has no vector yet.
+    """
+    settings = load_settings(data_dir=data_dir, database_url=database_url, memory_background=False)
+    with naming_server(settings):
+        name, made, parked = asyncio.run(_reembed(settings))
+    typer.echo(f"{made} vectors made by {name}; {parked} memories could not be embedded (cognizes memory status)")
+
+
+async def _status(settings: Settings) -> tuple[str, QueueLength, list[str]]:
+    async with Engine(settings) as engine:
+        queue = _queue(engine)
+        rows = await engine.database.fetch("list_parked_embeddings", 20)
+        name = engine.memory.embedder.name if engine.memory.embedder else "none"
+        lines = [f"{row['app_name']}/{row['user_id']}/{row['memory_id']}: {row['error']}" for row in rows]
+        return name, await queue.length(), lines
+
+
+async def _reembed(settings: Settings) -> tuple[str, int, int]:
+    columns = (TextColumn("memories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    async with Engine(settings) as engine:
+        queue = _queue(engine)
+        await queue.queue_all()
+        total = (await queue.length()).waiting
+        with Progress(*columns, transient=True) as bar:
+            task = bar.add_task("memories", total=total)
+            while (length := await queue.length()).waiting:
+                bar.update(task, completed=total - length.waiting)
+                if not await queue.work():
+                    # Others work on the rest, or it is to be tried again in a moment.
+                    await asyncio.sleep(_OTHERS_SECONDS)
+        name = engine.memory.embedder.name if engine.memory.embedder else ""
+        return name, max(total - length.parked, 0), length.parked
+
+
+def _queue(engine: Engine) -> EmbeddingQueue:
+    if engine.memory.queue is None:
+        raise SetupError("there is no embedder; install cognizes-engine[embeddings] or set COGNIZES_EMBEDDER")
+    return engine.memory.queue

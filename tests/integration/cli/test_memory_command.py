@@ -1,0 +1,37 @@
+"""`cognizes memory`: what waits for a vector, and vectors made anew."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+from cognizes.engine import Engine
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.scope import MemoryScope
+from tests.integration.cli.running_command import Cognizes
+
+
+async def _remember(data_dir: Path, embedder: str) -> None:
+    async with Engine.open(data_dir=data_dir, embedder=embedder, memory_background=False) as engine:
+        await engine.memory.remember(MemoryScope("shop", "ada"), [Remembered(str(n), f"tea {n}") for n in range(5)])
+
+
+async def _claim_and_die(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir, memory_background=False) as engine:
+        assert engine.memory.queue is not None
+        await engine.memory.queue.queue_all()
+        assert await engine.memory.queue.work(batch=2) == 2
+        assert len(await engine.database.fetch("claim_embeddings", 1, timedelta(seconds=1))) == 1
+
+
+def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick: Cognizes, data_dir: Path) -> None:
+    asyncio.run(_remember(data_dir, "none"))
+    assert "0 memories wait" in quick("memory", "status").stdout
+    asyncio.run(_claim_and_die(data_dir))
+    assert "embedder wordllama-256: 3 memories wait for a vector, 0 are parked" in quick("memory", "status").stdout
+    assert "3 vectors made by wordllama-256" in quick("memory", "reembed").stdout
+    assert "0 vectors made" in quick("memory", "reembed").stdout
+    assert "no embedder" in quick.fail("memory", "reembed", COGNIZES_EMBEDDER="none")
+    told = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
+    assert "COGNIZES_EMBEDDER" in told
