@@ -151,11 +151,11 @@ async def test_the_bridge_over_a_bare_doorbell() -> None:
             heard.append(frame)
 
     task = asyncio.create_task(hear())
-    await asyncio.sleep(0)
+    await until(lambda: bridge._followers)
     ring = doorbell.callbacks["event_stream"]
-    for text in (json.dumps({"run_id": "r", "n": 1}), json.dumps({"run_id": "other"}), "nonsense", "[1]", "{}"):
+    for text in (json.dumps({"run_id": "other"}), "nonsense", "[1]", "{}", json.dumps({"run_id": "r", "n": 1})):
         ring("event_stream", text)
-    await asyncio.sleep(0.01)
+    await until(lambda: heard)
     assert [(frame.type, frame.data) for frame in heard] == [("RAW", {"payload": {"run_id": "r", "n": 1}})]
     task.cancel()
     await asyncio.wait([task])
@@ -169,10 +169,95 @@ async def test_a_follower_that_never_reads_costs_a_bounded_queue() -> None:
     await bridge.start()
     frames = bridge.subscribe("r")
     first = asyncio.ensure_future(anext(frames))
-    await asyncio.sleep(0)
+    await until(lambda: bridge._followers)
     for number in range(1000):
         doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": number}))
     assert (await first).data["payload"]["n"] == 0
     (queue,) = bridge._followers["r"]
     assert queue.qsize() <= 64
     await frames.aclose()
+
+
+class SlowDoorbell(Doorbell):
+    """Takes its time to subscribe and to unsubscribe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def subscribe(self, channel: str, callback: Any) -> None:
+        await self.gate.wait()
+        await super().subscribe(channel, callback)
+
+    async def unsubscribe(self, channel: str) -> None:
+        await self.gate.wait()
+        await super().unsubscribe(channel)
+
+
+async def follow(bridge: PulseEventBridge, heard: list[AgUiEvent]) -> None:
+    async for frame in bridge.subscribe("r"):
+        heard.append(frame)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_a_follower_that_comes_while_the_last_one_leaves_hears_all_the_same() -> None:
+    doorbell = SlowDoorbell()
+    bridge = PulseEventBridge(doorbell)
+    leaving = asyncio.create_task(follow(bridge, []))
+    await until(lambda: doorbell.callbacks)
+    doorbell.gate.clear()
+    leaving.cancel()
+    await until(lambda: not bridge._followers)
+    heard: list[AgUiEvent] = []
+    coming = asyncio.create_task(follow(bridge, heard))
+    await until(lambda: bridge._followers)
+    doorbell.gate.set()
+    await asyncio.wait([leaving])
+    await until(lambda: doorbell.callbacks)
+    doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": 1}))
+    await until(lambda: heard)
+    coming.cancel()
+    await asyncio.wait([coming])
+    assert not doorbell.callbacks
+
+
+class Outlet:
+    """A connection that takes everything, or nothing."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.is_slow = False
+
+    async def put(self, text: str) -> None:
+        self.texts.append(text)
+
+    def offer(self, text: str) -> bool:
+        if not self.is_slow:
+            self.texts.append(text)
+        return not self.is_slow
+
+
+async def test_what_rings_behind_the_greeting_is_not_missed() -> None:
+    """Whoever has read the greeting may ring: the connection is registered by then."""
+    doorbell = SlowDoorbell()
+    bridge = PulseEventBridge(doorbell)
+    outlet = Outlet()
+    forwarding = asyncio.create_task(bridge.forward("r", outlet, greeting="hello"))
+    await until(lambda: outlet.texts)
+    for run_id in ("r", "other"):
+        doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": run_id}))
+    assert outlet.texts[0] == "hello"
+    assert [json.loads(text.removeprefix("data: "))["runId"] for text in outlet.texts[1:]] == ["r"]
+    outlet.is_slow = True
+    doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r"}))
+    assert len(outlet.texts) == 2, "left out, and nobody waits for it"
+    forwarding.cancel()
+    await asyncio.wait([forwarding])
+    assert not bridge._outlets
+    assert not doorbell.callbacks
