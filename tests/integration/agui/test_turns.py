@@ -72,14 +72,23 @@ async def test_three_turns(http: httpx.AsyncClient, engine: Engine) -> None:
     ]  # fmt: skip
 
 
-async def test_sub_agents_are_steps(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_sub_agents(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "team")
     frames = await client.run("a poem, please")
+    told = [frame for frame in frames if frame["type"].startswith("SUBAGENT")]
+    assert [(frame["type"], frame.get("name")) for frame in told] == [
+        ("SUBAGENT_STARTED", "poet"), ("SUBAGENT_FINISHED", None),
+    ]  # fmt: skip
+    assert len({frame["subagentRunId"] for frame in told}) == 1
+    assert text_of(frames) == "A rose is a rose."
+    await assert_as_stored(engine, client)
+
+
+async def test_sub_agents_are_steps_to_older_clients(http: httpx.AsyncClient) -> None:
+    frames = await AgentClient(http, "team").run("a poem, please", protocolVersion=None)
     assert [(frame["type"], frame["stepName"]) for frame in frames if "stepName" in frame] == [
         ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"),
     ]  # fmt: skip
-    assert text_of(frames) == "A rose is a rose."
-    await assert_as_stored(engine, client)
 
 
 async def test_an_exception_and_what_was_said_before_it(http: httpx.AsyncClient, engine: Engine) -> None:
@@ -157,11 +166,14 @@ async def test_tools_of_the_client(http: httpx.AsyncClient, engine: Engine) -> N
     tool = {"name": "pick_colour", "description": "Asks the user.", "parameters": {"type": "object"}}
     frames = await client.run("paint", tools=[tool])
     (call_id,) = frames[-1]["outcome"]["pendingToolCallIds"]
+    # After a reload the call still waits.
+    reloaded = AgentClient(http, "painter", client.thread_id)
+    assert (await reloaded.connect())[-1]["outcome"] == {"type": "success", "pendingToolCallIds": [call_id]}
     client.view.messages.append({"id": "answer", "role": "tool", "toolCallId": call_id, "content": "blue"})
     frames = await client.run(tools=[tool])
     assert text_of(frames) == "You picked blue."
     again = AgentClient(http, "painter", client.thread_id)
-    await again.connect()
+    assert "outcome" not in (await again.connect())[-1]
     assert [message["id"] for message in again.view.messages] == [message["id"] for message in client.view.messages]
 
 

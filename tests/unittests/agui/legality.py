@@ -16,6 +16,7 @@ _OPENS = {
     "REASONING_MESSAGE_START": ("thought", "messageId"),
     "TOOL_CALL_START": ("call", "toolCallId"),
     "STEP_STARTED": ("step", "stepName"),
+    "SUBAGENT_STARTED": ("subagent", "subagentRunId"),
 }
 _CLOSES = {
     "TEXT_MESSAGE_END": ("text", "messageId"),
@@ -23,6 +24,8 @@ _CLOSES = {
     "REASONING_MESSAGE_END": ("thought", "messageId"),
     "TOOL_CALL_END": ("call", "toolCallId"),
     "STEP_FINISHED": ("step", "stepName"),
+    "SUBAGENT_FINISHED": ("subagent", "subagentRunId"),
+    "SUBAGENT_ERROR": ("subagent", "subagentRunId"),
 }
 _NEEDS = {
     "TEXT_MESSAGE_CONTENT": ("text", "messageId"),
@@ -35,6 +38,7 @@ _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 def assert_legal(frames: list[Frame], *, protocol_1: bool = True) -> None:
     """Every rule a client enforces, and that the stream ends with a terminal event."""
     opened: set[tuple[str, str]] = set()
+    finished: set[tuple[str, str]] = set()
     is_running = False
     state: dict[str, Any] | None = None
     for number, frame in enumerate(frames):
@@ -43,7 +47,7 @@ def assert_legal(frames: list[Frame], *, protocol_1: bool = True) -> None:
         _assert_well_formed(frame, where)
         if kind == "RUN_STARTED":
             assert not is_running, where
-            is_running, opened, state = True, set(), None
+            is_running, opened, finished, state = True, set(), set(), None
         elif kind == "RUN_ERROR" and number == 0:
             continue
         else:
@@ -51,6 +55,7 @@ def assert_legal(frames: list[Frame], *, protocol_1: bool = True) -> None:
         if kind in _OPENS:
             item = _item(_OPENS, frame)
             assert item not in opened, where
+            assert item not in finished, where  # an id names one piece of a sub-agent's work
             if kind in ("TEXT_MESSAGE_START", "TOOL_CALL_START"):
                 turn = frame.get("messageId") or frame.get("parentMessageId") or ""
                 assert ("reasoning", f"{turn}/thought") not in opened, where
@@ -58,6 +63,8 @@ def assert_legal(frames: list[Frame], *, protocol_1: bool = True) -> None:
         if kind in _CLOSES:
             assert _item(_CLOSES, frame) in opened, where
             opened.remove(_item(_CLOSES, frame))
+            if kind.startswith("SUBAGENT"):
+                finished.add(_item(_CLOSES, frame))
         if kind in _NEEDS:
             assert _item(_NEEDS, frame) in opened, where
             assert frame["delta"] != "", where
@@ -70,6 +77,8 @@ def assert_legal(frames: list[Frame], *, protocol_1: bool = True) -> None:
             assert not opened, (where, opened)
             if not protocol_1:
                 assert frame.get("outcome", {}).get("type") in (None, "interrupt"), where
+        if not protocol_1:
+            assert not kind.startswith("SUBAGENT"), where
         if kind in TERMINAL:
             is_running = False
     assert frames, "no frames"

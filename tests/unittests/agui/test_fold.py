@@ -88,3 +88,21 @@ def test_open_questions_survive_the_end_of_a_run_until_they_are_answered() -> No
     assert [interrupt.id for interrupt in fold_events([asked, end]).interrupts] == ["q1"]
     assert fold_events([asked, end, answered]).interrupts == []
     assert fold_events([asked, end, adk(said("never mind"), event_id="u", author="user")]).interrupts == []
+
+
+def test_a_tool_that_waits_is_remembered_until_it_is_answered_or_something_else_is_said() -> None:
+    asked = adk(call("c1", "pick"), event_id="m", long_running_tool_ids=["c1"])
+    end = Event("e", "t", "", "system", "run_finished", {}, run_id="r")
+    other = Event("f", "t", "", "system", "state_update", {}, {"state_delta": {"n": 1}})
+    answered = adk(response("c1", {"result": "blue"}, "pick"), event_id="a", author="user")
+    assert fold_events([asked, end]).pending == ["c1"]
+    assert fold_events([asked, end, other]).pending == ["c1"]
+    assert fold_events([asked, end, answered]).pending == []
+    assert fold_events([asked, end, adk(said("never mind"), event_id="u", author="user")]).pending == []
+
+
+def test_a_sub_agent_at_work_is_open() -> None:
+    translator = make_translator()
+    snapshot = Snapshot().fold(translator.translate(adk(said("a rose"), event_id="p", author="poet", partial=True)))
+    assert [frame.type.value for frame in snapshot.take_open()] == ["SUBAGENT_STARTED", "TEXT_MESSAGE_START"]
+    assert snapshot.fold(translator.finish()).open == {}

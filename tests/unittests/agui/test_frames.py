@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
-from ag_ui.core import CustomEvent, RunFinishedEvent, StateSnapshotEvent
+from ag_ui.core import BaseEvent, CustomEvent, RunFinishedEvent, StateSnapshotEvent
 
-from cognizes.engine.agui.frames import encode, speaks_protocol_1
-from tests.unittests.agui.conftest import adk, call, make_translator
+from cognizes.engine.agui.frames import FrameEncoder, speaks_protocol_1
+from tests.unittests.agui.conftest import adk, call, make_translator, said
+from tests.unittests.agui.legality import assert_legal
 
 
-def payload(text: str) -> dict[str, object]:
-    parsed: dict[str, object] = json.loads(text.split("data: ")[1])
+def encode(frame: BaseEvent, *, number: int | None = None, protocol_1: bool = True) -> str:
+    return FrameEncoder(protocol_1=protocol_1).encode(frame, number=number)
+
+
+def payload(text: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(text.split("data: ")[1])
     return parsed
 
 
@@ -47,6 +53,21 @@ def test_old_clients_get_only_the_outcome_they_know() -> None:
     asking = make_translator()
     asking.translate(adk(call("q", "adk_request_confirmation")))
     assert "outcome" in payload(encode(asking.finish()[-1], protocol_1=False))
+
+
+def test_old_clients_get_steps_for_sub_agents() -> None:
+    translator = make_translator()
+    frames = translator.start()
+    for number, author in enumerate(["poet", "root", "poet"]):
+        frames += translator.translate(adk(said("x"), event_id=str(number), author=author))
+    frames += translator.fail("boom")
+    new, old = FrameEncoder(), FrameEncoder(protocol_1=False)
+    told = [payload(old.encode(frame)) for frame in frames]
+    assert [(frame["type"], frame["stepName"]) for frame in told if "stepName" in frame] == [
+        ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"), ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"),
+    ]  # fmt: skip
+    assert_legal(told, protocol_1=False)
+    assert_legal([payload(new.encode(frame)) for frame in frames])
 
 
 def test_protocol_versions() -> None:

@@ -116,14 +116,30 @@ def test_state_deltas_are_adds_and_removes_that_fit() -> None:
     ]
 
 
-def test_sub_agents_are_steps() -> None:
+def subagents(frames: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(frame["type"], frame["subagentRunId"]) for frame in frames if frame["type"].startswith("SUBAGENT")]
+
+
+def test_sub_agents() -> None:
     frames = stream(
         adk(call("c1", "transfer_to_agent", agent_name="poet")), adk(response("c1", {}, "transfer_to_agent")),
         adk(said("a rose"), event_id="p", author="poet"), adk(said("back"), event_id="q"),
+        adk(said("a lily"), event_id="s", author="poet"),
     )  # fmt: skip
-    assert [(frame["type"], frame["stepName"]) for frame in frames if "stepName" in frame] == [
-        ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"),
+    assert subagents(frames) == [
+        ("SUBAGENT_STARTED", "p/poet"), ("SUBAGENT_FINISHED", "p/poet"),
+        ("SUBAGENT_STARTED", "s/poet"), ("SUBAGENT_FINISHED", "s/poet"),
     ]  # fmt: skip
+    assert {frame["name"] for frame in frames if "name" in frame} == {"poet"}
+
+
+def test_a_sub_agent_that_asks_is_suspended() -> None:
+    frames = stream(
+        adk(said("back"), event_id="a"),
+        adk(call("q1", "adk_request_confirmation"), event_id="p", author="poet", long_running_tool_ids=["q1"]),
+    )
+    assert frames[-2]["outcome"] == {"type": "suspended"}
+    assert frames[-1]["outcome"]["type"] == "interrupt"
 
 
 def test_parallel_agents_speak_at_the_same_time() -> None:
@@ -138,7 +154,7 @@ def test_parallel_agents_speak_at_the_same_time() -> None:
         if frame["type"] == "TEXT_MESSAGE_CONTENT":
             texts[frame["messageId"]] = texts.get(frame["messageId"], "") + frame["delta"]
     assert texts == {"1": "ab", "2": "xy"}
-    assert kinds(frames).count("STEP_STARTED") == kinds(frames).count("STEP_FINISHED") == 2
+    assert kinds(frames).count("SUBAGENT_STARTED") == kinds(frames).count("SUBAGENT_FINISHED") == 2
 
 
 def test_a_confirmation_is_an_interrupt_without_result() -> None:
@@ -185,7 +201,8 @@ def test_an_error_closes_everything_and_nothing_follows() -> None:
     dumped = dump(frames)
     assert_legal(dumped)
     assert kinds(dumped)[2:] == [
-        "STEP_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "STEP_FINISHED", "RUN_ERROR",
+        "SUBAGENT_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "SUBAGENT_ERROR",
+        "RUN_ERROR",
     ]  # fmt: skip
     assert (dumped[-1]["message"], dumped[-1]["code"]) == ("blocked", "SAFETY")
 
@@ -248,3 +265,13 @@ def test_unfinished_turns_are_what_was_streamed_only() -> None:
     assert (turn.id, turn.author, turn.text) == ("p", "root", "half")
     translator.translate(adk(said("half done"), event_id="p"))
     assert translator.unfinished_turns() == []
+
+
+def test_an_event_that_was_seen_is_remembered_but_its_state_is_not_changed_again() -> None:
+    translator = make_translator(state={"n": 2})
+    translator.recall(adk(call("c1"), long_running_tool_ids=["c1"], actions={"state_delta": {"n": 1}}))
+    translator.recall(adk(call("q1", "adk_request_confirmation"), event_id="e2", long_running_tool_ids=["q1"]))
+    (change,) = dump(translator.translate(adk(event_id="e3", actions={"state_delta": {"n": DELETE_JSON}})))
+    assert change["delta"] == [{"op": "remove", "path": "/n"}]
+    assert [interrupt.id for interrupt in translator.interrupts] == ["q1"]
+    assert translator.pending == ["c1"]

@@ -22,6 +22,9 @@ from ag_ui.core import (
     StateSnapshotEvent,
     StepFinishedEvent,
     StepStartedEvent,
+    SubagentErrorEvent,
+    SubagentFinishedEvent,
+    SubagentStartedEvent,
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
@@ -53,12 +56,17 @@ class Snapshot:
 
     def frames(self) -> list[BaseEvent]:
         """What brings a client here, cold or warm: state, messages, and START again for items that are still open."""
-        opened = [frame for frames in self.open.values() for frame in frames]
         return [
             StateSnapshotEvent(snapshot=self.state, timestamp=now()),
             self.messages_frame(),
-            *opened,
+            *(frame for frames in self.open.values() for frame in frames),
         ]
+
+    def take_open(self) -> list[BaseEvent]:
+        """The START frames of open items, once."""
+        opened = [frame for frames in self.open.values() for frame in frames]
+        self.open.clear()
+        return opened
 
     def messages_frame(self) -> MessagesSnapshotEvent:
         """The messages alone."""
@@ -120,6 +128,10 @@ class Snapshot:
                 self.open["call", frame.tool_call_id] = [frame]
             case ToolCallEndEvent():
                 self.open.pop(("call", frame.tool_call_id), None)
+            case SubagentStartedEvent():
+                self.open["subagent", frame.subagent_run_id] = [frame]
+            case SubagentFinishedEvent() | SubagentErrorEvent():
+                self.open.pop(("subagent", frame.subagent_run_id), None)
             case StepStartedEvent():
                 self.open["step", frame.step_name] = [frame]
             case StepFinishedEvent():

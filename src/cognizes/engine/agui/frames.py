@@ -8,7 +8,15 @@ import re
 import time
 from typing import Any
 
-from ag_ui.core import BaseEvent, RunFinishedEvent
+from ag_ui.core import (
+    BaseEvent,
+    RunFinishedEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    SubagentErrorEvent,
+    SubagentFinishedEvent,
+    SubagentStartedEvent,
+)
 
 KEEP_ALIVE = ": keep-alive\n\n"
 """A comment: it keeps proxies from closing an idle stream, and no client sees it."""
@@ -28,13 +36,37 @@ def speaks_protocol_1(version: str | None) -> bool:
     return major.isdecimal() and int(major) >= 1
 
 
-def encode(frame: BaseEvent, *, number: int | None = None, protocol_1: bool = True) -> str:
-    """A frame as a server-sent event. Clients before protocol 1.0 get it without the outcomes that would end them."""
-    data = frame.model_dump(by_alias=True)
-    if not protocol_1 and isinstance(frame, RunFinishedEvent):
-        data = _without_new_outcomes(data)
-    line = "" if number is None else f"id: {number}\n"
-    return f"{line}data: {to_json(data)}\n\n"
+class FrameEncoder:
+    """Writes the frames of one stream as its client understands them.
+
+    A client that does not declare protocol 1.0 gets steps for sub-agents, and no outcomes but interrupts: it would die
+    of what it does not know.
+    """
+
+    def __init__(self, *, protocol_1: bool = True) -> None:
+        self._protocol_1 = protocol_1
+        self._names: dict[str, str] = {}
+
+    def encode(self, frame: BaseEvent, *, number: int | None = None) -> str:
+        """A frame as a server-sent event."""
+        line = "" if number is None else f"id: {number}\n"
+        return f"{line}data: {to_json(self.dump(frame))}\n\n"
+
+    def dump(self, frame: BaseEvent) -> dict[str, Any]:
+        """A frame as JSON."""
+        data = (frame if self._protocol_1 else self._for_older(frame)).model_dump(by_alias=True)
+        if not self._protocol_1 and isinstance(frame, RunFinishedEvent):
+            return _without_new_outcomes(data)
+        return data
+
+    def _for_older(self, frame: BaseEvent) -> BaseEvent:
+        if isinstance(frame, SubagentStartedEvent):
+            self._names[frame.subagent_run_id] = frame.name
+            return StepStartedEvent(step_name=frame.name, timestamp=frame.timestamp)
+        if isinstance(frame, SubagentFinishedEvent | SubagentErrorEvent):
+            name = self._names.pop(frame.subagent_run_id, frame.subagent_run_id)
+            return StepFinishedEvent(step_name=name, timestamp=frame.timestamp)
+        return frame
 
 
 def to_json(value: Any) -> str:

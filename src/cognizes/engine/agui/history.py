@@ -19,10 +19,12 @@ _PAGE = 1000
 
 @dataclass
 class History:
-    """The messages of a thread up to an event, and the questions to people that are still open then."""
+    """The messages of a thread up to an event, and what waits then: questions to people, and tool calls that the last
+    run left for somebody else to answer."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
     interrupts: list[Interrupt] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
     last_sequence: int = 0
 
 
@@ -32,12 +34,13 @@ def fold_events(events: Iterable[Event]) -> History:
     translator = _translator()
     for event in events:
         if translator.has_ended:
-            translator = _translator(interrupts=translator.interrupts)
+            translator = _translator(interrupts=translator.interrupts, pending=translator.pending)
         history.snapshot.fold(translator.translate(event))
         history.last_sequence = event.sequence_num or history.last_sequence
     # What a run left open when its process died is nothing to go on with.
     history.snapshot.open.clear()
     history.interrupts = translator.interrupts
+    history.pending = translator.pending
     return history
 
 
@@ -70,11 +73,14 @@ async def read_history(log: EventLog, thread_id: UUID, *, up_to: int | None = No
     return fold_events(await read_events(log, thread_id, up_to=up_to))
 
 
-def _translator(thread_id: str = "", run_id: str = "", *, interrupts: Iterable[Interrupt] = ()) -> Translator:
+def _translator(
+    thread_id: str = "", run_id: str = "", *, interrupts: Iterable[Interrupt] = (), pending: Iterable[str] = ()
+) -> Translator:
     return Translator(
         thread_id=thread_id,
         run_id=run_id,
         state={},
         with_user=True,
         interrupts={interrupt.id: interrupt for interrupt in interrupts},
+        pending=pending,
     )

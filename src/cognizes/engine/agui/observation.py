@@ -16,7 +16,6 @@ from ag_ui.core import (
     BaseEvent,
     RunErrorEvent,
     RunFinishedEvent,
-    RunFinishedInterruptOutcome,
     RunStartedEvent,
 )
 
@@ -27,7 +26,7 @@ from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.history import History, read_history
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
-from cognizes.engine.models import RunStatus
+from cognizes.engine.models import Event, RunStatus
 from cognizes.engine.pulse.event_log import EventLog
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.runs import Runs
@@ -86,6 +85,7 @@ class Observer:
     async def observe_run(self, run_id: str, *, after: int = 0, thread_id: UUID | None = None) -> Observation:
         """The stored events of a run, also of one that does not exist yet, after a sequence number, until it ends."""
         translator: Translator | None = None
+        recalled = Snapshot()
         async with aclosing(self._hub.follow_run(run_id, thread_id=thread_id)) as events:
             async for event in events:
                 sequence = event.sequence_num or 0
@@ -95,11 +95,15 @@ class Observer:
                     translator = Translator(thread_id=event.thread_id, run_id=run_id, state=state, with_user=True)
                     for frame in await self._beginning(translator, thread, after):
                         yield None, frame
-                if sequence > after or event.event_type in _ENDS:
-                    frames = translator.translate(event)
-                    for number, frame in enumerate(frames, 1):
-                        # Whoever has the last frame of an event has all up to that event.
-                        yield sequence if number == len(frames) else None, frame
+                if sequence <= after and event.event_type not in _ENDS:
+                    recalled.fold(translator.recall(event))
+                    continue
+                for frame in recalled.take_open():
+                    yield None, frame
+                frames = translator.translate(event)
+                for number, frame in enumerate(frames, 1):
+                    # Whoever has the last frame of an event has all up to that event.
+                    yield sequence if number == len(frames) else None, frame
                 if translator.has_ended:
                     return
 
@@ -126,9 +130,7 @@ class Observer:
                 for frame in _all_told(history, started):
                     yield None, frame
                 return
-            translator = Translator(
-                thread_id=started.thread_id, run_id=started.run_id, state=history.snapshot.state, with_user=True
-            )
+            translator = _translator(history, started)
             messages = FollowedMessages(self._streams, translator, run_id=started.run_id)
             history.snapshot.fold(await messages.catch_up(thread, history.snapshot))
             for frame in history.snapshot.frames():
@@ -136,6 +138,8 @@ class Observer:
             events = self._hub.follow(thread, after=history.last_sequence)
             async with aclosing(merged(events, watch)) as moves:
                 async for move in moves:
+                    if isinstance(move, Event) and move.event_type in _ENDS and move.run_id != started.run_id:
+                        continue  # another run's end is not this one's
                     for frame in await messages.take(move):
                         yield None, frame
                     if translator.has_ended:
@@ -149,9 +153,19 @@ class Observer:
 
 
 def _all_told(history: History, started: RunStartedEvent) -> list[BaseEvent]:
-    outcome = RunFinishedInterruptOutcome(interrupts=history.interrupts) if history.interrupts else None
-    end = RunFinishedEvent(thread_id=started.thread_id, run_id=started.run_id, outcome=outcome, timestamp=now())
-    return [*history.snapshot.frames(), end]
+    return [*history.snapshot.frames(), *_translator(history, started).finish()]
+
+
+def _translator(history: History, started: RunStartedEvent) -> Translator:
+    """One that goes on where a history ends."""
+    return Translator(
+        thread_id=started.thread_id,
+        run_id=started.run_id,
+        state=history.snapshot.state,
+        with_user=True,
+        interrupts={interrupt.id: interrupt for interrupt in history.interrupts},
+        pending=history.pending,
+    )
 
 
 def started(thread_id: str, run_id: str) -> RunStartedEvent:

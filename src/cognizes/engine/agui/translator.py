@@ -8,7 +8,7 @@
 | a tool call, its result | TOOL_CALL_START, ARGS, END; TOOL_CALL_RESULT |
 | a question to a person, a long-running tool | no result; they become the outcome of the run |
 | a state delta | STATE_DELTA, without `temp:` |
-| an agent that is not the root | STEP_STARTED, STEP_FINISHED around what it does |
+| an agent that is not the root | SUBAGENT_STARTED, SUBAGENT_FINISHED around what it does (STEP_* to older clients) |
 | an error, the end of a run | everything open is closed, then RUN_ERROR or RUN_FINISHED, then nothing |
 """
 
@@ -44,7 +44,7 @@ from ag_ui.core import (
 from cognizes.engine.agui.frames import clean_text, now, to_json
 from cognizes.engine.agui.interrupts import interrupt_of
 from cognizes.engine.agui.model_turn import ModelTurn
-from cognizes.engine.agui.steps import Steps
+from cognizes.engine.agui.subagents import Subagents
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
 from cognizes.engine.pulse.messages import message_role
@@ -85,7 +85,7 @@ class Translator:
 
     `state` is what the client holds after STATE_SNAPSHOT; a key is only removed from it when it is there, because a
     patch that does not fit makes a client drift silently. With `with_user` what people say is told too, for observers.
-    `interrupts` are questions of earlier runs that are still open.
+    `interrupts` are questions that are open already, `pending` tool calls that wait already.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Translator:
         root_agent: str | None = None,
         with_user: bool = False,
         interrupts: Mapping[str, Interrupt] | None = None,
+        pending: Iterable[str] = (),
     ) -> None:
         self.thread_id = thread_id
         self.run_id = run_id
@@ -105,14 +106,19 @@ class Translator:
         self._with_user = with_user
         self._turns: dict[tuple[str, str], ModelTurn] = {}
         self._followed: dict[str, ModelTurn] = {}
-        self._steps = Steps(root_agent)
+        self._subagents = Subagents(root_agent)
         self._interrupts = dict(interrupts or {})
-        self._pending: dict[str, None] = {}
+        self._pending: dict[str, None] = dict.fromkeys(pending)
 
     @property
     def interrupts(self) -> list[Interrupt]:
         """What people were asked for so far."""
         return list(self._interrupts.values())
+
+    @property
+    def pending(self) -> list[str]:
+        """The tool calls that somebody else has to answer, and has not yet."""
+        return list(self._pending)
 
     def unfinished_turns(self) -> list[UnfinishedTurn]:
         """What was streamed and is not whole yet, or never became it: it is in no stored event."""
@@ -150,7 +156,7 @@ class Translator:
             return []
         frames: list[BaseEvent] = []
         if (turn := self._followed.get(message_id)) is None:
-            frames += self._steps.enter(author, "")
+            frames += self._subagents.enter(author, "", event_id=clean_text(message_id))
             turn = self._followed[message_id] = ModelTurn(clean_text(message_id), role)
         for delta in deltas:
             frames += turn.stream(Text(delta))
@@ -163,13 +169,20 @@ class Translator:
         turn = self._followed.pop(message_id, None)
         return list(turn.close()) if turn else []
 
+    def recall(self, event: Event) -> list[BaseEvent]:
+        """The frames of an event that the client has seen; `state` has its changes already."""
+        state = self._state
+        frames = self.translate(event)
+        self._state = state
+        return frames
+
     def finish(self, *, result: Any = None) -> list[BaseEvent]:
         """The end of a run that went well; it waits when people were asked for something."""
         outcome: RunFinishedInterruptOutcome | RunFinishedSuccessOutcome | None = None
         if self._interrupts:
             outcome = RunFinishedInterruptOutcome(interrupts=self.interrupts)
         elif self._pending:
-            outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=list(self._pending))
+            outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=self.pending)
         return self._end(
             RunFinishedEvent(
                 thread_id=self.thread_id, run_id=self.run_id, outcome=outcome, result=result, timestamp=now()
@@ -189,21 +202,22 @@ class Translator:
 
     def fail(self, message: str, code: str | None = None) -> list[BaseEvent]:
         """The end of a run that failed."""
-        return self._end(RunErrorEvent(message=clean_text(message), code=code, timestamp=now()))
+        said = clean_text(message)
+        return self._end(RunErrorEvent(message=said, code=code, timestamp=now()), error=said)
 
-    def _end(self, last: BaseEvent) -> list[BaseEvent]:
+    def _end(self, last: BaseEvent, *, error: str | None = None) -> list[BaseEvent]:
         if self.has_ended:
             return []
-        frames = list(self._close())
+        frames = list(self._close(error))
         for frame in frames:
             frame.timestamp = last.timestamp
         self.has_ended = True
         return [*frames, last]
 
-    def _close(self) -> Frames:
+    def _close(self, error: str | None) -> Frames:
         for turn in (*self._turns.values(), *self._followed.values()):
             yield from turn.close()
-        yield from self._steps.close()
+        yield from self._subagents.close(error=error, is_waiting=bool(self._interrupts))
 
     def _frames(self, event: Event) -> Frames:
         if event.event_type in ("run_finished", "run_failed", "run_cancelled"):
@@ -263,6 +277,7 @@ class Translator:
         if any(isinstance(part, Text) for part in read_parts(event)):
             # Whoever says something else has moved on.
             self._interrupts.clear()
+            self._pending.clear()
         for number, part in enumerate(read_parts(event)):
             if isinstance(part, Text):
                 said += clean_text(part.text)
@@ -307,7 +322,7 @@ class Translator:
         return self._turns.setdefault(_place(event), ModelTurn(_message_id(event), message_role(event)))
 
     def _enter(self, event: Event) -> Frames:
-        yield from self._steps.enter(event.author, adk_field(event, "branch") or "")
+        yield from self._subagents.enter(event.author, adk_field(event, "branch") or "", event_id=_message_id(event))
 
     def _leave(self, event: Event) -> Frames:
         followed = self._followed.pop(_message_id(event), None)

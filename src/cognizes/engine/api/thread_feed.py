@@ -11,7 +11,7 @@ from typing import Self
 from uuid import UUID
 
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, NotifyEvent
 
@@ -33,7 +33,7 @@ class ThreadFeed:
         self._name = thread_id
         self._after = after
         self._thread: UUID | None = None
-        self._items: asyncio.Queue[JsonObject] = asyncio.Queue(_WAITING)
+        self._items: asyncio.Queue[JsonObject | None] = asyncio.Queue(_WAITING)
         self._pump: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -56,14 +56,18 @@ class ThreadFeed:
             self._pump.cancel()
             await asyncio.wait([self._pump])
 
-    async def next(self) -> JsonObject:
-        """What is to be sent next."""
+    async def next(self) -> JsonObject | None:
+        """What is to be sent next; None when nothing more can come: the thread was deleted, or the engine closes."""
         return await self._items.get()
 
     async def _follow(self, thread_id: UUID, after: int) -> None:
-        async with aclosing(self._engine.hub.follow(thread_id, after=after)) as events:
-            async for event in events:
-                await self._items.put(_item(_payload(event), datetime.now(UTC)))
+        try:
+            async with aclosing(self._engine.hub.follow(thread_id, after=after)) as events:
+                async for event in events:
+                    await self._items.put(_item(_payload(event), datetime.now(UTC)))
+        except EngineError as error:
+            logger.warning("thread %s cannot be followed any more: %s", thread_id, error)
+        await self._items.put(None)
 
     async def _on_notification(self, event: NotifyEvent) -> None:
         if self._name not in (EVERYTHING, event.payload.get("thread_id")):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from cognizes.engine.access import Principal
+from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.history import frames_of_thread, read_events, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
@@ -119,8 +120,8 @@ async def thread_events(
     """All stored events, translated."""
     session = await _find(engine, _apps(host, caller), user, thread_id)
     events = await read_events(engine.manager.events, thread_uuid(session.thread_id))
-    frames = [frame.model_dump(by_alias=True) for frame in frames_of_thread(events, thread_id=thread_id)]
-    return DocumentResponse({"events": frames})
+    older = FrameEncoder(protocol_1=False)
+    return DocumentResponse({"events": [older.dump(frame) for frame in frames_of_thread(events, thread_id=thread_id)]})
 
 
 @router.get("/threads/{thread_id}/state", summary="The state of a thread")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket
 from starlette.responses import Response
 
 from cognizes.engine.adapters.observers import make_observer
@@ -15,14 +16,18 @@ from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.auth import ThreadOfRun
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.sse import EventStream
+from cognizes.engine.api.sse import SEND_SECONDS, EventStream
 from cognizes.engine.api.thread_feed import ThreadFeed
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import new_id
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, milliseconds
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
 
+logger = logging.getLogger(__name__)
+
 router = APIRouter(tags=["live"])
+
+_GOING_AWAY = 1001
 
 
 def _development_only(engine: CurrentEngine) -> None:
@@ -75,18 +80,22 @@ async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEng
     async with ThreadFeed(engine, thread_id, after=after) as feed:
         await websocket.accept()
         gone = asyncio.ensure_future(_wait_until_gone(websocket))
-        upcoming = asyncio.ensure_future(feed.next())
+        sending = asyncio.ensure_future(_send_all(websocket, feed))
         try:
-            while not gone.done():
-                await asyncio.wait({upcoming, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if upcoming.done():
-                    await websocket.send_text(dump_json(upcoming.result()))
-                    upcoming = asyncio.ensure_future(feed.next())
-        except WebSocketDisconnect:
-            return
+            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-            upcoming.cancel()
+            sending.cancel()
+            await asyncio.wait({gone, sending})
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            logger.info("a reader of thread %s was given up: %r", thread_id, error)
+
+
+async def _send_all(websocket: WebSocket, feed: ThreadFeed) -> None:
+    while (item := await feed.next()) is not None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await websocket.send_text(dump_json(item))
+    await websocket.close(_GOING_AWAY, "there is nothing more to follow")
 
 
 async def _wait_until_gone(websocket: WebSocket) -> None:

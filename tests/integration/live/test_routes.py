@@ -1,0 +1,172 @@
+"""The live routes on an engine of the test's own, without a process: health, ends, framing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from cognizes.engine import Engine
+from cognizes.engine.api.main import create_app
+
+
+@pytest.fixture
+def app(engine: Engine) -> FastAPI:
+    return create_app(engine=engine, agents=[])
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as opened:
+        yield opened
+
+
+class Call:
+    """A request to the application, spoken by hand: what it sends can be read while it goes on."""
+
+    def __init__(self, app: FastAPI, scope: dict[str, Any]) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self._received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        filled = {"headers": [], "query_string": b"", "http_version": "1.1", "client": ("test", 1), **scope}
+        self.task = asyncio.create_task(app(filled, self._received.get, self._send))  # type: ignore[arg-type]
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self.say({"type": "http.disconnect"})
+
+    def say(self, message: dict[str, Any]) -> None:
+        self._received.put_nowait(message)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                if self.task.done():
+                    self.task.result()
+                    assert condition(), self.sent
+                    return
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.task, 30)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+def stream(app: FastAPI, path: str, **headers: str) -> Call:
+    made = Call(
+        app,
+        {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "scheme": "http",
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+        },
+    )  # fmt: skip
+    made.say({"type": "http.request", "body": b"", "more_body": False})
+    return made
+
+
+def websocket(app: FastAPI, path: str) -> Call:
+    made = Call(app, {"type": "websocket", "path": path, "raw_path": path.encode(), "scheme": "ws", "subprotocols": []})
+    made.say({"type": "websocket.connect"})
+    return made
+
+
+async def test_health_is_503_while_the_listener_is_down(http: httpx.AsyncClient, engine: Engine) -> None:
+    await engine.listener.stop()
+    answer = await http.get("/health")
+    assert answer.status_code == 503
+    assert (answer.json()["status"], answer.json()["listener_running"]) == ("unavailable", False)
+    assert answer.json()["database"] == "ok"
+    await engine.listener.start()
+    answer = await http.get("/health")
+    assert (answer.status_code, answer.json()["status"], answer.json()["listener_running"]) == (200, "ok", True)
+
+
+@pytest.mark.parametrize("path", ["/api/runs/r/events", "/api/runs/r/events?profile=agui"])
+async def test_head_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.head(path)).status_code == 405
+
+
+async def test_frames_are_framed_by_line_feeds_alone(app: FastAPI, engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await engine.sessions.append(session, author="a", kind="message", text="one\r\ntwo\rthree", run_id="r")
+    for path in ("/api/runs/r/events",):
+        call = stream(app, path)
+        await call.until(lambda: b"id: 1\n" in call.body)  # noqa: B023
+        call.say({"type": "http.disconnect"})
+        await call.end()
+        assert b"\r" not in call.body
+        for frame in call.body.decode().strip("\n").split("\n\n"):
+            assert all(line.startswith(("id: ", "data: ")) for line in frame.split("\n")), frame
+
+
+async def test_a_wrong_last_event_id_is_none(app: FastAPI, engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await engine.sessions.append(session, author="a", kind="message", text="x", run_id="r")
+    for wrong in ("", "abc", "-1", "9" * 40):
+        call = stream(app, "/api/runs/r/events", last_event_id=wrong)
+        await call.until(lambda: b"id: 1\n" in call.body)  # noqa: B023
+        call.say({"type": "http.disconnect"})
+        await call.end()
+
+
+async def test_the_last_follower_of_a_run_does_not_make_the_hub_deaf(app: FastAPI, engine: Engine) -> None:
+    """When it leaves, others still hear at once and not only by the sweep."""
+    session = await engine.sessions.create("app", "user")
+    call = stream(app, "/api/runs/r/events")
+    await call.until(lambda: b"connected" in call.body)
+    call.say({"type": "http.disconnect"})
+    await call.end()
+    assert "event_stream" in engine.listener._heard
+    heard = asyncio.Event()
+    engine.listener.tap("event_stream", lambda _: heard.set())
+    await engine.sessions.append(session, author="a", kind="message", text="x")
+    await asyncio.wait_for(heard.wait(), 30)
+
+
+async def test_streams_end_when_the_engine_closes(database_url: str) -> None:
+    engine = await Engine.open(database_url).start()
+    session = await engine.sessions.create("app", "user")
+    await engine.sessions.append(session, author="a", kind="message", text="x", run_id="known")
+    app = create_app(engine=engine, agents=[])
+    calls = [
+        *(stream(app, f"/api/runs/{run}/events") for run in ("known", "unknown")),
+        websocket(app, f"/ws/events/{session.thread_id}"),
+    ]
+    await asyncio.gather(*(call.until(lambda call=call: len(call.sent) > 0) for call in calls))  # type: ignore[misc]
+    await calls[0].until(lambda: b"id: 1\n" in calls[0].body)
+    await engine.close()
+    for call in calls:
+        await call.end()
+    assert calls[2].sent[-1]["type"] == "websocket.close"
+    await app.state.wheel.close()
+
+
+async def test_a_websocket_is_closed_when_its_thread_is_deleted(app: FastAPI, engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    call = websocket(app, f"/ws/events/{session.thread_id}")
+    await call.until(lambda: call.sent)
+    await engine.sessions.append(session, author="a", kind="message", text="x")
+    await call.until(lambda: len(call.sent) == 2)
+    assert json.loads(call.sent[1]["text"])["payload"]["sequence_num"] == 1
+    await engine.sessions.delete(session)
+    await call.end()
+    assert (call.sent[-1]["type"], call.sent[-1]["code"]) == ("websocket.close", 1001)
+
+
+async def test_a_websocket_that_leaves_leaves_nothing(app: FastAPI, engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    calls = [websocket(app, f"/ws/events/{name}") for name in (session.thread_id, "*", "any/text at all")]
+    for call in calls:
+        await call.until(lambda: call.sent)  # noqa: B023
+        call.say({"type": "websocket.disconnect", "code": 1000})
+        await call.end()
+    assert not engine.hub._channels
+    assert not engine.listener._listeners["event_stream"]
