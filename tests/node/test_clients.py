@@ -16,6 +16,7 @@ from cognizes.engine import Engine
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import SLOW_TEXT
+from tests.integration.agui.gates import gates_directory
 from tests.integration.live.conftest import Served
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
@@ -44,17 +45,21 @@ def conversations(request: pytest.FixtureRequest, packages: Path, served: Served
     user = f"node-{request.param}"
     shutil.copy(HERE / "turns.mjs", packages)
     done = subprocess.run(
-        ["node", "turns.mjs", request.param, served.url, user],
+        ["node", "turns.mjs", request.param, served.url, user, str(gates_directory())],
         cwd=packages, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
-    return {"user": user, **printed}
+    return {"user": user, "speaks_1": request.param == "agui-1", **printed}
 
 
 @pytest.mark.parametrize(
-    "name", ["one_turn", "tool_turn", "three_turns", "error", "interrupt_and_resume", "connect_in_the_middle"]
-)
+    "name",
+    [
+        "one_turn", "tool_turn", "three_turns", "error", "interrupt_and_resume", "client_tool", "cancelled",
+        "connect_in_the_middle",
+    ],
+)  # fmt: skip
 async def test_a_client_ends_with_what_is_stored(conversations: dict[str, Any], name: str, engine: Engine) -> None:
     held = conversations["results"][name]
     session = await engine.sessions.get(held["agent"], conversations["user"], held["threadId"])
@@ -99,6 +104,19 @@ def test_an_interrupt_is_answered(conversations: dict[str, Any]) -> None:
     assert held["state"]["deleted"] == ["diary"]
     calls = [call["id"] for message in held["messages"] for call in message.get("toolCalls") or []]
     assert calls == [message["toolCallId"] for message in held["messages"] if message["role"] == "tool"]
+
+
+def test_a_tool_of_the_client_waits_over_a_reload(conversations: dict[str, Any]) -> None:
+    held = conversations["results"]["client_tool"]
+    assert held["waiting"] == ([held["call"]] if conversations["speaks_1"] else None)
+    assert held["messages"][-1]["content"] == "You picked blue."
+
+
+def test_a_cancelled_run(conversations: dict[str, Any]) -> None:
+    held = conversations["results"]["cancelled"]
+    assert held["stopped"] == {"cancelled": True}
+    assert held["outcome"] == ({"type": "cancelled"} if conversations["speaks_1"] else None)
+    assert SLOW_TEXT.startswith(held["messages"][-1]["content"])
 
 
 def test_connecting_in_the_middle_and_again(conversations: dict[str, Any]) -> None:

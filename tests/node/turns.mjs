@@ -1,7 +1,10 @@
 // Runs conversations with a real AG-UI client and prints what the client holds in the end, as JSON.
-// node turns.mjs <agui-0|agui-1> <url of the server> <user>
+// node turns.mjs <agui-0|agui-1> <url of the server> <user> <directory of gates>
 
-const [client, server, user] = process.argv.slice(2);
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+const [client, server, user, gates] = process.argv.slice(2);
 const { HttpAgent, runHttpRequest, transformHttpEventStream } = await import(client);
 
 // The client warns on the console about events it does not like. Such a warning is a failure here.
@@ -78,12 +81,46 @@ const conversations = {
     const resumed = await turn(agent, null, { resume });
     return seen(agent, { interrupts, outcome: resumed.finished.outcome ?? null });
   },
+  async client_tool() {
+    const agent = open("painter");
+    const tools = [{ name: "pick_colour", description: "Asks the user.", parameters: { type: "object" } }];
+    await turn(agent, "paint", { tools });
+    const call = agent.messages.at(-1).toolCalls[0];
+    const reloaded = open("painter", agent.threadId);
+    let waiting;
+    const watcher = { onRunFinishedEvent: ({ event }) => { waiting = event.outcome?.pendingToolCallIds ?? null; } };
+    await reloaded.connectAgent({}, watcher);
+    agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: call.id, content: "blue" });
+    await turn(agent, null, { tools });
+    return seen(agent, { call: call.id, waiting });
+  },
+  async cancelled() {
+    const agent = open("slow");
+    say(agent, "hold for ever");
+    let stopped;
+    let outcome;
+    const stop = () => {
+      const body = JSON.stringify({ threadId: agent.threadId });
+      const headers = { "Content-Type": "application/json", "X-User-ID": user };
+      stopped ??= fetch(`${server}/agui/slow/cancel`, { method: "POST", headers, body }).then((answer) => answer.json());
+    };
+    const watcher = {
+      onTextMessageContentEvent: stop,
+      onRunFinishedEvent: ({ event }) => { outcome = event.outcome ?? null; },
+    };
+    await agent.runAgent({}, watcher);
+    return seen(agent, { stopped: await stopped, outcome });
+  },
   async connect_in_the_middle() {
     const warm = open("slow");
-    await leave(warm, "go", 5);
+    const gate = crypto.randomUUID();
+    await leave(warm, `hold ${gate}`, 5);
     const partial = warm.messages.at(-1).content;
     const cold = open("slow", warm.threadId);
-    await Promise.all([warm.connectAgent(), cold.connectAgent()]);
+    // The run goes on when both are in the middle of it.
+    let attached = 0;
+    const watcher = { onTextMessageStartEvent: () => { if (++attached === 2) writeFileSync(join(gates, gate), ""); } };
+    await Promise.all([warm.connectAgent({}, watcher), cold.connectAgent({}, watcher)]);
     const first = structuredClone(warm.messages);
     await Promise.all([warm.connectAgent(), cold.connectAgent()]);
     return seen(warm, { partial, first, cold: cold.messages, coldState: cold.state });

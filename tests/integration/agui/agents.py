@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
@@ -14,7 +13,10 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from tests.integration.agui.gates import pass_gate
+
 SLOW_WORDS = 40
+HELD_AT = 20
 SLOW_TEXT = " ".join(f"word{number}" for number in range(SLOW_WORDS))
 
 
@@ -27,15 +29,8 @@ def _latest(request: LlmRequest) -> list[types.Part]:
     return request.contents[-1].parts or []
 
 
-async def _be_released(said: str) -> None:
-    """Waits for a file when that was asked for: whoever makes it decides how long a run goes on."""
-    if said.startswith("until "):
-        while not Path(said.removeprefix("until ")).exists():
-            await asyncio.sleep(0.02)
-
-
 class SlowModel(BaseLlm):
-    """Says many words, one at a time; told to go on `until` a file is there, it says half of them before."""
+    """Says many words, one at a time; at a gate it stops halfway."""
 
     model: str = "slow"
 
@@ -43,9 +38,9 @@ class SlowModel(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         for number in range(SLOW_WORDS):
-            await asyncio.sleep(0.05)
-            if number == SLOW_WORDS // 2:
-                await _be_released(str(_latest(llm_request)[0].text))
+            if number == HELD_AT:
+                await pass_gate(str(_latest(llm_request)))
+            await asyncio.sleep(0.002)
             yield _response(types.Part(text=("" if number == 0 else " ") + f"word{number}"), partial=True)
         yield _response(types.Part(text=SLOW_TEXT))
 

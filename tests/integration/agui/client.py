@@ -27,8 +27,7 @@ class AgentClient:
         self.agent = agent
         self.thread_id = thread_id or str(uuid4())
         self.user = http.headers["X-User-ID"]
-        self.is_attached = asyncio.Event()
-        self.hears_words = asyncio.Event()
+        self.seen: list[Frame] = []
         self.view = Snapshot()
 
     def input(self, text: str | None = None, *, run_id: str | None = None, **more: Any) -> Frame:
@@ -61,22 +60,25 @@ class AgentClient:
         self._fold(frames)
         return frames
 
+    async def until(self, kind: str, *, count: int = 1) -> None:
+        """Waits until the stream that is being read has shown so many frames of a kind."""
+        async with asyncio.timeout(60):
+            while sum(frame["type"] == kind for frame in self.seen) < count:
+                await asyncio.sleep(0.01)
+
     async def cancel(self, **more: Any) -> bool:
         answer = await self.http.post(f"/agui/{self.agent}/cancel", json={"threadId": self.thread_id, **more})
         cancelled: bool = answer.json()["cancelled"]
         return cancelled
 
     async def _follow(self, path: str, body: Frame) -> list[Frame]:
-        async with asyncio.timeout(30), self.http.stream("POST", path, json=body) as response:
+        frames = self.seen = []
+        async with asyncio.timeout(60), self.http.stream("POST", path, json=body) as response:
             if response.status_code != 200:
                 await response.aread()
             assert response.status_code == 200, response.text
-            frames: list[Frame] = []
             async for frame in read_frames(response):
                 frames.append(frame)
-                self.is_attached.set()
-                if sum(seen["type"] == "TEXT_MESSAGE_CONTENT" for seen in frames) >= 3:
-                    self.hears_words.set()
         assert_legal(frames, protocol_1=body.get("protocolVersion") == "1.0")
         assert frames[-1]["type"] in TERMINAL
         self._fold(frames)

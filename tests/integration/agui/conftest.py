@@ -13,6 +13,7 @@ import pytest
 from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
 from tests.database_supply import DatabaseSupply
+from tests.integration.agui.gates import DIRECTORY, gates_directory
 from tests.integration.live.conftest import Served, serve
 
 REPOSITORY = Path(__file__).parents[3]
@@ -30,6 +31,7 @@ def serve_agents(database_url: str, **settings: str) -> Served:
             "PYTHONPATH": str(REPOSITORY),
             "COGNIZES_SHUTDOWN_SECONDS": "0.3",
             "COGNIZES_DEMO_TOKEN_SECONDS": "0.002",
+            DIRECTORY: str(gates_directory()),
             **settings,
         },
     )
@@ -57,5 +59,5 @@ def served(database_url: str) -> Iterator[Served]:
 async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
     """Requests of a user of the test's own."""
     user = {"X-User-ID": f"user-{uuid4()}"}
-    async with httpx.AsyncClient(base_url=served.url, timeout=30, headers=user) as opened:
+    async with httpx.AsyncClient(base_url=served.url, timeout=60, headers=user) as opened:
         yield opened

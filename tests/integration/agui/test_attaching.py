@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import httpx
 
 from cognizes.engine import Engine
 from cognizes.engine.models import RunStatus
-from tests.integration.agui.agents import SLOW_TEXT
+from tests.integration.agui.agents import HELD_AT, SLOW_TEXT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.conftest import serve_agents
+from tests.integration.agui.gates import Gate
 from tests.integration.agui.test_turns import assert_as_stored, stored_session
 from tests.integration.live.conftest import Served
 from tests.unittests.agui.legality import assert_legal
@@ -21,7 +21,7 @@ async def status(engine: Engine, client: AgentClient, run_id: str) -> RunStatus:
     return (await engine.runs.get((await stored_session(engine, client)).thread_id, run_id)).status
 
 
-async def until_ended(engine: Engine, client: AgentClient, run_id: str, *, seconds: float = 20) -> RunStatus:
+async def until_ended(engine: Engine, client: AgentClient, run_id: str, *, seconds: float = 60) -> RunStatus:
     async with asyncio.timeout(seconds):
         while (found := await status(engine, client, run_id)) in (RunStatus.RUNNING, RunStatus.PENDING):
             await asyncio.sleep(0.1)
@@ -37,28 +37,26 @@ async def until_streamed(engine: Engine, client: AgentClient, sequence: int) -> 
 
 
 async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
-    client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", "go", count=3, run_id="r1")
+    client, gate = AgentClient(http, "slow"), Gate()
+    await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=3, run_id="r1")
+    gate.open()
     assert await until_ended(engine, client, "r1") == RunStatus.COMPLETED
     rows = await engine.sessions.messages(await stored_session(engine, client))
-    assert [row.content for row in rows] == ["go", SLOW_TEXT]
+    assert [row.content for row in rows] == [gate.text, SLOW_TEXT]
     await client.connect()
     await assert_as_stored(engine, client)
 
 
-async def test_connecting_in_the_middle_warm_cold_and_again(
-    http: httpx.AsyncClient, engine: Engine, tmp_path: Path
-) -> None:
-    client = AgentClient(http, "slow")
+async def test_connecting_in_the_middle_warm_cold_and_again(http: httpx.AsyncClient, engine: Engine) -> None:
+    client, gate = AgentClient(http, "slow"), Gate()
     await client.run("first")
-    left = await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", count=5, run_id="r2")
+    left = await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=5, run_id="r2")
     cold = AgentClient(http, "slow", client.thread_id)
-    client.is_attached.clear()
-    connecting = asyncio.gather(client.connect(), cold.connect())
-    await asyncio.gather(client.is_attached.wait(), cold.is_attached.wait())
-    (tmp_path / "go").touch()
-    warm_frames, cold_frames = await connecting
-    for frames in (warm_frames, cold_frames):
+    connecting = [asyncio.create_task(client.connect()), asyncio.create_task(cold.connect())]
+    for one in (client, cold):
+        await one.until("TEXT_MESSAGE_START")
+    gate.open()
+    for frames in await asyncio.gather(*connecting):
         assert kinds(frames)[:4] == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START"]
         assert frames[0]["runId"] == "r2"
         so_far = frames[2]["messages"][-1]
@@ -71,34 +69,37 @@ async def test_connecting_in_the_middle_warm_cold_and_again(
     assert client.view.messages == before
 
 
-async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
-    client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", count=2)
+async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Engine) -> None:
+    client, gate = AgentClient(http, "slow"), Gate()
+    await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=2)
     async with http.stream("POST", "/agui/slow/connect", json=client.input()) as response:
         frames = read_frames(response)
         seen = [await anext(frames) for _ in range(4)]
+    assert seen[-1]["type"] == "TEXT_MESSAGE_START"
     client._fold(seen)
-    (tmp_path / "go").touch()
+    gate.open()
     await client.connect()
     await assert_as_stored(engine, client)
+    assert client.view.messages[-1]["content"] == SLOW_TEXT
 
 
-async def test_two_observers_see_the_same(http: httpx.AsyncClient, tmp_path: Path) -> None:
-    client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run(f"until {tmp_path / 'go'}"))
-    await client.hears_words.wait()
+async def test_two_observers_see_the_same(http: httpx.AsyncClient) -> None:
+    client, gate = AgentClient(http, "slow"), Gate()
+    running = asyncio.create_task(client.run(gate.text))
+    await client.until("TEXT_MESSAGE_CONTENT")
     others = [AgentClient(http, "slow", client.thread_id) for _ in range(2)]
-    connecting = asyncio.gather(*(other.connect() for other in others))
-    await asyncio.gather(*(other.is_attached.wait() for other in others))
-    (tmp_path / "go").touch()
-    await asyncio.gather(running, connecting)
+    connecting = [asyncio.create_task(other.connect()) for other in others]
+    for other in others:
+        await other.until("TEXT_MESSAGE_START")
+    gate.open()
+    await asyncio.gather(running, *connecting)
     assert client.view.messages == others[0].view.messages == others[1].view.messages
     assert client.view.messages[-1]["content"] == SLOW_TEXT
 
 
-async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'never'}", run_id="r1")
+    await client.leave_after("TEXT_MESSAGE_CONTENT", Gate().text, run_id="r1")
     refused = await http.post("/agui/slow", json=client.input("and another"))
     assert refused.status_code == 409
     assert "r1" in refused.json()["detail"]
@@ -106,10 +107,10 @@ async def test_a_second_run_on_the_thread_is_refused(http: httpx.AsyncClient, tm
     assert (await client.run("now"))[-1]["type"] == "RUN_FINISHED"
 
 
-async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
+async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", run_id="r1"))
-    await client.hears_words.wait()
+    running = asyncio.create_task(client.run(Gate().text, run_id="r1"))
+    await client.until("TEXT_MESSAGE_CONTENT", count=3)
     assert not await client.cancel(runId="another")
     assert sorted(await asyncio.gather(*(client.cancel(runId="r1") for _ in range(3)))) == [False, False, True]
     frames = await running
@@ -126,24 +127,21 @@ async def test_a_thread_nobody_has_used(http: httpx.AsyncClient) -> None:
     assert client.view.messages == []
 
 
-async def test_another_process_follows_the_run(
-    http: httpx.AsyncClient, engine: Engine, database_url: str, tmp_path: Path
-) -> None:
+async def test_another_process_follows_the_run(http: httpx.AsyncClient, engine: Engine, database_url: str) -> None:
     """Chunk by chunk: what was said so far is in the snapshot, the rest follows, and nothing comes twice."""
     second = await asyncio.to_thread(serve_agents, database_url)
     try:
-        client = AgentClient(http, "slow")
-        await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}", run_id="r1")
+        client, gate = AgentClient(http, "slow"), Gate()
+        await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, run_id="r1")
         async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=60) as elsewhere:
             refused = await elsewhere.post("/agui/slow", json=client.input("another"))
             assert refused.status_code == 409
             other = AgentClient(elsewhere, "slow", client.thread_id)
-            following = asyncio.create_task(other.connect())
-            await other.is_attached.wait()
-            (tmp_path / "go").touch()
-            frames = await following
+            connecting = asyncio.create_task(other.connect())
+            await other.until("MESSAGES_SNAPSHOT")
+            gate.open()
+            frames = await connecting
         assert frames[0]["runId"] == "r1"
-        assert_legal(frames)
         snapshot = frames[2]["messages"]
         so_far = snapshot[-1]["content"] if snapshot[-1]["role"] == "assistant" else ""
         assert so_far + text_of(frames) == SLOW_TEXT
@@ -152,12 +150,12 @@ async def test_another_process_follows_the_run(
         await asyncio.to_thread(second.stop)
 
 
-async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, database_url: str, tmp_path: Path) -> None:
+async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, database_url: str) -> None:
     server = await asyncio.to_thread(serve_agents, database_url)
-    async with httpx.AsyncClient(base_url=server.url, headers={"X-User-ID": "stopped"}, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=server.url, headers={"X-User-ID": "stopped"}, timeout=60) as http:
         client = AgentClient(http, "slow")
-        running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", run_id="r1"))
-        await client.hears_words.wait()
+        running = asyncio.create_task(client.run(Gate().text, run_id="r1"))
+        await client.until("TEXT_MESSAGE_CONTENT", count=3)
         code, printed = await asyncio.to_thread(server.stop)
         frames = await running
     assert (frames[-1]["type"], frames[-1]["code"]) == ("RUN_ERROR", "SERVER_STOPPED")
@@ -170,19 +168,19 @@ async def test_stopping_the_server_ends_runs_and_tells_why(engine: Engine, datab
 
 
 async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
-    http: httpx.AsyncClient, served: Served, engine: Engine, database_url: str, tmp_path: Path
+    http: httpx.AsyncClient, served: Served, engine: Engine, database_url: str
 ) -> None:
     """The other server finds the run orphaned, and keeps what is left of the answer."""
     server = await asyncio.to_thread(serve_agents, database_url)
-    async with httpx.AsyncClient(base_url=server.url, headers=http.headers, timeout=30) as doomed:
+    async with httpx.AsyncClient(base_url=server.url, headers=http.headers, timeout=60) as doomed:
         client = AgentClient(doomed, "slow")
-        await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'never'}", count=15, run_id="r1")
-        await until_streamed(engine, client, 2)
+        await client.leave_after("TEXT_MESSAGE_CONTENT", Gate().text, count=HELD_AT, run_id="r1")
+    await until_streamed(engine, client, 2)
     server.process.kill()
     await asyncio.to_thread(server.process.communicate)
     survivor = AgentClient(http, "slow", client.thread_id)
     following = asyncio.create_task(survivor.connect())
-    assert await until_ended(engine, survivor, "r1", seconds=60) == RunStatus.FAILED
+    assert await until_ended(engine, survivor, "r1") == RunStatus.FAILED
     assert_legal(await following)
     run = await engine.runs.get((await stored_session(engine, survivor)).thread_id, "r1")
     assert "went away" in (run.error or "")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import httpx
 
 from cognizes.engine import Engine
 from tests.integration.agui.client import AgentClient
+from tests.integration.agui.gates import Gate
 from tests.integration.agui.test_turns import assert_as_stored
 
 
@@ -18,17 +18,15 @@ async def test_info(http: httpx.AsyncClient) -> None:
     assert (info["mode"], info["threadEndpoints"]["list"], info["threadEndpoints"]["inspect"]) == ("sse", True, True)
 
 
-async def test_run_connect_stop(http: httpx.AsyncClient, engine: Engine, tmp_path: Path) -> None:
+async def test_run_connect_stop(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "demo")
     # What @copilotkit/core 1.75 sends: no protocol version, it pins @ag-ui/client 0.0.59.
     await client.run("hello", path="/copilotkit/agent/demo/run", protocolVersion=None)
     await client.connect(path="/copilotkit/agent/demo/connect", protocolVersion=None)
     await assert_as_stored(engine, client)
     slow = AgentClient(http, "slow")
-    running = asyncio.create_task(
-        slow.run(f"until {tmp_path / 'never'}", run_id="r1", path="/copilotkit/agent/slow/run")
-    )
-    await slow.hears_words.wait()
+    running = asyncio.create_task(slow.run(Gate().text, run_id="r1", path="/copilotkit/agent/slow/run"))
+    await slow.until("TEXT_MESSAGE_CONTENT")
     stop = f"/copilotkit/agent/slow/stop/{slow.thread_id}"
     assert (await http.post(stop, json={"runId": "another"})).json()["stopped"] is False
     assert (await http.post(stop)).json()["stopped"] is True

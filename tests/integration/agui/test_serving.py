@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +15,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import SetupError
 from tests.integration.agui.client import AgentClient
 from tests.integration.agui.conftest import serve_agents
+from tests.integration.agui.gates import Gate
 
 
 async def test_without_google_adk_there_are_no_agents_but_a_hint(
@@ -64,34 +64,35 @@ def test_a_model_drives_the_demo_only_with_a_key(engine: Engine, monkeypatch: py
 async def test_two_processes_never_run_one_thread_at_once(http: httpx.AsyncClient, database_url: str) -> None:
     second = await asyncio.to_thread(serve_agents, database_url)
     try:
-        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+        async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=60) as elsewhere:
             for _ in range(5):
-                client = AgentClient(http, "slow")
+                client, gate = AgentClient(http, "slow"), Gate()
                 codes = await asyncio.gather(
-                    *(_start(server, client) for server in (http, elsewhere) for _ in range(3))
+                    *(_start(server, client, gate) for server in (http, elsewhere) for _ in range(3))
                 )
+                gate.open()
                 assert codes.count(200) <= 1
                 assert set(codes) <= {200, 409}
     finally:
         await asyncio.to_thread(second.stop)
 
 
-async def _start(http: httpx.AsyncClient, client: AgentClient) -> int:
-    async with http.stream("POST", "/agui/slow", json=client.input("go")) as response:
+async def _start(http: httpx.AsyncClient, client: AgentClient, gate: Gate) -> int:
+    async with http.stream("POST", "/agui/slow", json=client.input(gate.text)) as response:
         return response.status_code
 
 
 async def test_a_follower_of_another_processes_run_is_told_when_its_server_stops(
-    http: httpx.AsyncClient, database_url: str, tmp_path: Path
+    http: httpx.AsyncClient, database_url: str
 ) -> None:
     second = await asyncio.to_thread(serve_agents, database_url)
-    client = AgentClient(http, "slow")
-    await client.leave_after("TEXT_MESSAGE_CONTENT", f"until {tmp_path / 'go'}")
-    async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=30) as elsewhere:
+    client, gate = AgentClient(http, "slow"), Gate()
+    await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text)
+    async with httpx.AsyncClient(base_url=second.url, headers=http.headers, timeout=60) as elsewhere:
         follower = AgentClient(elsewhere, "slow", client.thread_id)
         following = asyncio.create_task(follower.connect())
-        await follower.is_attached.wait()
+        await follower.until("MESSAGES_SNAPSHOT")
         code, printed = await asyncio.to_thread(second.stop)
         frames = await following
+    gate.open()
     assert (frames[-1]["type"], frames[-1]["code"], code) == ("RUN_ERROR", "SERVER_STOPPED", 0), printed
-    (tmp_path / "go").touch()

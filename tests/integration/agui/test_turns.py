@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ from cognizes.engine.agui.history import read_history
 from cognizes.engine.models import RunStatus, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
+from tests.integration.agui.gates import Gate
 from tests.unittests.agui.legality import assert_legal
 
 
@@ -206,10 +206,10 @@ async def test_the_clients_state_is_kept(http: httpx.AsyncClient, engine: Engine
     await assert_as_stored(engine, client)
 
 
-async def test_older_clients_get_what_they_know(http: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_older_clients_get_what_they_know(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "slow")
-    running = asyncio.create_task(client.run(f"until {tmp_path / 'never'}", protocolVersion=None))
-    await client.hears_words.wait()
+    running = asyncio.create_task(client.run(Gate().text, protocolVersion=None))
+    await client.until("TEXT_MESSAGE_CONTENT")
     assert await client.cancel()
     assert "outcome" not in (await running)[-1]
 
@@ -234,9 +234,8 @@ async def test_the_strict_profile_of_the_runs_own_route(http: httpx.AsyncClient,
             return [frame async for frame in read_frames(response)]
 
     following = asyncio.create_task(follow())
-    await asyncio.sleep(0.3)
     await client.run("hello", run_id="r-strict")
-    frames = await asyncio.wait_for(following, 10)
+    frames = await asyncio.wait_for(following, 60)
     assert_legal(frames)
     late = await follow()
     assert [frame["type"] for frame in late] == [frame["type"] for frame in frames]
