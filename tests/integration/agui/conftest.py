@@ -37,17 +37,17 @@ def serve_agents(database_url: str, **settings: str) -> Served:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def database_url(postgres_server: EmbeddedPostgres, database_supply: DatabaseSupply) -> Iterator[str]:
-    """One database for a module: a server that has imported ADK is too slow to start for every test."""
+    """One database for all: a server that has imported ADK is too slow to start for every test, or module."""
     name = asyncio.run(database_supply.take())
     yield replace_database(postgres_server.url, name)
     database_supply.give_back(name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(database_url: str) -> Iterator[Served]:
-    """A server over the module's database."""
+    """The server of all these tests; each has a user of its own."""
     server = serve_agents(database_url)
     yield server
     if server.process.poll() is None:
