@@ -100,7 +100,7 @@ class Log:
         pairs = zip(threads, heads, strict=True)
         return [row for thread, after in pairs for row in self._read_events(thread, after, limit)]
 
-    def _find_run(self, run_id: str) -> list[Row]:
+    def _find_run(self, run_id: str, _thread: UUID | None = None) -> list[Row]:
         thread = self.runs.get(run_id)
         if thread not in self.threads:
             return []
