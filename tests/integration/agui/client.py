@@ -87,7 +87,7 @@ class AgentClient:
     def _fold(self, frames: list[Frame]) -> None:
         known = {message["id"] for message in self.view.messages}
         self.view.fold(_EVENT.validate_python(frame) for frame in frames)
-        assert known <= {message["id"] for message in self.view.messages}
+        assert known <= {message["id"] for message in self.view.messages}, (known, self.view.messages)
 
 
 async def read_frames(response: httpx.Response) -> AsyncIterator[Frame]:
