@@ -92,6 +92,7 @@ const conversations = {
     await reloaded.connectAgent({}, watcher);
     agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: call.id, content: "blue" });
     await turn(agent, null, { tools });
+    await agent.connectAgent(); // what the client wrote itself is JSON in the log, and so it is told
     return seen(agent, { call: call.id, waiting });
   },
   async cancelled() {
