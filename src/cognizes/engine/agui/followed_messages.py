@@ -18,6 +18,7 @@ from cognizes.engine.streams.message_streams import MessageStreams
 
 _SPEAKERS = ("assistant", "system")
 _WAITING = 16
+_READ_SECONDS = 1.0
 
 Move = Event | StreamHead
 
@@ -65,14 +66,16 @@ class FollowedMessages:
         with suppress(NotFoundError):
             while True:
                 told = self._told.get(head.message_id, 0)
-                page = await self._streams.read(head.thread_id, head.message_id, after=told)
+                if told >= head.current_sequence:
+                    break
+                page = await self._streams.read(head.thread_id, head.message_id, after=told, wait=_READ_SECONDS)
                 if page.status is not StreamStatus.STREAMING:
                     break
                 if page.chunks:
                     deltas = [chunk.delta for chunk in page.chunks if chunk.delta]
                     frames += self._translator.stream(head.message_id, head.role, head.author, deltas)
                     self._told[head.message_id] = page.chunks[-1].sequence
-                if not page.has_more:
+                elif not page.has_more:
                     break
         return frames
 

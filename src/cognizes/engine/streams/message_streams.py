@@ -33,6 +33,7 @@ from cognizes.engine.streams.delta_stream import (
     Chunk,
     ChunkPage,
     DeltaStream,
+    Movement,
     Segment,
     StreamHead,
     StreamKey,
@@ -40,6 +41,7 @@ from cognizes.engine.streams.delta_stream import (
 )
 from cognizes.engine.streams.finished_messages import FinishedMessages, fit_lengths
 from cognizes.engine.streams.flusher import Flusher
+from cognizes.engine.streams.followed_streams import FollowedStreams
 from cognizes.engine.streams.live_message import LiveMessage, head_of
 from cognizes.engine.streams.message_writer import MessageWriter
 from cognizes.engine.streams.postgres_deltas import CHANNEL, PostgresDeltas, parse_movements
@@ -73,7 +75,8 @@ class MessageStreams:
         self.backend = backend
         self._rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresDeltas))
         self._finished = FinishedMessages(self._rows)
-        self._hub = StreamHub(self._look)
+        self._hub = StreamHub(self._look, self._is_followed)
+        self._followed = FollowedStreams(backend, self._rows.find_open, self._hub.wake)
         self.flusher = Flusher(self.backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds)
         self._owner = uuid4()
         self._live: dict[StreamKey, LiveMessage] = {}
@@ -86,6 +89,7 @@ class MessageStreams:
         self._listener.on_reconnect(self._hub.sweep)
         await self.backend.start(self._hub.on_moved)
         self.flusher.start()
+        self._followed.start()
         self._hub.start()
         self._keeper = asyncio.create_task(self._keep_forever(), name="stream-leases")
 
@@ -103,6 +107,7 @@ class MessageStreams:
             self._keeper = None
         await self.flusher.close()
         await self._hub.close()
+        await self._followed.close()
         await self.backend.close()
 
     # Writing, by an object of this process
@@ -303,7 +308,11 @@ class MessageStreams:
                 moved.clear()
                 left = deadline - loop.time()
                 try:
-                    page = await self._read_now(key, after=after, up_to=up_to, limit=limit)
+                    page = self._followed.peek(key, after=after, up_to=up_to, limit=limit) if left > 0 else None
+                    if page is None:
+                        page = await self._read_now(key, after=after, up_to=up_to, limit=limit)
+                        if left > 0 and page.status is StreamStatus.STREAMING and key not in self._live:
+                            self._followed.follow(key, after=page.chunks[-1].sequence if page.chunks else after)
                     has_it_all = up_to is not None and page.current_sequence >= up_to
                     if page.chunks or page.status is not StreamStatus.STREAMING or has_it_all or left <= 0:
                         return page
@@ -336,24 +345,26 @@ class MessageStreams:
             if message is None:
                 raise NotFoundError(f"there is no message {key.message_id[:80]!r} in thread {key.thread_id}")
             return message.page(after=after, up_to=up_to, limit=limit)
-        log = await self._read_log(key, after=after, limit=limit)
-        head = max(log.last_sequence, (await self.backend.heads([key])).get(key, 0))
+        log, is_all = await self._read_log(key, after=after, limit=limit)
+        head = log.last_sequence if is_all else (await self.backend.heads([key])).get(key, 0)
         chunks = log.chunks(after=after, limit=limit, up_to=up_to)
         last = chunks[-1].sequence if chunks else after
         has_more = bool(chunks) and last < (head if up_to is None else min(head, up_to))
         return ChunkPage(chunks, head, has_more, StreamStatus.STREAMING)
 
-    async def _read_log(self, key: StreamKey, *, after: int, limit: int) -> DeltaLog:
-        """What the backend has behind a chunk, as far as it has no gap."""
+    async def _read_log(self, key: StreamKey, *, after: int, limit: int) -> tuple[DeltaLog, bool]:
+        """What the backend has behind a chunk, as far as it has no gap, and whether that tells how far it reaches."""
         log = DeltaLog(base=after)
         while True:
             segments = (await self.backend.read([(key, log.last_sequence)], limit=_SEGMENTS_PER_TRIP))[key]
             for segment in segments:
                 if segment.first_sequence > log.last_sequence + 1:
-                    return log
+                    return log, False
                 log.extend(segment)
-            if len(segments) < _SEGMENTS_PER_TRIP or log.last_sequence - after >= limit:
-                return log
+            if len(segments) < _SEGMENTS_PER_TRIP:
+                return log, log.last_sequence > after
+            if log.last_sequence - after >= limit:
+                return log, False
 
     async def _look(self, thread_ids: list[UUID], ended_within: float) -> list[StreamHead]:
         rows = await self._rows.list_streams(thread_ids, ended_within=ended_within)
@@ -523,6 +534,9 @@ class MessageStreams:
                     await self._end(row, ending, owner=row.owner)
                 except (NotFoundError, ConflictError) as error:
                     logger.debug("a stream of run %s ended by itself: %s", run_id, error)
+
+    def _is_followed(self, movement: Movement) -> bool:
+        return self._followed.take(movement)
 
     def _on_doorbell(self, payload: str) -> None:
         self._hub.on_moved(parse_movements(payload))

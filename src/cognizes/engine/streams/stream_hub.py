@@ -101,8 +101,9 @@ class StreamWatch:
 class StreamHub:
     """Knows who waits for which stream, and who watches which thread."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, is_followed: Callable[[Movement], bool]) -> None:
         self._look = look
+        self._is_followed = is_followed
         self._waiting: dict[StreamAddress, set[asyncio.Event]] = {}
         self._watches: dict[UUID, set[StreamWatch]] = {}
         self._unseen: set[UUID] = set()
@@ -185,7 +186,8 @@ class StreamHub:
     def on_moved(self, movements: Iterable[Movement]) -> None:
         """A doorbell rang."""
         for movement in movements:
-            self.wake(movement.address)
+            if not self._is_followed(movement):
+                self.wake(movement.address)
             thread_id = movement.address[0]
             for watch in tuple(self._watches.get(thread_id, ())):
                 if not watch.move(movement):

@@ -171,6 +171,12 @@ class StreamRows:
         row = await self._database.fetch_row("find_stream", key.thread_id, key.message_id)
         return _row(row) if row else None
 
+    async def find_open(self, keys: Sequence[StreamKey]) -> set[StreamKey]:
+        """Which of these are being streamed."""
+        threads, ids = [key.thread_id for key in keys], [key.message_id for key in keys]
+        rows = await self._database.fetch("find_open_streams", threads, ids)
+        return {StreamKey(row["thread_id"], row["message_id"]) for row in rows}
+
     async def list_streams(self, thread_ids: Sequence[UUID], *, ended_within: float = 0.0) -> list[StreamRow]:
         """What is streaming in these threads, and what ended there within so many seconds."""
         window = timedelta(seconds=ended_within)

@@ -30,6 +30,12 @@ SELECT thread_id, message_id, role, author, run_id, status, owner, final_sequenc
   FROM {schema}.message_streams
  WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2;
 
+-- find_open_streams: Which of these are being streamed.
+SELECT s.thread_id, s.message_id
+  FROM unnest($1::uuid[], $2::text[]) AS asked (thread_id, message_id)
+  JOIN {schema}.message_streams s
+    ON s.thread_id = asked.thread_id AND md5(s.message_id) = md5(asked.message_id) AND s.status = 'streaming';
+
 -- list_streams: What is being streamed in these threads, and what ended there within a time.
 SELECT thread_id, message_id, role, author, run_id, status, owner, final_sequence
   FROM {schema}.message_streams
