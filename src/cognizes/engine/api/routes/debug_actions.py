@@ -33,6 +33,13 @@ class Answers(Body):
     answers: dict[str, bool] = Field(min_length=1)
 
 
+class RunSignal(Body):
+    """What a waiting run is told."""
+
+    correlation_key: str
+    payload: Any = None
+
+
 @router.post("/runs/{run_id}/cancel", response_model=RunView, summary="Cancel a run, audited")
 async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served) -> Response:
     """A hosted agent is stopped; any other run is marked as cancelled."""
@@ -43,6 +50,19 @@ async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, ag
     if not await _cancel_hosted(engine, agents, thread_id, run_id):
         await engine.runs.cancel(thread_id, run_id)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
+
+
+@router.post("/runs/{run_id}/signal", summary="Signal a waiting run, audited")
+async def signal_run(thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine) -> Response:
+    """Ends the wait for this key. `outcome` is `resumed`, `kept` for a wait to come, or `duplicate`."""
+    run = await engine.runs.get(thread_id, run_id)
+    if run.status in _ENDED:
+        raise ConflictError(f"run {run_id} has ended already: {run.status}")
+    await _audit(engine, thread_id, run_id, {"action": "signal", "correlation_key": body.correlation_key})
+    outcome = await engine.runs.signal(
+        run_id, correlation_key=body.correlation_key, payload=body.payload, thread_id=thread_id
+    )
+    return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(thread_id, run_id))})
 
 
 @router.get("/questions", summary="What people are asked for in a thread")

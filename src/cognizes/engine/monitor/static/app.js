@@ -7,6 +7,7 @@ import { Chat } from "./chat.js";
 import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
+import { readEvent } from "./event_reading.js";
 import { number, shortId } from "./format.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
@@ -217,6 +218,7 @@ class Monitor {
       });
     }
     byId("count").textContent = `${number(this._cache.last)} events`;
+    if (!this._summary.title && !this._summary.last_message) this._nameAfter(events);
     this._branches.load({ soon: events.some((event) => event.event_type.startsWith("branch")) });
   }
 
@@ -287,6 +289,14 @@ class Monitor {
       h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", {}, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
     );
     this._status(one.status);
+  }
+
+  /** A thread without a title is called after what was said in it. */
+  _nameAfter(events) {
+    const said = events.flatMap(readEvent).find((part) => part.kind === "message" && typeof part.text === "string");
+    if (!said) return;
+    this._summary.last_message = said.text.slice(0, 200);
+    byId("thread-head").querySelector("h1").textContent = this._summary.last_message;
   }
 
   _status(status) {

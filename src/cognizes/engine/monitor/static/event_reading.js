@@ -23,7 +23,7 @@ function* contentParts(event) {
     return;
   }
   if (type.startsWith("run_")) {
-    yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, reason: content.wait ?? content.kind };
+    yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, waitKind: content.wait_kind, waitKey: content.correlation_key, reason: content.reason };
   } else if (type === "monitor_action") {
     yield { kind: "action", text: actionText(content) };
   } else if (Array.isArray(content.parts)) {

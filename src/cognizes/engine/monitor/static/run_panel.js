@@ -63,8 +63,7 @@ export class RunPanel {
   }
 
   _detailOf(run) {
-    const wait = run.wait ?? run.waiting ?? null;
-    const correlation = run.correlation_key ?? wait?.correlation_key ?? null;
+    const correlation = run.wait?.correlation_key ?? null;
     return [
       h("header.event-head", {}, h("div", {}, h("h2", {}, "Run"), h("code.kind", {}, run.id)), h("span.pill", { "data-status": run.status }, run.status)),
       facts([
@@ -72,8 +71,12 @@ export class RunPanel {
         ["ended", run.completed_at && exact(run.completed_at)],
         ["duration", run.started_at && duration(between(run.started_at, run.completed_at ?? new Date()))],
         ["attempt", run.attempt ? String(run.attempt) : null],
-        ["waits for", run.status === "waiting" && (run.wait_kind ?? wait?.kind)],
-        ["key", correlation && h("code", {}, correlation)],
+        ["handler", run.handler],
+        ["worker", run.worker_id],
+        ["waits for", run.wait?.kind],
+        ["key", correlation && h("code", { id: "wait-key" }, correlation)],
+        ["reason", run.wait?.reason],
+        ["until", run.wait?.expires_at && exact(run.wait.expires_at)],
       ]),
       run.error && h("div.failure.is-block", {}, icon("warn"), h("pre", {}, run.error)),
       this._buttons(run, correlation),

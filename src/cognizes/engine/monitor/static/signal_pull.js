@@ -9,7 +9,7 @@
 // What it promises:
 // - a message's text grows in order and without holes: it advances to the last chunk it *received*, never to the number
 //   that a signal named, so neither a lost signal nor `has_more` loses text;
-// - a pull that fails changes nothing and is tried again with the next signal (and once by itself, a little later);
+// - a pull that fails changes nothing and is tried again with the next signal (and a few times by itself);
 // - many signals during one pull become one more pull;
 // - after a reconnection, metadata is read anew and every open message is pulled again.
 
@@ -17,6 +17,7 @@
 
 const RETRY_MS = 1000;
 const PULL_LIMIT = 1000;
+const PATIENCE = 30; // pulls without a signal and without anything new, before it waits for the next signal
 
 export class SignalPullClient {
   /**
@@ -86,7 +87,7 @@ export class SignalPullClient {
   /** Everything that is known of a message: `{ text, sequence, known, complete }`. */
   message(messageId) {
     if (!this.messages.has(messageId)) {
-      this.messages.set(messageId, { text: "", sequence: 0, known: 0, complete: false, final: null, pulling: false });
+      this.messages.set(messageId, { text: "", sequence: 0, known: 0, complete: false, final: null, pulling: false, idle: 0 });
     }
     return this.messages.get(messageId);
   }
@@ -115,6 +116,7 @@ export class SignalPullClient {
     if (this._closed) return;
     this.stats.signals += 1;
     this._emit("signal", signal);
+    if (signal.is_cut) return void this.refresh("cut signal"); // its ids were too long to be told
     switch (signal.type) {
       case "content_delta":
         this._advance(signal.message_id, signal.current_sequence);
@@ -141,6 +143,7 @@ export class SignalPullClient {
     const message = this.message(messageId);
     if (this.hasGap(messageId, serverSequence)) this.stats.gaps += 1;
     message.known = Math.max(message.known, serverSequence);
+    message.idle = 0;
     if (message.known > message.sequence) this._pull(messageId);
     else this._finishIfWhole(messageId);
   }
@@ -153,6 +156,7 @@ export class SignalPullClient {
     }
     message.pulling = true;
     message.again = false;
+    message.failed = false;
     try {
       let more = always || message.known > message.sequence;
       while (more && !this._closed) {
@@ -174,11 +178,11 @@ export class SignalPullClient {
     }
     if (this._closed) return;
     this._finishIfWhole(messageId);
-    if (message.failed) {
-      message.failed = false;
-      this._later(() => this._advance(messageId, message.known)); // in case no signal comes any more
-    } else if (message.again && message.known > message.sequence) {
-      this._pull(messageId);
+    if (message.known <= message.sequence) return;
+    if (message.again && !message.failed) this._pull(messageId);
+    else if (message.idle < PATIENCE) {
+      message.idle += 1;
+      this._later(() => this._pull(messageId)); // in case no signal comes any more
     }
   }
 
@@ -195,6 +199,7 @@ export class SignalPullClient {
     }
     if (received && !this._closed) {
       message.text += delta;
+      message.idle = 0;
       this._emit("content", { messageId, delta, text: message.text, sequence: message.sequence, complete: false });
     }
     return received;

@@ -123,7 +123,14 @@ export class ThreadList {
       this._cursor = null;
     } finally {
       this._loading = false;
+      // Still in view: the observer tells of changes only.
+      if (this._cursor && this._isEndInView()) this._nextPage();
     }
+  }
+
+  _isEndInView() {
+    const { scrollHeight, scrollTop, clientHeight } = this._scroller;
+    return scrollHeight - scrollTop - clientHeight < 400;
   }
 
   _put(thread, where) {

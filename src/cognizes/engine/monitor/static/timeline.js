@@ -13,6 +13,7 @@ import { between, clock, duration, shortId } from "./format.js";
 const NEAR = "1500px 0px";
 const ESTIMATE = 46;
 const AT_END = 120;
+const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
 
 export class Timeline {
   /** `actions`: select(sequence, key?), openRun(id), answer(questionId, approved), moved(atEnd). */
@@ -51,8 +52,8 @@ export class Timeline {
     this._cache = cache;
     for (const run of runs) this._runs.set(run.id, { status: run.status, from: run.started_at ?? run.created_at, to: run.completed_at, heads: new Set() });
     this._observer = new IntersectionObserver((entries) => this._onIntersection(entries), { root: this._scroller, rootMargin: NEAR });
-    for (let number = 0; number < cache.pageCount; number++) this._addPage(number);
     if (!cache.last) return replace(this._list, empty());
+    for (let number = 0; number < cache.pageCount; number++) this._addPage(number);
     const first = target ? cache.pageOf(Math.min(target, cache.last)) : cache.pageCount - 1;
     await this._render(first);
     if (this._cache !== cache) return;
@@ -67,8 +68,7 @@ export class Timeline {
   /** Adds events that have just happened. */
   append(events) {
     const stay = this.isAtEnd();
-    if (events.length && !this._pages.length) replace(this._list);
-    this._list.querySelector(".empty")?.remove();
+    if (events.length) this._list.querySelector(".empty")?.remove();
     for (const event of events) {
       const number = this._cache.pageOf(event.sequence_num);
       while (this._pages.length <= number) {
@@ -308,7 +308,7 @@ export class Timeline {
         return row(event, "run", h("div.action", {}, icon("person"), h("span", {}, part.text), h("span.muted", {}, `by ${event.author}`)));
       case "run":
         if (part.status === "failed") return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.error ? String(part.error) : "The run failed")));
-        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, "Waiting for a signal")));
+        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, `Waiting for ${WAITS[part.waitKind] ?? "a signal"}`), part.waitKey && h("code", {}, part.waitKey), part.reason && h("span.muted", {}, part.reason)));
         if (part.status === "cancelled") return row(event, "run", h("div.waiting", {}, icon("stop"), h("span", {}, "Cancelled")));
         return null;
       case "error":

@@ -109,10 +109,11 @@ function container(value, options) {
 }
 
 function piece(body, entries, from, isList, options) {
-  for (const [key, item] of entries.slice(from, from + PIECE)) {
+  const size = entries.length - from <= PIECE * 1.2 ? entries.length : PIECE; // no button for a handful
+  for (const [key, item] of entries.slice(from, from + size)) {
     body.append(h("div.tree-row", {}, h("span.k", {}, isList ? `${key}` : key), valueView(item, { ...options, name: isList ? options.name : key })));
   }
-  const left = entries.length - from - PIECE;
+  const left = entries.length - from - size;
   if (left <= 0) return;
   const more = h("button.more", { type: "button" }, `${number(left)} more`);
   more.addEventListener("click", (event) => {
