@@ -77,8 +77,11 @@ class TestThreadList:
                 await engine.sessions.create("many", user, title=f"number {number}")
 
         site.engine(make)
+        site.thread(title="of somebody else")
         page.goto(site.url)
+        expect(page.locator(".thread", has_not_text=user).first).to_be_attached()
         page.get_by_label("User", exact=True).fill(user)
+        expect(page.locator(".thread", has_not_text=user)).to_have_count(0)
         expect(page.locator(".thread").first).to_contain_text("number 119")
         expect(page.locator(".thread").nth(49)).to_be_attached()
         for shown in (99, 119):
@@ -398,6 +401,38 @@ class TestChat:
         page = open_thread(site.thread(app="not-hosted"))
         expect(page.locator("#thread-head h1")).to_be_visible()
         expect(page.locator("#chat")).to_be_hidden()
+
+
+def test_memory(site: Site, open_thread: OpenThread) -> None:
+    """10. Long-term and episodic memory, and a recall that says why."""
+    user = f"user-{uuid4().hex[:8]}"
+    whose = {"app_name": "shop", "user_id": user}
+    answer = site.http.put(
+        "/api/memory/long-term",
+        json={
+            **whose,
+            "namespace": "likes",
+            "key": "drink",
+            "value": {"what": "oolong tea"},
+            "text": "Likes oolong tea",
+        },
+    )
+    assert answer.status_code == 200, answer.text
+    site.post("/api/memory/episodic", **whose, summary="Asked about the harvest of oolong tea in spring")
+    thread = site.thread(app="shop", user=user)
+    page = open_thread(thread)
+    panel = _tab(page, "Memory")
+    expect(panel.locator("#facts .entry[data-key='drink']")).to_contain_text("oolong tea")
+    expect(panel.locator("#episodes")).to_contain_text("harvest of oolong tea")
+    panel.get_by_label("Recall", exact=True).fill("which tea does she like")
+    panel.get_by_role("button", name="Recall").click()
+    hit = panel.locator(".hit").first
+    expect(hit).to_contain_text("oolong")
+    hit.locator("summary").click()
+    expect(hit.locator(".score[data-score='score']")).to_contain_text(re.compile(r"\d\.\d+"))
+    assert hit.locator(".score").count() > 1
+    site_of_stranger = open_thread(site.thread(app="shop"))
+    expect(_tab(site_of_stranger, "Memory").locator("#facts")).to_contain_text("No facts")
 
 
 class TestBranches:
