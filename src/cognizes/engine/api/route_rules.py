@@ -52,6 +52,7 @@ class Rule:
 THREAD_PARAMETERS = ("thread_id", "context_id", "conversation_id")
 """Names that a thread has in paths."""
 
+_CONVERTER = re.compile(r":\w+\}")
 _PUBLIC = re.compile(r"/|/health|/version|/docs.*|/redoc|/openapi\.json|/monitor.*|/assets.*")
 _REACHES: list[tuple[re.Pattern[str], Reach]] = [
     (re.compile(r"/api/access/.*"), Reach.CALLER),
@@ -81,6 +82,7 @@ _READS_BY_POST = re.compile(r".*/(connect|recall|search)|/api/access/tickets")
 
 def rule_of(method: str, template: str) -> Rule | None:
     """The rule of a route; None when nobody thought of it yet."""
+    template = _CONVERTER.sub("}", template)
     if _PUBLIC.fullmatch(template):
         return Rule(Reach.PUBLIC, Permission.READ)
     reach = next((reach for pattern, reach in _REACHES if pattern.fullmatch(template)), None)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 
@@ -34,12 +35,14 @@ class AgentList(BaseModel):
 
 
 @router.get("", response_model=AgentList, summary="List the agents")
-async def list_agents(agents: Served) -> Response:
-    """Empty without google-adk."""
+async def list_agents(agents: Served, caller: Caller) -> Response:
+    """Those that the caller may use. Empty without google-adk."""
     host = await agents.find_host()
     descriptions: dict[str, str] = host.descriptions if host else {}
     listed = [
-        {"name": name, "description": description, "url": f"/agui/{name}"} for name, description in descriptions.items()
+        {"name": name, "description": description, "url": f"/agui/{name}"}
+        for name, description in descriptions.items()
+        if caller.sees_app(name)
     ]
     return DocumentResponse({"agents": listed})
 

@@ -37,11 +37,12 @@ class Stop(BaseModel):
 
 
 @router.get("/info", summary="What this runtime offers")
-async def info(host: CurrentHost) -> Response:
+async def info(host: CurrentHost, caller: Caller) -> Response:
     """The agents, and that threads can be listed and inspected."""
     agents = {
         name: {"name": name, "description": description, "className": "LlmAgent"}
         for name, description in host.descriptions.items()
+        if caller.sees_app(name)
     }
     threads = {"list": True, "inspect": True, "mutations": False, "realtimeMetadata": False}
     return DocumentResponse(

@@ -1,0 +1,350 @@
+"""Two tenants through every route of the OpenAPI document: none of them finds, changes or learns anything of the other.
+
+The routes are read from the application: one that somebody adds is driven too, and fails here until it is in
+`api/route_rules.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.access import Permission
+from cognizes.engine.api.main import app as documented
+from cognizes.engine.api.route_rules import Reach, rule_of
+from tests.asgi_streams import AsgiStream
+from tests.integration.access.conftest import Guarded
+
+ROUTES = [
+    (method.upper(), path, operation)
+    for path, operations in documented.openapi()["paths"].items()
+    for method, operation in operations.items()
+]
+IDS = [f"{method} {path}" for method, path, _ in ROUTES]
+REFUSED = {
+    Reach.THREAD: {404},
+    Reach.RUN: {404},
+    Reach.APP: {403},
+    Reach.AGENT: {403},
+    Reach.EVERYTHING: {403},
+    Reach.THREADS: {404},
+}
+
+
+@dataclass
+class Tenant:
+    """An app with something of everything, each with a word in it that nobody else may read."""
+
+    app: str
+    user: str = field(init=False)
+    secret: str = field(init=False)
+    key: str = ""
+    admin_key: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.user = f"user-of-{self.app}"
+        self.secret = f"secret-of-{self.app}"
+
+    @property
+    def words(self) -> list[str]:
+        """What only this tenant may see."""
+        return [self.secret, *(value for name, value in self.names.items() if name != "sequence_num")]
+
+
+async def furnish(tenant: Tenant, client: httpx.AsyncClient, engine: Engine) -> None:
+    """Gives a tenant a thread, a run, messages, a branch, a stream, an approval and memories."""
+    secret = tenant.secret
+    body = {
+        "app_name": tenant.app,
+        "user_id": tenant.user,
+        "session_id": f"session-of-{tenant.app}",
+        "title": secret,
+        "state": {"own": secret, "user:own": secret, "app:own": secret},
+    }
+    thread = (await _sent(client, "POST", "/api/sessions", body))["thread_id"]
+    said = {"id": f"event-of-{tenant.app}", "author": "user", "event_type": "user_message", "content": {"text": secret}}
+    await _sent(client, "POST", f"/api/sessions/{thread}/events", said)
+    run = f"run-of-{tenant.app}"
+    await _sent(client, "POST", f"/api/sessions/{thread}/runs", {"run_id": run, "start": True})
+    await _sent(client, "POST", f"/api/sessions/{thread}/runs/{run}/thinking-steps", {"thought": secret})
+    message = f"message-of-{tenant.app}"
+    await _sent(client, "POST", f"/contexts/{thread}/messages/stream", {"role": "assistant", "message_id": message})
+    chunks = {"first_sequence": 1, "deltas": [secret]}
+    await _sent(client, "POST", f"/contexts/{thread}/messages/{message}/chunks", chunks)
+    branch = f"branch-of-{tenant.app}"
+    await _sent(client, "POST", f"/contexts/{thread}/branches", {"name": branch})
+    tenant.names = {
+        "thread_id": thread,
+        "context_id": thread,
+        "conversation_id": thread,
+        "run_id": run,
+        "message_id": message,
+        "name": branch,
+        "agent": tenant.app,
+        "session_id": body["session_id"],
+        "sequence_num": "1",
+        "call_id": f"call-of-{tenant.app}",
+        "approval_id": f"approval-of-{tenant.app}",
+    }
+
+
+async def _sent(client: httpx.AsyncClient, method: str, path: str, body: Any) -> Any:
+    answer = await client.request(method, path, json=body)
+    assert answer.is_success, f"{method} {path}: {answer.text}"
+    return answer.json()
+
+
+@dataclass
+class Tenants:
+    guarded: Guarded
+    alpha: Tenant
+    beta: Tenant
+
+    async def rows(self, tenant: Tenant) -> dict[str, list[str]]:
+        """Everything of a tenant, as it is stored. What only the clock changes is left out."""
+        pool = self.guarded.engine.database.pool
+        tables = await pool.fetch(
+            "SELECT attrelid::regclass::text AS name FROM pg_attribute WHERE attname = 'app_name'"
+            " AND attrelid IN (SELECT oid FROM pg_class WHERE relkind = 'r') ORDER BY 1"
+        )
+        found = {}
+        for (name,) in tables:
+            rows = await pool.fetch(f"SELECT to_jsonb(t)::text AS row FROM {name} t WHERE app_name = $1", tenant.app)
+            found[name] = sorted(_without_clock(row["row"]) for row in rows)
+        return found
+
+
+def _without_clock(row: str) -> str:
+    kept = {name: value for name, value in json.loads(row).items() if not name.endswith(("_at", "embedding"))}
+    return json.dumps(kept, sort_keys=True)
+
+
+@pytest.fixture
+async def tenants(database_url: str) -> AsyncIterator[Tenants]:
+    async with Engine.open(database_url, auth="required") as engine:
+        guarded = Guarded(engine)
+        # Agents of both tenants, as far as the routes that only look at their names can tell.
+        host = SimpleNamespace(descriptions={"alpha": "", "beta": ""}, cancel=_nothing_to_cancel)
+
+        async def find_host() -> Any:
+            return host
+
+        guarded.app.state.agents.find_host = find_host
+        found = Tenants(guarded, Tenant("alpha"), Tenant("beta"))
+        for tenant in (found.alpha, found.beta):
+            tenant.key = await guarded.key(tenant.app)
+            tenant.admin_key = await guarded.key(tenant.app, permissions=(Permission.ADMIN,))
+            async with guarded.client(tenant.key) as client:
+                await furnish(tenant, client, engine)
+        yield found
+
+
+async def _nothing_to_cancel(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def test_every_route_is_classified() -> None:
+    unknown = [name for name, (method, path, _) in zip(IDS, ROUTES, strict=True) if rule_of(method, path) is None]
+    assert unknown == [], "say in api/route_rules.py what these routes touch"
+
+
+def test_every_websocket_is_classified() -> None:
+    sockets = {"/ws/events/{thread_id}", "/ws/signals", "/v1/ws/signals"}
+    assert all(rule_of("WEBSOCKET", template) is not None for template in sockets)
+    source = json.dumps([str(getattr(route, "path", route)) for route in documented.routes])
+    known = ("/ws/events/", "/ws/signals")
+    assert [path for path in re.findall(r"/ws/[\w/]+", source) if not path.startswith(known)] == []
+
+
+def test_a_route_that_nobody_thought_of_is_for_administrators_of_all_apps() -> None:
+    assert rule_of("GET", "/api/something-new/{thing}") is None
+
+
+def fill(path: str, names: dict[str, str]) -> str:
+    """A path with a tenant's names in it."""
+    return re.sub(r"\{(\w+)\}", lambda found: names.get(found[1], "unknown"), path)
+
+
+def sample(schema: Any, tenant: Tenant, name: str = "") -> Any:
+    """The smallest value that fits a schema, about a tenant."""
+    if "$ref" in schema:
+        return sample(documented.openapi()["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], tenant, name)
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return sample(next(option for option in schema[choice] if option.get("type") != "null"), tenant, name)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "object":
+            fields = schema.get("properties", {})
+            wanted = set(schema.get("required", ())) | ({"app_name", "user_id", "session_id"} & set(fields))
+            return {key: sample(fields.get(key, {}), tenant, key) for key in sorted(wanted)}
+        case "array":
+            return [sample(schema.get("items", {}), tenant, name)] if schema.get("minItems") else []
+        case "integer" | "number":
+            return max(1, schema.get("minimum", 1))
+        case "boolean":
+            return True
+    known = {"app_name": tenant.app, "user_id": tenant.user, "author": "user", "threadId": tenant.names["session_id"]}
+    return known.get(name) or tenant.names.get(name) or "text"
+
+
+def request_for(
+    method: str, path: str, operation: Any, *, path_of: Tenant, query_of: Tenant, body_of: Tenant
+) -> dict[str, Any]:
+    """A request of a route, about one tenant or a mixture of two."""
+    query: dict[str, str] = {}
+    for parameter in operation.get("parameters", ()):
+        name = parameter["name"]
+        about = {
+            "app_name": query_of.app,
+            "user_id": query_of.user,
+            "contexts": query_of.names["thread_id"],
+            "agentId": query_of.app,
+            "ids": query_of.names["message_id"],
+            "q": query_of.secret,
+            "key": "own",
+            "from_version": "1",
+            "to_version": "2",
+            "from_sequence": "0",
+        }
+        if parameter["in"] == "query" and name in about and (parameter.get("required") or name != "limit"):
+            query[name] = about[name]
+    wanted: dict[str, Any] = {"method": method, "url": fill(path, path_of.names), "params": query}
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        wanted["json"] = sample(content["application/json"]["schema"], body_of)
+    wanted["headers"] = {"x-user-id": query_of.user}
+    return wanted
+
+
+def _is_stream(operation: Any) -> bool:
+    return "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+
+
+class Listener:
+    """Hears what a stranger is told. What the stranger said itself, for example how to call a branch, is no news."""
+
+    def __init__(self, about: Tenant) -> None:
+        self._about = about
+        self._said = ""
+
+    def hear(self, answer: httpx.Response, request: dict[str, Any], name: str) -> None:
+        """Fails when an answer tells something of the tenant."""
+        self._said += json.dumps(request.get("json"))
+        asked = json.dumps([request["url"], request["params"]]) + self._said
+        told = answer.text + json.dumps(dict(answer.headers))
+        assert self._about.secret not in self._said
+        for word in self._about.words:
+            assert word in asked or word not in told, f"{name} tells {word}: {answer.text}"
+
+
+async def test_no_route_tells_or_changes_anything_of_another_tenant(tenants: Tenants) -> None:
+    alpha, beta, guarded = tenants.alpha, tenants.beta, tenants.guarded
+    before = await tenants.rows(alpha)
+    assert any(alpha.secret in row for rows in before.values() for row in rows)
+    chance = random.Random(0)
+    listener = Listener(alpha)
+    for key in (beta.key, beta.admin_key):
+        async with guarded.client(key) as stranger:
+            for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
+                rule = rule_of(method, path)
+                assert rule is not None, name
+                request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
+                if not (_is_stream(operation) and rule.reach is Reach.CALLER):
+                    answer = await stranger.request(**request)
+                    expected: Any = REFUSED.get(rule.reach, range(200, 500))
+                    if rule.permission is Permission.ADMIN and key == beta.key:
+                        expected = {403}  # whatever it names, and whether that exists or not
+                    assert answer.status_code in expected, f"{name}: {answer.text}"
+                    listener.hear(answer, request, name)
+                if _is_stream(operation):
+                    continue
+                for _ in range(2):
+                    mixed = {part: chance.choice([alpha, beta]) for part in ("path_of", "query_of", "body_of")}
+                    if rule.reach is Reach.AGENT and mixed["path_of"] is beta:
+                        continue  # its agent would have to run
+                    request = request_for(method, path, operation, **mixed)
+                    answer = await stranger.request(**request)
+                    assert answer.status_code < 500, f"{name}: {answer.text}"
+                    listener.hear(answer, request, name)
+    assert await tenants.rows(alpha) == before
+
+
+async def test_a_tenant_reaches_its_own(tenants: Tenants) -> None:
+    """Otherwise the test above would be satisfied by a server that refuses everybody."""
+    alpha, guarded = tenants.alpha, tenants.guarded
+    async with guarded.client(alpha.admin_key) as owner:
+        told = []
+        for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
+            rule = rule_of(method, path)
+            assert rule is not None
+            if method != "GET" or rule.reach in (Reach.EVERYTHING, Reach.AGENT):
+                continue
+            request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
+            if _is_stream(operation):
+                url = httpx.URL(request["url"], params=request["params"])
+                async with AsgiStream(guarded.app, str(url), authorization=f"Bearer {alpha.admin_key}") as stream:
+                    assert stream.status == 200, name
+                continue
+            answer = await owner.request(**request)
+            assert answer.status_code not in (401, 403), f"{name}: {answer.text}"
+            if alpha.secret in answer.text:
+                told.append(name)
+    assert len(told) >= 10
+
+
+async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Tenants) -> None:
+    alpha, guarded = tenants.alpha, tenants.guarded
+    before = await tenants.rows(alpha)
+    eve = await guarded.key("alpha", user_id=f"eve-{uuid4()}")
+    listener = Listener(alpha)
+    async with guarded.client(eve) as stranger:
+        for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
+            rule = rule_of(method, path)
+            assert rule is not None
+            if rule.reach in (Reach.PUBLIC, Reach.CALLER):
+                continue
+            request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
+            answer = await stranger.request(**request)
+            assert answer.status_code in (403, 404, 422), f"{name}: {answer.status_code} {answer.text}"
+            listener.hear(answer, request, name)
+    assert await tenants.rows(alpha) == before
+
+
+@pytest.mark.parametrize("path", ["/ws/events/{thread_id}", "/ws/signals?contexts={thread_id}"])
+async def test_websockets_tell_nothing_of_another_tenant(tenants: Tenants, path: str) -> None:
+    alpha, beta, guarded = tenants.alpha, tenants.beta, tenants.guarded
+    bearer = {"authorization": f"Bearer {beta.key}"}
+    async with AsgiStream(guarded.app, fill(path, alpha.names), websocket=True, **bearer) as socket:
+        if socket.status == 101:
+            assert json.loads(await socket.next() or b"")["type"] == "error"
+            socket.send_json({"type": "subscribe", "contexts": [alpha.names["thread_id"]]})
+            assert json.loads(await socket.next() or b"")["type"] == "error"
+            # Its own it may follow, and hears nothing else: what alpha does meanwhile comes before what beta does.
+            socket.send_json({"type": "subscribe", "contexts": [beta.names["thread_id"]]})
+            for tenant in (alpha, beta):
+                async with guarded.client(tenant.key) as client:
+                    thread = tenant.names["thread_id"]
+                    said = {"role": "user", "content": "hello", "message_id": f"new-of-{tenant.app}"}
+                    await _sent(client, "POST", f"/contexts/{thread}/messages", said)
+            heard = ""
+            while "new-of-beta" not in heard:
+                heard += (await socket.next() or b"the end").decode()
+                assert "the end" not in heard
+            assert "new-of-alpha" not in heard
+        else:
+            assert socket.close_code == 1008
