@@ -229,7 +229,7 @@ class Engine:
             streams=self.streams,
         )
         self.signals = Signals(Sources(self.database, self.hub, self.streams, self.contexts))
-        self.approvals = ToolApprovals(self.manager, self.contexts)
+        self.approvals = ToolApprovals(self.manager, self.contexts, self.runs)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Brings the embedded server back when it dies; writers meanwhile retry."""

@@ -135,6 +135,20 @@ async def test_approvals(client: httpx.AsyncClient, context: str) -> None:
     assert (await client.get(f"{context}/metadata")).json()["current_state"] == "ExecutingTool"
 
 
+async def test_an_answer_lets_the_run_that_waits_for_it_go_on(
+    engine: Engine, client: httpx.AsyncClient, context: str
+) -> None:
+    session = await engine.manager.sessions.get_thread(context.rpartition("/")[2])
+    run = await engine.runs.begin_leased(session, handler="agent")
+    path = f"{context}/tool-approvals"
+    await post(client, path, 201, tool_name="delete", run_id=run.id, approval_id="a")
+    await engine.runs.wait(run, kind="human", correlation_key="a")
+    assert (await client.get(f"{context}/metadata")).json()["current_state"] == "AwaitingToolApproval"
+    assert (await engine.runs.get(run.thread_id, run.id)).status == "waiting"
+    await post(client, f"{path}/a", approved=True)
+    assert (await engine.runs.get(run.thread_id, run.id)).status == "pending"
+
+
 async def test_an_approval_that_nobody_awaits_any_more(client: httpx.AsyncClient, context: str) -> None:
     await post(client, f"{context}/tool-approvals", 201, tool_name="delete", approval_id="a")
     await post(client, f"{context}/messages", 201, role="user", content="never mind")

@@ -92,7 +92,7 @@ def test_a_confirmation_of_adk_outlives_the_run_that_asked() -> None:
 
 def test_waiting_failing_and_coming_back() -> None:
     assert states(
-        event("run_started", run_id="r"), event("run_waiting", run_id="r"), event("run_started", run_id="r"),
+        event("run_started", run_id="r"), event("run_waiting", run_id="r"), event("run_resumed", run_id="r"),
         event("run_released", run_id="r"), event("run_started", run_id="r"), event("run_failed", run_id="r"),
     ) == [
         S.PREPARING_LLM_REQUEST, S.PAUSED, S.PREPARING_LLM_REQUEST, S.TRANSIENT_FAILURE, S.PREPARING_LLM_REQUEST,
@@ -106,7 +106,8 @@ def test_waiting_failing_and_coming_back() -> None:
 def test_failed_is_left_by_a_new_user_message_or_a_retry_and_by_nothing_else() -> None:
     failed = event("error")
     assert states(failed, event("user_message", author="user"))[-1] is S.PROCESSING_USER_MESSAGE
-    assert states(failed, event("run_started", run_id="again"))[-1] is S.PREPARING_LLM_REQUEST
+    for kind in ("run_started", "run_retried"):
+        assert states(failed, event(kind, run_id="again"))[-1] is S.PREPARING_LLM_REQUEST
     assert states(failed, event("assistant_message", text="the retry went well"))[-1] is S.IDLE
     for kind in ("thought", "act", "observe", "decision_asked", "run_waiting"):
         assert states(failed, event(kind, text="x"))[-1] is S.FAILED

@@ -5,7 +5,7 @@ Nobody sets a state: it follows from the thread's events, which also say what ru
 | what is stored | the state |
 | --- | --- |
 | `user_message` | ProcessingUserMessage |
-| `run_started` | PreparingLLMRequest |
+| `run_started`, `run_resumed`, `run_retried` | PreparingLLMRequest |
 | `llm_request`, a stream that has no chunk yet | AwaitingLLMResponse |
 | a stream that has one | StreamingLLMResponse |
 | `thought`, `assistant_message` of a run that goes on | ProcessingLLMResponse |
@@ -106,6 +106,8 @@ def check_transition(state: ContextState, to: ContextState) -> None:
 _ENDS_OF_RUNS = {"run_finished": _S.IDLE, "run_failed": _S.FAILED, "run_cancelled": _S.IDLE}
 _TARGETS = {
     "run_started": _S.PREPARING_LLM_REQUEST,
+    "run_resumed": _S.PREPARING_LLM_REQUEST,
+    "run_retried": _S.PREPARING_LLM_REQUEST,
     "llm_request": _S.AWAITING_LLM_RESPONSE,
     "run_released": _S.TRANSIENT_FAILURE,
     "cancel_requested": _S.CANCELLING,
@@ -175,7 +177,7 @@ class StateFold:
     def _follow_run(self, event: Event) -> None:
         if event.run_id is None:
             return
-        if event.event_type == "run_started":
+        if event.event_type in ("run_started", "run_resumed"):
             self._runs.add(event.run_id)
         elif event.event_type in (*_ENDS_OF_RUNS, "run_released"):
             self._runs.discard(event.run_id)

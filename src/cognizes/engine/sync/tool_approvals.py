@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cognizes.engine.errors import IllegalTransitionError, NotFoundError
+from cognizes.engine.errors import ConflictError, IllegalTransitionError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.runs.durable_runs import DurableRuns
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import Contexts
+
+logger = logging.getLogger(__name__)
 
 _ASKED, _ANSWERED = "decision_asked", "decision_answered"
 
@@ -34,9 +38,10 @@ class ToolApproval:
 class ToolApprovals:
     """Asks and answers. The context is AwaitingToolApproval in between."""
 
-    def __init__(self, manager: StateManager, contexts: Contexts) -> None:
+    def __init__(self, manager: StateManager, contexts: Contexts, runs: DurableRuns) -> None:
         self._manager = manager
         self._contexts = contexts
+        self._runs = runs
 
     async def ask(
         self,
@@ -82,7 +87,17 @@ class ToolApprovals:
         content: JsonObject = {"decision_id": approval_id, "approved": approved, "reason": reason}
         event = _event(thread, answer_id, _ANSWERED, content, author="user", run_id=asked.run_id)
         await self._manager.append_to_thread(thread, event)
+        await self._wake(thread, asked, {"approved": approved, "reason": reason})
         return _approval(asked, approved=approved)
+
+    async def _wake(self, thread: UUID, asked: Event, answer: JsonObject) -> None:
+        """A run that waits for the approval's id goes on, now or as soon as it waits."""
+        if asked.run_id is None:
+            return
+        try:
+            await self._runs.signal(asked.run_id, correlation_key=asked.id, payload=answer, thread_id=thread)
+        except (ConflictError, NotFoundError) as error:
+            logger.debug("the run that asked for approval %s does not wait for it: %s", asked.id, error)
 
     async def list_open(self, thread_id: str | UUID) -> list[ToolApproval]:
         """The questions that nobody has answered yet, oldest first."""
