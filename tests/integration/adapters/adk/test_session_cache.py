@@ -263,3 +263,41 @@ async def test_sessions_behave_like_adks_own(ours: OpenSessionService) -> None:
     assert texts(appended) == ["0", "1", "2", "local"]
     with pytest.raises(IndexError):
         (await reload(ours)).events[3]
+
+
+async def test_what_a_reader_does_to_its_events_is_seen_by_no_later_one(
+    ours: OpenSessionService, database_url: str
+) -> None:
+    """The first copy of an event is made in another way than the later ones, and without a cache there is none."""
+    session = await ours.create_session(app_name="shop", user_id="ada", session_id="s")
+    for number in range(3):
+        delta = {"list": [number], "deep": {"inner": {"n": number}}}
+        await ours.append_event(session, said(str(number), actions=EventActions(state_delta=delta)))
+    async with OpenSessionService(database_url, pool_size=3, cache_size=0) as uncached:
+        expected = [event.model_dump() for event in (await reload(uncached)).events]
+        for service in (ours, ours, ours, ours, uncached, uncached):
+            read = await reload(service)
+            assert [event.model_dump() for event in read.events] == expected
+            for event in read.events:
+                assert event.content is not None
+                assert event.content.parts is not None
+                event.actions.state_delta["list"].append("mine")
+                event.actions.state_delta["deep"]["inner"]["n"] = "mine"
+                event.content.parts[0].text = "mine"
+                event.content.parts.append(types.Part(text="more"))
+                event.author = "me"
+
+
+async def test_a_session_larger_than_the_cache_pushes_nobody_out(database_url: str, decoded: Decoded) -> None:
+    async with OpenSessionService(database_url, pool_size=3, cache_size=5) as service:
+        await filled(service, 3, "small")
+        await filled(service, 8, "large")
+        assert len((await reload(service, "small")).events) == 3
+        large = await reload(service, "large")
+        assert type(large.events) is list, "nobody else holds them, so nothing is copied"
+        assert texts(large) == [str(number) for number in range(8)]
+        decoded.taken()
+        assert texts(await reload(service, "small")) == ["0", "1", "2"]
+        assert decoded.taken() == 0
+        assert len((await reload(service, "large")).events) == 8
+        assert decoded.taken() == 8

@@ -32,6 +32,11 @@ class Revision:
         except (ValueError, NotFoundError):
             return None
 
+    @property
+    def marker(self) -> str:
+        """What an object carries."""
+        return f"{self.thread_id}/{self.version}/{self.sequence}"
+
     def put_on(self, session: Session) -> None:
         """Lets an object carry this revision."""
-        session._storage_update_marker = f"{self.thread_id}/{self.version}/{self.sequence}"
+        session._storage_update_marker = self.marker

@@ -52,6 +52,9 @@ class SessionCache:
             # Somebody who asked later was answered first.
             return
         self.drop(key)
+        if len(entry.events) > self._size:
+            # It would push out everybody else, and then itself.
+            return
         self._entries[key] = entry
         self._events += len(entry.events)
         while self._events > self._size and self._entries:

@@ -63,14 +63,16 @@ class SessionReader:
         if not last_event_may_be_missing and (is_gapless or known is None):
             is_complete = is_gapless and (known is None or known.is_complete)
             self._cache.put(key, CachedEvents(head["thread_id"], head["last_sequence"], is_complete, templates))
-        session = _make_session(
+        session = make_session(
             key,
-            head,
+            Revision(head["thread_id"], head["version"], head["last_sequence"]),
             state=_join(head["state"], head["user_state"], head["app_state"]),
             last_update_time=_last_update_time(head, templates),
         )
-        # Assigned, not given: validation would turn it into a plain list.
-        session.events = LazyEvents(_chosen(templates, config))
+        chosen = _chosen(templates, config)
+        # Assigned, not given: validation would turn it into a plain list. What nobody else holds needs no copies.
+        is_shared = self._cache.get(key) is not None
+        session.events = LazyEvents(chosen) if is_shared else [template.event for template in chosen]
         return session
 
     def _decode(self, key: SessionKey, thread_id: UUID, rows: Rows) -> tuple[EventTemplate, ...]:
@@ -92,9 +94,9 @@ class SessionReader:
         rows = await database.fetch("adk_list_sessions", app_name, user_id)
         shared = {row["user_id"]: row["state"] for row in rows if row["thread_id"] is None}
         sessions = [
-            _make_session(
+            make_session(
                 (app_name, row["user_id"], row["session_id"]),
-                row,
+                Revision(row["thread_id"], row["version"], row["last_sequence"]),
                 # Decoded anew for every session: they must not share what can be changed.
                 state=_join(row["state"], shared.get(row["user_id"]), shared.get(None)),
                 last_update_time=row["last_update_time"],
@@ -130,16 +132,16 @@ def _last_update_time(head: asyncpg.Record, templates: tuple[EventTemplate, ...]
     return templates[-1].event.timestamp if templates else created_at.timestamp()
 
 
-def _make_session(key: SessionKey, head: asyncpg.Record, *, state: JsonObject, last_update_time: float) -> Session:
+def make_session(key: SessionKey, revision: Revision, *, state: JsonObject, last_update_time: float) -> Session:
+    """A session without events, not by its constructor: what comes from the database needs no validation, which is a
+    third of listing sessions."""
     app_name, user_id, session_id = key
-    # Not by its constructor: what comes from the database needs no validation, which is a third of listing sessions.
     session = Session.__new__(Session)
     fields = {"id": session_id, "app_name": app_name, "user_id": user_id, "state": state}
     _set(session, "__dict__", {**fields, "events": [], "last_update_time": last_update_time})
     _set(session, "__pydantic_fields_set__", {*fields, "last_update_time"})
     _set(session, "__pydantic_extra__", None)
-    _set(session, "__pydantic_private__", {})
-    Revision(head["thread_id"], head["version"], head["last_sequence"]).put_on(session)
+    _set(session, "__pydantic_private__", {"_storage_update_marker": revision.marker})
     return session
 
 

@@ -23,13 +23,14 @@ from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
 from cognizes.engine.adapters.adk.revision import Revision
 from cognizes.engine.adapters.adk.service_uri import known_settings, parse_address
 from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
-from cognizes.engine.adapters.adk.session_reader import SessionReader
+from cognizes.engine.adapters.adk.session_reader import SessionReader, make_session
 from cognizes.engine.adapters.adk.shared_engine import EngineLease
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
 from cognizes.engine.pulse.event_log import check_text
 from cognizes.engine.pulse.scopes import without_temp
+from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.settings import Settings
 
@@ -293,27 +294,26 @@ def _key(app_name: str, user_id: str, session_id: str) -> SessionKey:
 
 
 def _empty_session(stored: models.Session) -> Session:
-    session = Session(
-        id=stored.id,
-        app_name=stored.app_name,
-        user_id=stored.user_id,
+    return make_session(
+        (stored.app_name, stored.user_id, stored.id),
+        Revision(thread_uuid(stored.thread_id), stored.version, stored.last_sequence),
         state=stored.state,
         last_update_time=stored.updated_at.timestamp() if stored.updated_at else 0.0,
     )
-    Revision(UUID(stored.thread_id), stored.version, stored.last_sequence).put_on(session)
-    return session
 
 
 def _advance(session: Session, event: Event, revision: Revision, row: models.Event) -> None:
     """Does to the objects what the commit did to the database."""
-    event.id = row.id
+    if event.id != row.id:
+        event.id = row.id
     delta = event.actions.state_delta
     for key, value in delta.items():
         if is_delete(value):
             session.state.pop(key, None)
         else:
             session.state[key] = value
-    event.actions.state_delta = without_temp(delta)
+    if any(key.startswith("temp:") for key in delta):
+        event.actions.state_delta = without_temp(delta)
     session.events.append(event)
     session.last_update_time = event.timestamp
     Revision(
