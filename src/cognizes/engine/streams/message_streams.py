@@ -22,6 +22,7 @@ from cognizes.engine.errors import (
     EngineError,
     InvalidInputError,
     NotFoundError,
+    PoolTimeoutError,
 )
 from cognizes.engine.models import Session, new_id
 from cognizes.engine.pulse.event_log import check_name, check_text
@@ -316,7 +317,7 @@ class MessageStreams:
                     has_it_all = up_to is not None and page.current_sequence >= up_to
                     if page.chunks or page.status is not StreamStatus.STREAMING or has_it_all or left <= 0:
                         return page
-                except DatabaseUnavailableError:
+                except (DatabaseUnavailableError, PoolTimeoutError):
                     # Whoever has time waits for the backend, too.
                     if left <= 0:
                         raise
