@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -45,6 +47,7 @@ _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
 _RETRY_SECONDS = "1"
+_PARAMETER = re.compile(r"\{\w+\}")
 
 
 class Problem(BaseModel):
@@ -62,7 +65,7 @@ class Problem(BaseModel):
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "content": {"application/problem+json": {}}, "description": HTTPStatus(status).phrase}
-    for status in (401, 403, 404, 409, 413, 422, 429, 503)
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
 }
 """The errors any route may answer with, for the OpenAPI document."""
 
@@ -114,9 +117,29 @@ async def _validation_error(_: Request, error: Exception) -> Response:
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, where, errors=errors)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
-    return problem(HTTPStatus(error.status_code), str(error.detail), headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (methods := _methods_of(request)):
+        headers["Allow"] = methods
+    return problem(HTTPStatus(error.status_code), str(error.detail), headers=headers)
+
+
+def _methods_of(request: Request) -> str:
+    """The methods of a path, as the OpenAPI document has them: Starlette knows those of one route only."""
+    documented: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    path = request.url.path
+    fitting = [template for template in documented if _pattern(template).fullmatch(path)]
+    if not fitting:
+        return ""
+    # The one that leaves least to its parameters: ids may hold slashes, so others fit too.
+    closest = max(fitting, key=lambda template: len(_PARAMETER.sub("", template)))
+    return ", ".join(sorted(method.upper() for method in documented[closest]))
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, _PARAMETER.split(template))))
 
 
 async def _unexpected_error(_: Request, error: Exception) -> Response:

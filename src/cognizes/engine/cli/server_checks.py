@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from cognizes.engine.access.api_keys import ApiKeys
 from cognizes.engine.cli.configured_database import connect, has_data, open_database
 from cognizes.engine.cli.connection_urls import describe_url, naming_server
 from cognizes.engine.cli.finding import Finding, bearable, broken, good
 from cognizes.engine.cli.migration import migrator
-from cognizes.engine.database import Database
+from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.migrations import MINIMUM_SERVER
 from cognizes.engine.errors import DatabaseError, EngineError
 from cognizes.engine.settings import Settings
@@ -155,6 +156,29 @@ async def _check_clock(database: Database, settings: Settings) -> Finding:
     return good("clock", seen)
 
 
+async def _check_access(database: Database, settings: Settings) -> Finding:
+    if settings.auth != "required":
+        return good("access", "no key is asked for, so `serve` listens on this machine only")
+    keys = [key for key in await ApiKeys(database).list() if key.revoked_at is None]
+    if not keys and not settings.jwt_jwks:
+        return bearable("access", "keys are asked for, and there is none", "run `cognizes keys create`")
+    tokens = " and tokens" if settings.jwt_jwks else ""
+    return good("access", f"{len(keys)} keys{tokens} open this server")
+
+
+async def _check_second_wall(database: Database, settings: Settings) -> Finding:
+    subject = "row level security"
+    if settings.auth != "required":
+        return good(subject, "not needed: no key is asked for")
+    own = settings.tenant_url.get_secret_value() if settings.tenant_url else None
+    url = own or settings.url or EmbeddedPostgres(settings.data_dir).url
+    reason = await database.open_tenant_pool(url, settings, take_role=own is None)
+    if reason is None:
+        return good(subject, "requests of tenants see rows of their apps only")
+    remedy = "set COGNIZES_TENANT_URL to a user that is a member of the role cognizes_server and owns nothing"
+    return bearable(subject, f"not in use, the checks of the API stand alone: {reason}", remedy)
+
+
 _CHECKS: dict[str, Check] = {
     _SUBJECT: _check_version,
     "extension vector": _check_vector,
@@ -162,4 +186,6 @@ _CHECKS: dict[str, Check] = {
     "migrations": _check_migrations,
     "LISTEN/NOTIFY": _check_notifications,
     "clock": _check_clock,
+    "access": _check_access,
+    "row level security": _check_second_wall,
 }

@@ -1,0 +1,11 @@
+"""The tests of `sync.test_producers` again, through PgBouncer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.sync.conftest import http, session, url  # noqa: F401 - the same clients, on this engine
+from tests.integration.sync.test_producers import *  # noqa: F403 - the same tests, on this engine
+from tests.server.pgbouncer_engine import engine  # noqa: F401 - takes the place of the embedded one
+
+pytestmark = pytest.mark.server
