@@ -132,7 +132,7 @@ class Serving:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Waits, but not for a process that has ended."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not condition():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
