@@ -17,6 +17,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
 from tests.integration.live.conftest import Served, serve
+from tests.listeners import kill_listeners
 
 EVENTS = 60
 
@@ -38,9 +39,15 @@ class Reader:
             except httpx.HTTPError:
                 await asyncio.sleep(0.1)
 
+    async def has(self, count: int) -> None:
+        """Waits until it has so many: what happens from now on happens in the middle of its stream."""
+        async with asyncio.timeout(120):
+            while len(self.texts) < count:
+                await asyncio.sleep(0.01)
+
     async def _read_once(self, until: int) -> None:
         headers = {"Last-Event-ID": self.last_id}
-        timeout = httpx.Timeout(5, read=30)
+        timeout = httpx.Timeout(60, read=120)
         async with (
             httpx.AsyncClient(timeout=timeout) as client,
             client.stream("GET", f"{self.url}/api/runs/r/events", headers=headers) as response,
@@ -61,7 +68,7 @@ class Reader:
 async def append(url: str, thread_id: str, number: int) -> None:
     """Sends one event until it is acknowledged; its id makes a resend harmless."""
     body = {"id": f"e{number}", "author": "a", "event_type": "message", "content": {"text": str(number)}, "run_id": "r"}
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         while True:
             try:
                 answer = await client.post(f"{url}/api/sessions/{thread_id}/events", json=body)
@@ -91,11 +98,29 @@ async def test_kill_9_of_the_api_process_in_the_middle_of_a_stream(api_servers: 
     for number in range(EVENTS):
         await append(second.url, session.thread_id, number)
         if number == EVENTS // 2:
-            first.process.kill()
-            await asyncio.to_thread(first.process.communicate)
+            await reader.has(1)
+            await asyncio.to_thread(first.kill)
             reader.url = second.url
-    await asyncio.wait_for(reading, 30)
+    await asyncio.wait_for(reading, 120)
     assert reader.connections >= 2
+    stored = [event.content["text"] for event in await engine.sessions.events(session)]
+    assert reader.texts == stored == [str(number) for number in range(EVENTS)]
+
+
+async def test_killing_the_backend_of_the_listener_in_the_middle_of_a_stream(
+    api_servers: list[Served], engine: Engine
+) -> None:
+    """The stream itself goes on: the listener connects again and the hub reads what it missed."""
+    session = await engine.sessions.create("app", "user")
+    reader = Reader(api_servers[0].url)
+    reading = asyncio.create_task(reader.read(EVENTS))
+    for number in range(EVENTS):
+        await append(api_servers[1].url, session.thread_id, number)
+        if number % 20 == 10:
+            await reader.has(1)
+            assert await kill_listeners(engine.database.pool) > 0
+    await asyncio.wait_for(reading, 120)
+    assert reader.connections == 1
     stored = [event.content["text"] for event in await engine.sessions.events(session)]
     assert reader.texts == stored == [str(number) for number in range(EVENTS)]
 
@@ -122,7 +147,7 @@ def _serve_embedded(data_dir: Path) -> Served:
 async def test_kill_9_of_the_embedded_server_in_the_middle_of_a_stream(data_dir: Path) -> None:
     server = await asyncio.to_thread(_serve_embedded, data_dir)
     try:
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             created = (await client.post("/api/sessions", json={"app_name": "app", "user_id": "user"})).json()
         thread_id = created["thread_id"]
         reader = Reader(server.url)
@@ -130,10 +155,11 @@ async def test_kill_9_of_the_embedded_server_in_the_middle_of_a_stream(data_dir:
         for number in range(EVENTS):
             await append(server.url, thread_id, number)
             if number in (EVENTS // 3, 2 * EVENTS // 3):
+                await reader.has(number // 2)
                 pid = int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
                 os.kill(pid, signal.SIGKILL)
-        await asyncio.wait_for(reading, 60)
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        await asyncio.wait_for(reading, 120)
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             page = (await client.get(f"/api/sessions/{thread_id}/events", params={"limit": 1000})).json()
         stored = [event["content"]["text"] for event in page["events"]]
         assert reader.texts == stored == [str(number) for number in range(EVENTS)]

@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
+    send_seconds: float = Field(
+        default=30.0, gt=0, description="Seconds after which a reader that does not read is cut off its stream."
+    )
     agents: str = Field(
         default="", description="Agents to serve, as package.module:agent, separated by commas; none means the demo."
     )

@@ -51,8 +51,7 @@ def served(database_url: str) -> Iterator[Served]:
     server = serve_agents(database_url)
     yield server
     if server.process.poll() is None:
-        server.process.kill()
-        server.process.communicate()
+        server.kill()
 
 
 @pytest.fixture

@@ -176,8 +176,7 @@ async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
         client = AgentClient(doomed, "slow")
         await client.leave_after("TEXT_MESSAGE_CONTENT", Gate().text, count=HELD_AT, run_id="r1")
     await until_streamed(engine, client, 2)
-    server.process.kill()
-    await asyncio.to_thread(server.process.communicate)
+    await asyncio.to_thread(server.kill)
     survivor = AgentClient(http, "slow", client.thread_id)
     following = asyncio.create_task(survivor.connect())
     assert await until_ended(engine, survivor, "r1") == RunStatus.FAILED

@@ -14,6 +14,7 @@ import websockets
 
 from cognizes.engine import Engine, Settings
 from tests.integration.live.conftest import Served, serve
+from tests.listeners import kill_listeners
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -24,12 +25,12 @@ async def frames(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url, timeout=10) as opened:
+    async with httpx.AsyncClient(base_url=served.url, timeout=60) as opened:
         yield opened
 
 
 def test_5_1_1_start_up(served: Served) -> None:
-    assert any("✓ PgNotifyListener started" in line for line in served.start_up)
+    assert "✓ PgNotifyListener started" in served.printed
 
 
 async def test_5_1_2_health(client: httpx.AsyncClient) -> None:
@@ -45,24 +46,26 @@ async def test_5_1_3_and_4_websocket_and_test_notify(client: httpx.AsyncClient, 
     ):
         sent = (await client.get("/api/test-notify")).json()
         assert sent["status"] == "sent"
-        received = json.loads(await asyncio.wait_for(mine.recv(), 5))
+        received = json.loads(await asyncio.wait_for(mine.recv(), 60))
         assert set(received) == {"channel", "payload", "received_at"}
         assert received["channel"] == "event_stream"
         assert received["payload"] == json.loads(sent["payload"])
         assert received["payload"]["thread_id"] == "test-thread"
-        assert json.loads(await asyncio.wait_for(everything.recv(), 5))["payload"] == received["payload"]
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(other.recv(), 0.3)
+        assert json.loads(await asyncio.wait_for(everything.recv(), 60))["payload"] == received["payload"]
+        # What the other thread hears first is its own.
+        await client.get("/api/test-notify", params={"thread_id": "other-thread"})
+        assert json.loads(await asyncio.wait_for(other.recv(), 60))["payload"]["thread_id"] == "other-thread"
 
 
 async def test_5_1_5_sse_connects_at_once(client: httpx.AsyncClient) -> None:
+    before = time.time()
     async with client.stream("GET", "/api/runs/test-run/events") as response:
         first = await anext(frames(response))
         assert first == {
             "type": "CUSTOM", "runId": "test-run", "timestamp": first["timestamp"], "name": "connected",
             "message": "SSE stream for run_id=test-run",
         }  # fmt: skip
-        assert abs(first["timestamp"] / 1000 - time.time()) < 60
+        assert before - 1 <= first["timestamp"] / 1000 <= time.time() + 1
 
 
 async def test_5_1_6_test_notification_arrives_as_raw(client: httpx.AsyncClient) -> None:
@@ -71,9 +74,9 @@ async def test_5_1_6_test_notification_arrives_as_raw(client: httpx.AsyncClient)
         await anext(stream)
         sent = (await client.get("/api/test-sse-notify/test-run")).json()
         assert (sent["status"], sent["run_id"]) == ("sent", "test-run")
-        frame = await asyncio.wait_for(anext(stream), 5)
+        frame = await asyncio.wait_for(anext(stream), 60)
         while frame.get("name") == "heartbeat":
-            frame = await asyncio.wait_for(anext(stream), 5)
+            frame = await asyncio.wait_for(anext(stream), 60)
         assert (frame["type"], frame["runId"], frame["payload"]) == ("RAW", "test-run", json.loads(sent["payload"]))
 
 
@@ -91,7 +94,7 @@ async def test_5_1_8_heartbeats(client: httpx.AsyncClient) -> None:
         stream = frames(response)
         await anext(stream)
         for _ in range(2):
-            beat = await asyncio.wait_for(anext(stream), 5)
+            beat = await asyncio.wait_for(anext(stream), 60)
             assert beat == {"type": "CUSTOM", "runId": "test-run", "timestamp": beat["timestamp"], "name": "heartbeat"}
 
 
@@ -108,7 +111,7 @@ async def test_a_run_from_start_to_end_over_sse(client: httpx.AsyncClient, serve
             await engine.sessions.append(session, author="a", kind="state_update", state={"n": 1}, run_id="r1")
             await engine.sessions.append(session, author="user", kind="message", text="not of this run")
         received: list[dict[str, Any]] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for frame in stream:
                 if frame.get("name") != "heartbeat":
                     received.append(frame)
@@ -130,7 +133,7 @@ async def test_last_event_id_resumes_exactly(client: httpx.AsyncClient, engine: 
     async with client.stream("GET", "/api/runs/r/events", headers={"Last-Event-ID": "3"}) as response:
         texts: list[str] = []
         ids: list[str] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for line in response.aiter_lines():
                 if line.startswith("id: "):
                     ids.append(line.removeprefix("id: "))
@@ -153,7 +156,7 @@ async def test_websocket_of_a_thread_gets_every_event_in_order(served: Served, e
             *(engine.sessions.append(copy, author="a", kind="message", text="x")
               for _ in range(10) for copy in copies if copy)
         )  # fmt: skip
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             seen = [json.loads(await live.recv())["payload"]["sequence_num"] for _ in range(100)]
             all_seen = [json.loads(await whole.recv())["payload"]["sequence_num"] for _ in range(101)]
     assert seen == list(range(2, 102))
@@ -161,12 +164,12 @@ async def test_websocket_of_a_thread_gets_every_event_in_order(served: Served, e
 
 
 async def test_stopping_ends_the_streams_at_once(served: Served) -> None:
-    async with httpx.AsyncClient(base_url=served.url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
         async with client.stream("GET", "/api/runs/r/events") as response:
             stream = frames(response)
             await anext(stream)
             stopping = asyncio.create_task(asyncio.to_thread(served.stop))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 rest = [frame async for frame in stream if frame.get("name") != "heartbeat"]
             assert rest == []
         code, printed = await stopping
@@ -177,7 +180,7 @@ async def test_stopping_ends_the_streams_at_once(served: Served) -> None:
 async def test_test_routes_are_off_outside_development(database_url: str) -> None:
     server = await asyncio.to_thread(serve, database_url, COGNIZES_DEVELOPMENT="false")
     try:
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             assert (await client.get("/api/test-notify")).status_code == 404
             assert (await client.get("/api/test-sse-notify/r")).status_code == 404
     finally:
@@ -195,11 +198,9 @@ async def test_two_servers_and_a_killed_listener(database_url: str, served: Serv
             for number in range(30):
                 await engine.sessions.append(session, author="a", kind="message", text=str(number))
                 if number % 10 == 5:
-                    await engine.database.pool.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
-                    )
+                    await kill_listeners(engine.database.pool)
             for socket in (one, two):
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(60):
                     seen = [json.loads(await socket.recv())["payload"]["sequence_num"] for _ in range(30)]
                 assert seen == list(range(1, 31))
     finally:

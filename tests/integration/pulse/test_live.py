@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -11,9 +10,10 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Event, NotFoundError, Session
+from tests.listeners import kill_listeners
 
 
-async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 15) -> list[int]:
+async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 60) -> list[int]:
     found: list[int] = []
     async with asyncio.timeout(seconds):
         async for event in events:
@@ -22,6 +22,13 @@ async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 
             if len(found) == count:
                 break
     return found
+
+
+async def until_followed(engine: Engine, session: Session) -> None:
+    """Waits until somebody follows the thread: what is written from now on is heard live."""
+    async with asyncio.timeout(60):
+        while not any(channel.is_open for channel in engine.hub._channels.values()):
+            await asyncio.sleep(0.005)
 
 
 async def write(engine: Engine, session: Session, count: int) -> None:
@@ -33,7 +40,7 @@ async def test_the_past_then_the_present(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     await write(engine, session, 3)
     following = asyncio.create_task(collect(engine.live(session, after=1), 6))
-    await asyncio.sleep(0.05)
+    await until_followed(engine, session)
     await write(engine, session, 4)
     assert await following == [2, 3, 4, 5, 6, 7]
 
@@ -51,7 +58,7 @@ async def test_another_process_and_psql(engine: Engine, database_url: str, pool:
     session = await engine.sessions.create("app", "user")
     async with Engine.open(database_url) as other:
         following = asyncio.create_task(collect(other.live(session), 2))
-        await asyncio.sleep(0.05)
+        await until_followed(other, session)
         await write(engine, session, 1)
         await pool.execute(
             "INSERT INTO events (thread_id, author, event_type) VALUES ($1, 'psql', 'message')", session.thread_id
@@ -62,7 +69,7 @@ async def test_another_process_and_psql(engine: Engine, database_url: str, pool:
 async def test_a_lost_notification_costs_latency_never_data(engine: Engine, pool: asyncpg.Pool) -> None:
     session = await engine.sessions.create("app", "user")
     following = asyncio.create_task(collect(engine.live(session), 5))
-    await asyncio.sleep(0.05)
+    await until_followed(engine, session)
     await pool.execute("ALTER TABLE events DISABLE TRIGGER notify_event_insert")
     await write(engine, session, 5)
     assert await following == [1, 2, 3, 4, 5]
@@ -71,13 +78,10 @@ async def test_a_lost_notification_costs_latency_never_data(engine: Engine, pool
 
 async def test_a_listener_killed_again_and_again(engine: Engine, pool: asyncpg.Pool) -> None:
     session = await engine.sessions.create("app", "user")
-    following = asyncio.create_task(collect(engine.live(session), 100, seconds=30))
+    following = asyncio.create_task(collect(engine.live(session), 100))
     for _ in range(5):
         await write(engine, session, 20)
-        await pool.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-        )
+        await kill_listeners(pool)
     assert await following == list(range(1, 101))
 
 
@@ -107,7 +111,7 @@ async def test_closing_the_engine_ends_the_stream(database_url: str) -> None:
     engine = await Engine.open(database_url).start()
     session = await engine.sessions.create("app", "user")
     following = asyncio.create_task(collect(engine.live(session), 99))
-    await asyncio.sleep(0.05)
+    await until_followed(engine, session)
     await engine.close()
     assert await following == []
 
@@ -122,7 +126,7 @@ async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asy
         await pool.execute("SELECT pg_notify('event_stream', $1)", payload)
     session = await engine.sessions.create("app", "user")
     following = asyncio.create_task(collect(engine.live(session), 1))
-    await asyncio.sleep(0.05)
+    await until_followed(engine, session)
     await write(engine, session, 1)
     assert await following == [1]
 
@@ -130,17 +134,19 @@ async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asy
 async def test_a_deleted_thread_ends_the_stream(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     await write(engine, session, 2)
-    following = asyncio.create_task(collect(engine.live(session), 99))
-    await asyncio.sleep(0.05)
+    events = engine.live(session)
+    assert [(await anext(events)).sequence_num for _ in range(2)] == [1, 2]
     await engine.sessions.delete(session)
-    assert await following == [1, 2]
+    assert await collect(events, 99) == []
 
 
 async def test_following_a_run_that_does_not_exist_yet(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     following = [asyncio.create_task(collect(engine.hub.follow_run("later"), 2)) for _ in range(2)]
     abandoned = asyncio.create_task(collect(engine.hub.follow_run("never"), 1))
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while len(engine.hub._awaited_runs) < 2:
+            await asyncio.sleep(0.005)
     await write(engine, session, 1)
     async with engine.runs.start(session, run_id="later"):
         pass
@@ -148,6 +154,4 @@ async def test_following_a_run_that_does_not_exist_yet(engine: Engine) -> None:
         assert await task == [2, 3]
     abandoned.cancel()
     await asyncio.wait([abandoned])
-    del abandoned, following, task
-    gc.collect()
-    assert not dict(engine.hub._awaited_runs)
+    assert not engine.hub._awaited_runs

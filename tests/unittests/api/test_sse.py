@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine.api import sse
 from cognizes.engine.api.requests import Message, RequestContext
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Source, each
 
@@ -52,6 +51,12 @@ class Connection:
         self.finished.set()
         self.writable.set()
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.room = high
+
     def abort(self) -> None:
         self.is_aborted = True
         self.leave()
@@ -60,8 +65,8 @@ class Connection:
 class Running:
     """A stream that is being sent."""
 
-    def __init__(self, source: Source, *, wheel: HeartbeatWheel | None = None) -> None:
-        self.wheel = wheel or HeartbeatWheel(1, tick=3600)
+    def __init__(self, source: Source, *, wheel: HeartbeatWheel | None = None, send_seconds: float = 3600) -> None:
+        self.wheel = wheel or HeartbeatWheel(1, tick=3600, send_seconds=send_seconds)
         self.connection = Connection()
         self.stream = EventStream(source, wheel=self.wheel, heartbeat=lambda: "beat")
         self.task = asyncio.create_task(self.stream.run(self.connection.receive, self.connection.send))
@@ -186,9 +191,7 @@ async def test_offers_to_a_slow_reader_are_bounded_and_keep_their_order() -> Non
 
 
 @pytest.mark.parametrize("by", ["put", "offer"])
-async def test_a_reader_that_stops_reading_is_cut_off(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "SEND_SECONDS", 0.01)
-
+async def test_a_reader_that_stops_reading_is_cut_off(by: str) -> None:
     async def source(stream: EventStream) -> None:
         stream._send.__self__.writable.clear()  # type: ignore[attr-defined]
         if by == "offer":
@@ -196,16 +199,16 @@ async def test_a_reader_that_stops_reading_is_cut_off(by: str, monkeypatch: pyte
             await asyncio.Event().wait()
         await stream.put("never read")
 
-    running = Running(source)
+    running = Running(source, send_seconds=0.01)
     assert await running.end() == []
     assert running.connection.is_aborted
+    assert running.connection.room <= 16 * 1024, "what it may cost until then"
 
 
-async def test_a_reader_is_left_where_its_connection_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_is_left_where_its_connection_cannot_be_cut() -> None:
     """Under a server that shows no transport the request ends, and the server closes what it can."""
-    monkeypatch.setattr(sse, "SEND_SECONDS", 0.01)
     connection = Connection()
-    wheel = HeartbeatWheel(1, tick=3600)
+    wheel = HeartbeatWheel(1, tick=3600, send_seconds=0.01)
 
     async def receive() -> Message:
         return await connection.receive()

@@ -92,8 +92,9 @@ def create_app(
     app.state.connections = OpenConnections()
 
     app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
-    app.add_middleware(CountConnections, counts=app.state.connections)
     app.add_middleware(RequestContext)
+    # Around the request's context, which runs streams after all within it has returned.
+    app.add_middleware(CountConnections, counts=app.state.connections)
     app.add_middleware(Guard)
     app.add_middleware(Cors)
     return app
@@ -104,8 +105,9 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.gate = Gate(engine)
     app.state.streams = OpenStreams(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
-    app.state.wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
-    app.state.agent_wheel = HeartbeatWheel(engine.settings.heartbeat_seconds)
+    seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
+    app.state.wheel = HeartbeatWheel(seconds, send_seconds=patience)
+    app.state.agent_wheel = HeartbeatWheel(seconds, send_seconds=patience)
 
 
 def _end_streams(app: FastAPI) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
@@ -17,6 +20,8 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 30
 SEND_SECONDS = 30.0
 """How long a reader may take to make room for one frame."""
+FRAMES_BYTES = 16 * 1024
+"""How much may wait for a reader in its connection's buffer."""
 _WAITING_OFFERS = 64
 
 _HEADERS = [
@@ -41,7 +46,10 @@ class Connection(Protocol):
 class HeartbeatWheel:
     """One timer for all connections: each has a place on a wheel that turns once in thirty seconds."""
 
-    def __init__(self, seconds: int = HEARTBEAT_SECONDS, *, tick: float = 1.0) -> None:
+    def __init__(
+        self, seconds: int = HEARTBEAT_SECONDS, *, tick: float = 1.0, send_seconds: float = SEND_SECONDS
+    ) -> None:
+        self.send_seconds = send_seconds
         self._places: list[set[Connection]] = [set() for _ in range(seconds)]
         self._now = 0
         self._tick = tick
@@ -110,6 +118,9 @@ class EventStream(Response):
     async def run(self, receive: Receive, send: Send) -> None:
         """Streams."""
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
+        if (transport := self._transport) is not None:
+            # What a reader that stopped reading costs; the usual 64 KiB is much for thousands of them.
+            transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         self._sending = asyncio.ensure_future(self._source(self))
         # Not in that task itself: one that is cancelled before its first step runs none of its own code.
@@ -156,6 +167,11 @@ class EventStream(Response):
             self._hang_up()  # a reader that does not read would keep the server from stopping
         self._sending.cancel()
 
+    @property
+    def _transport(self) -> asyncio.WriteTransport | None:
+        """What is below ASGI, under uvicorn: its `receive` is a method of the request, which has the transport."""
+        return getattr(getattr(self._receive, "__self__", None), "transport", None)
+
     def _complete_soon(self, sending: asyncio.Future[None]) -> None:
         error = None if sending.cancelled() else sending.exception()
         if error is not None and not self._is_given_up:
@@ -179,7 +195,7 @@ class EventStream(Response):
     async def _write(self, body: bytes, *, more_body: bool) -> None:
         self._puts_waiting += 1
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(self._wheel.send_seconds):
                 await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
         except TimeoutError:
             self._hang_up()
@@ -194,11 +210,18 @@ class EventStream(Response):
             return
         self._is_over = self._is_given_up = True
         logger.info("a reader of events stopped reading; its connection is closed")
-        transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
-        if transport is not None:
-            transport.abort()
+        if (transport := self._transport) is not None:
+            _reset(transport)
         elif self._request is not None:
             self._request.cancel()
+
+
+def _reset(transport: asyncio.WriteTransport) -> None:
+    """Ends a connection at once. Without that, the kernel would keep what it has of it for as long as nobody reads."""
+    if (connected := transport.get_extra_info("socket")) is not None:
+        with socket.socket(fileno=os.dup(connected.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 Source = Callable[[EventStream], Awaitable[None]]

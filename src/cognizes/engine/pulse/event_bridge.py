@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _WAITING_FRAMES = 64
 _ENCODED_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
+_LARGEST_PUT = 16 * 1024
 
 
 class AgUiEventType(StrEnum):
@@ -238,7 +239,8 @@ class PulseEventBridge:
                 return
             async with aclosing(self._hub.follow_run_pages(run_id, after=after, thread_id=thread_id)) as pages:
                 async for events in pages:
-                    await outlet.put("".join(map(self._encode, events)))
+                    for text in _joined(map(self._encode, events)):
+                        await outlet.put(text)
         finally:
             _remove(self._outlets, run_id, outlet)
             await self._stop_when_alone()
@@ -299,6 +301,19 @@ class PulseEventBridge:
         heard += [_offer(frames, frame) for frames in self._followers.get(run_id, ())]
         if not all(heard):
             logger.warning("a follower of run %s is too slow for notifications; one was left out", run_id)
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Texts put together, but no more at once than a slow reader may cost."""
+    together, length = list[str](), 0
+    for text in texts:
+        together.append(text)
+        length += len(text)
+        if length >= _LARGEST_PUT:
+            yield "".join(together)
+            together, length = [], 0
+    if together:
+        yield "".join(together)
 
 
 def _offer(frames: asyncio.Queue[AgUiEvent | None], frame: AgUiEvent) -> bool:

@@ -24,6 +24,8 @@ from cognizes.engine.models import JsonObject
 logger = logging.getLogger(__name__)
 
 DEFAULT_CHANNEL = "event_stream"
+APPLICATION_NAME = "cognizes-listener"
+"""How `pg_stat_activity` shows the connection of a listener."""
 
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
 TextCallback = Callable[[str, str], Any]
@@ -149,7 +151,9 @@ class PgNotifyListener:
 
     async def _connect(self) -> None:
         """It counts as connected when it hears all its channels."""
-        connection = await asyncpg.connect(self.dsn, timeout=10, command_timeout=10)
+        connection = await asyncpg.connect(
+            self.dsn, timeout=10, command_timeout=10, server_settings={"application_name": APPLICATION_NAME}
+        )
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:

@@ -16,7 +16,7 @@ from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.auth import ThreadOfRun
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.sse import SEND_SECONDS, EventStream
+from cognizes.engine.api.sse import EventStream
 from cognizes.engine.api.thread_feed import ThreadFeed
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import new_id
@@ -80,7 +80,7 @@ async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEng
     async with ThreadFeed(engine, thread_id, after=after) as feed:
         await websocket.accept()
         gone = asyncio.ensure_future(_wait_until_gone(websocket))
-        sending = asyncio.ensure_future(_send_all(websocket, feed))
+        sending = asyncio.ensure_future(_send_all(websocket, feed, seconds=engine.settings.send_seconds))
         try:
             await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -91,9 +91,9 @@ async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEng
             logger.info("a reader of thread %s was given up: %r", thread_id, error)
 
 
-async def _send_all(websocket: WebSocket, feed: ThreadFeed) -> None:
+async def _send_all(websocket: WebSocket, feed: ThreadFeed, *, seconds: float) -> None:
     while (item := await feed.next()) is not None:
-        async with asyncio.timeout(SEND_SECONDS):
+        async with asyncio.timeout(seconds):
             await websocket.send_text(dump_json(item))
     await websocket.close(_GOING_AWAY, "there is nothing more to follow")
 

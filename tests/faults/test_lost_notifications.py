@@ -1,0 +1,97 @@
+"""A third of the doorbell's rings lost, and the listeners killed every second: everybody ends with everything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+
+import asyncpg
+import pytest
+
+from cognizes.engine import Engine, Session
+from tests.listeners import kill_listeners
+
+_LOSE_SOME = """
+CREATE OR REPLACE FUNCTION notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('event_stream', json_build_object(
+        'thread_id', thread_id, 'sequence_num', sequence_num, 'run_id', run_id)::text)
+      FROM inserted WHERE sequence_num * 7919 % 10 >= 3;
+    RETURN NULL;
+END
+$$
+"""
+_THREADS = 6
+
+
+async def _follow(engine: Engine, session: Session, found: list[int]) -> None:
+    async with aclosing(engine.live(session)) as events:
+        async for event in events:
+            found.append(event.sequence_num or 0)
+
+
+async def _follow_run(engine: Engine, run_id: str, found: list[int]) -> None:
+    async with aclosing(engine.bridge.subscribe(run_id)) as frames:
+        async for frame in frames:
+            if frame.sequence is not None:
+                found.append(frame.sequence)
+
+
+async def _kill_every_second(pool: asyncpg.Pool) -> None:
+    while True:
+        await kill_listeners(pool)
+        await asyncio.sleep(1)
+
+
+async def _write(engine: Engine, session: Session, enough: asyncio.Event) -> int:
+    """Writes until it is enough; how many events there are then."""
+    count = 0
+    while not enough.is_set() or count % 10:
+        count += 1
+        await engine.sessions.append(session, author="a", kind="message", text="x", run_id=f"run-{session.id}")
+        await asyncio.sleep(0.01)
+    return count
+
+
+async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None:
+    """Two engines, followers of threads and of runs on both; until each listener was killed so many times."""
+    await pool.execute(_LOSE_SOME)
+    async with AsyncExitStack() as opened:
+        engines = [await opened.enter_async_context(Engine.open(database_url)) for _ in range(2)]
+        sessions = [await engines[0].sessions.create("app", "user") for _ in range(_THREADS)]
+        found: dict[tuple[int, str, str], list[int]] = {}
+        tasks: list[asyncio.Task[None]] = []
+        for number, engine in enumerate(engines):
+            for session in sessions:
+                of_thread = found[number, "thread", session.id] = []
+                of_run = found[number, "run", session.id] = []
+                tasks.append(asyncio.create_task(_follow(engine, session, of_thread)))
+                tasks.append(asyncio.create_task(_follow_run(engine, f"run-{session.id}", of_run)))
+        killing = asyncio.create_task(_kill_every_second(pool))
+        enough = asyncio.Event()
+        writing = [asyncio.create_task(_write(engines[place % 2], one, enough)) for place, one in enumerate(sessions)]
+        while min(engine.listener.reconnections for engine in engines) < kills:
+            await asyncio.sleep(0.05)
+        enough.set()
+        counts = dict(zip((session.id for session in sessions), await asyncio.gather(*writing), strict=True))
+        killing.cancel()
+        while any(len(numbers) < counts[place[2]] for place, numbers in found.items()):
+            assert not any(task.done() for task in tasks)
+            await asyncio.sleep(0.05)
+        for place, numbers in found.items():
+            assert numbers == list(range(1, counts[place[2]] + 1)), place
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait([*tasks, killing])
+
+
+async def test_a_third_of_the_rings_lost_and_listeners_killed(database_url: str, pool: asyncpg.Pool) -> None:
+    async with asyncio.timeout(150):
+        await converge(database_url, pool, kills=3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_the_same_for_a_minute(database_url: str, pool: asyncpg.Pool) -> None:
+    async with asyncio.timeout(800):
+        await converge(database_url, pool, kills=60)
