@@ -9,11 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
-
-import pytest
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 120.0
@@ -71,12 +68,3 @@ def serve(database_url: str, **settings: str) -> Served:
         time.sleep(0.02)
     process.kill()
     raise AssertionError(served._wait()[1])
-
-
-@pytest.fixture
-def served(database_url: str) -> Iterator[Served]:
-    """A server over the test's database."""
-    server = serve(database_url, COGNIZES_HEARTBEAT_SECONDS="1")
-    yield server
-    if server.process.poll() is None:
-        server.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -13,6 +13,10 @@ import pytest
 import websockets
 
 from cognizes.engine import Engine, Settings
+from cognizes.engine.api.main import create_app
+from cognizes.engine.database import EmbeddedPostgres
+from tests.conftest import replace_database
+from tests.database_supply import DatabaseSupply
 from tests.integration.live.conftest import Served, serve
 from tests.listeners import kill_listeners
 
@@ -21,6 +25,22 @@ async def frames(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     async for line in response.aiter_lines():
         if line.startswith("data: "):
             yield json.loads(line.removeprefix("data: "))
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres_server: EmbeddedPostgres, database_supply: DatabaseSupply) -> Iterator[str]:
+    """One database for all steps."""
+    name = asyncio.run(database_supply.take())
+    yield replace_database(postgres_server.url, name)
+    database_supply.give_back(name)
+
+
+@pytest.fixture(scope="module")
+def served(database_url: str) -> Iterator[Served]:
+    """One server for all steps, whose heart beats every second."""
+    server = serve(database_url, COGNIZES_HEARTBEAT_SECONDS="1")
+    yield server
+    server.kill()
 
 
 @pytest.fixture
@@ -163,12 +183,13 @@ async def test_websocket_of_a_thread_gets_every_event_in_order(served: Served, e
     assert all_seen == list(range(1, 102))
 
 
-async def test_stopping_ends_the_streams_at_once(served: Served) -> None:
-    async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
-        async with client.stream("GET", "/api/runs/r/events") as response:
+async def test_stopping_ends_the_streams(database_url: str) -> None:
+    server = await asyncio.to_thread(serve, database_url)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        async with client.stream("GET", "/api/runs/nobody/events") as response:
             stream = frames(response)
             await anext(stream)
-            stopping = asyncio.create_task(asyncio.to_thread(served.stop))
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
             async with asyncio.timeout(60):
                 rest = [frame async for frame in stream if frame.get("name") != "heartbeat"]
             assert rest == []
@@ -178,14 +199,11 @@ async def test_stopping_ends_the_streams_at_once(served: Served) -> None:
 
 
 async def test_test_routes_are_off_outside_development(database_url: str) -> None:
-    server = await asyncio.to_thread(serve, database_url, COGNIZES_DEVELOPMENT="false")
-    try:
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with Engine.open(database_url, development=False) as engine:
+        transport = httpx.ASGITransport(create_app(engine=engine, agents=[]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             assert (await client.get("/api/test-notify")).status_code == 404
             assert (await client.get("/api/test-sse-notify/r")).status_code == 404
-    finally:
-        code, printed = await asyncio.to_thread(server.stop)
-        assert code == 0, printed
 
 
 async def test_two_servers_and_a_killed_listener(database_url: str, served: Served, engine: Engine) -> None:
