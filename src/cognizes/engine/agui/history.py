@@ -57,10 +57,10 @@ def frames_of_thread(events: Iterable[Event], *, thread_id: str) -> Iterator[Bas
 
 
 async def read_events(log: EventLog, thread_id: UUID, *, up_to: int | None = None) -> list[Event]:
-    """The events of a thread, all of them or up to a sequence number."""
+    """The events of a thread's active branch, all of them or up to a sequence number."""
     events: list[Event] = []
     last = 0
-    while page := await log.read(thread_id, after=last, limit=_PAGE):
+    while page := await log.read_shown(thread_id, after=last, limit=_PAGE):
         events += page
         last = page[-1].sequence_num or last
         if len(page) < _PAGE or (up_to is not None and last >= up_to):

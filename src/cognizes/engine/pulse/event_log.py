@@ -143,6 +143,11 @@ class EventLog:
         """Oldest first, after a sequence number."""
         return [event_from_row(row) for row in await self._database.fetch("read_events", thread_id, after, limit)]
 
+    async def read_shown(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Those of the active branch, oldest first."""
+        rows = await self._database.fetch("read_shown_events", thread_id, after, limit)
+        return [event_from_row(row) for row in rows]
+
     async def recent(self, thread_id: UUID, *, limit: int) -> list[Event]:
         """The newest `limit` events, oldest first."""
         rows = await self._database.fetch("read_recent_events", thread_id, limit)

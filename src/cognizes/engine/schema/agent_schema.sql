@@ -2174,6 +2174,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
 -- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
 -- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
+-- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
+-- be of another branch. The id of the head's row is 'branched' then.
 -- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION "public".adk_read_session(
     p_app_name text,
@@ -2209,6 +2211,22 @@ BEGIN
            AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
          ORDER BY e.sequence_num DESC LIMIT 1;
     END IF;
+    IF EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
+        id := 'branched';
+        RETURN NEXT;
+        RETURN QUERY
+            SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
+                   NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type,
+                   e.content::text, e.actions::text, e.created_at
+              FROM "public".branch_path(adk_read_session.thread_id, NULL) AS path
+              JOIN "public".events e ON e.thread_id = adk_read_session.thread_id
+               AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+             WHERE "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+               AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
+             ORDER BY e.sequence_num DESC
+             LIMIT p_limit;
+        RETURN;
+    END IF;
     RETURN NEXT;
     RETURN QUERY
         SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
@@ -2226,7 +2244,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('74_adk_read_session.sql', 0, '21ab392ca5269586e7c0f7626b6a796c5f6d96c9418f0b7d29284b946c4c9d3e', '0.1.0')
+VALUES ('74_adk_read_session.sql', 0, 'd5d224919a7d34d69891f160c6c504681fc72accb3961e41d84e77fd7b1f3807', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 75_adk_list_sessions.sql

@@ -56,7 +56,9 @@ class SessionReader:
             return None
         head, *event_rows = rows
         new = self._decode(key, head["thread_id"], event_rows)
-        known = cached if cached and cached.thread_id == head["thread_id"] else None
+        # Of a session that has branches all events come anew: those known may be of another one.
+        is_branched = head["id"] is not None
+        known = cached if cached and cached.thread_id == head["thread_id"] and not is_branched else None
         # As many as asked for: there may be more between these and what is known.
         is_gapless = limit is None or len(new) < limit
         templates = known.events + new if known and is_gapless else new

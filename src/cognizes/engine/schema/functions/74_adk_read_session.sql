@@ -1,6 +1,8 @@
 -- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
 -- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
 -- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
+-- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
+-- be of another branch. The id of the head's row is 'branched' then.
 -- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION {schema}.adk_read_session(
     p_app_name text,
@@ -35,6 +37,22 @@ BEGIN
          WHERE e.thread_id = adk_read_session.thread_id
            AND {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
          ORDER BY e.sequence_num DESC LIMIT 1;
+    END IF;
+    IF EXISTS (SELECT FROM {schema}.branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
+        id := 'branched';
+        RETURN NEXT;
+        RETURN QUERY
+            SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
+                   NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type,
+                   e.content::text, e.actions::text, e.created_at
+              FROM {schema}.branch_path(adk_read_session.thread_id, NULL) AS path
+              JOIN {schema}.events e ON e.thread_id = adk_read_session.thread_id
+               AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+             WHERE {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
+               AND (p_from_time IS NULL OR {schema}.adk_event_time(e.content::text, e.created_at) >= p_from_time)
+             ORDER BY e.sequence_num DESC
+             LIMIT p_limit;
+        RETURN;
     END IF;
     RETURN NEXT;
     RETURN QUERY
