@@ -116,7 +116,9 @@ class Hit:
 
 
 @dataclass
-class _Candidate:
+class Candidate:
+    """A memory that may be recalled, with what the two judges and its place say of it."""
+
     id: int
     bm25: float = 0.0
     cosine: float | None = None
@@ -128,6 +130,15 @@ class _Candidate:
     score: float = 0.0
 
 
+@dataclass
+class Pool:
+    """Candidates, which of them follows which in a session, and the words that were asked for."""
+
+    candidates: list[Candidate]
+    edges: list[tuple[int, int]]
+    words: set[str]
+
+
 class Recall:
     """Finds memories of one user. No query of it reads another user's rows."""
 
@@ -137,25 +148,34 @@ class Recall:
         self.weights = weights or Weights()
 
     async def recall(
-        self, query: str, *, app: str, user: str, k: int = 10, filters: Filters | None = None, by: str = "all"
+        self, query: str, *, app: str, user: str, k: int = 10, filters: Filters | None = None
     ) -> list[Hit]:
-        """The `k` best memories, best first. `by` "words" or "meaning" asks one judge alone."""
+        """The `k` best memories, best first."""
         if not 1 <= k <= _LARGEST_K:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
-        chosen = filters or Filters()
-        scope = check_name("app", app), check_name("user", user)
-        pool = max(_POOL, k)
-        vector = await self._embed(query) if by != "words" else None
+        scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
+        vector = await self._embed(query)
         async with self._database.connection() as connection:
-            search = _Search(connection, self._database, (*scope, *chosen.columns))
-            found = await search.by_words(query, pool) if by != "meaning" else {}
-            if vector is not None and self._embedder is not None:
-                await search.by_vector(found, self._embedder, vector, pool)
-            edges = await search.neighbours(found)
-            ranked = rank(found.values(), edges, set(split_words(query)), self.weights)[:k]
+            search = _Search(connection, self._database, scope)
+            pool = await self._gather(search, query, vector, max(_POOL, k))
+            ranked = rank(pool, self.weights)[:k]
             records = await search.read(candidate.id for candidate in ranked)
         # A memory may be deleted between two queries.
         return [_hit(records[candidate.id], candidate) for candidate in ranked if candidate.id in records]
+
+    async def gather(self, query: str, *, app: str, user: str) -> Pool:
+        """The candidates of a recall before they are ranked: for those who measure the ranking."""
+        vector = await self._embed(query)
+        async with self._database.connection() as connection:
+            search = _Search(connection, self._database, (app, user, *Filters().columns))
+            return await self._gather(search, query, vector, _POOL)
+
+    async def _gather(self, search: _Search, query: str, vector: list[float] | None, size: int) -> Pool:
+        found = await search.by_words(query, size)
+        if vector is not None and self._embedder is not None:
+            await search.by_vector(found, self._embedder, vector, size)
+        edges = await search.neighbours(found)
+        return Pool(list(found.values()), edges, set(split_words(query)))
 
     async def _embed(self, query: str) -> list[float] | None:
         if self._embedder is None or not query.strip():
@@ -171,22 +191,20 @@ class _Search:
         self._queries = database.queries
         self._arguments = arguments
 
-    async def by_words(self, query: str, limit: int) -> dict[int, _Candidate]:
+    async def by_words(self, query: str, limit: int) -> dict[int, Candidate]:
         words = join_words(split_words(query))
         rows = await self._fetch("recall_by_words", limit, words, join_words(identifiers(query)))
-        return {row["id"]: _Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
+        return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
 
-    async def by_vector(
-        self, found: dict[int, _Candidate], embedder: Embedder, vector: list[float], limit: int
-    ) -> None:
+    async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
         spelled = spell_vector(vector)
         rows = await self._fetch("recall_by_vector", limit, embedder.name, embedder.dimension, spelled)
         for row in rows:
             # Not a number, too: the vector of a text that says nothing is all zeros and points nowhere.
             if row["cosine"] >= _UNRELATED:
-                found.setdefault(row["id"], _Candidate(row["id"])).cosine = row["cosine"]
+                found.setdefault(row["id"], Candidate(row["id"])).cosine = row["cosine"]
 
-    async def neighbours(self, found: dict[int, _Candidate]) -> list[tuple[int, int]]:
+    async def neighbours(self, found: dict[int, Candidate]) -> list[tuple[int, int]]:
         """Completes the candidates, adds those beside them, and says which follows which."""
         edges: set[tuple[int, int]] = set()
         for row in await self._fetch("read_memory_neighbours", list(found)):
@@ -194,7 +212,7 @@ class _Search:
             candidate.session_id, candidate.author = row["session_id"], row["author"]
             for name in ("previous", "next"):
                 if (other := row[f"{name}_id"]) is not None:
-                    beside = found.setdefault(other, _Candidate(other))
+                    beside = found.setdefault(other, Candidate(other))
                     beside.session_id, beside.author = row["session_id"], row[f"{name}_author"]
                     edges.add((other, row["id"]) if name == "previous" else (row["id"], other))
         return sorted(edges)
@@ -208,14 +226,12 @@ class _Search:
         return rows
 
 
-def rank(
-    candidates: Iterable[_Candidate], edges: list[tuple[int, int]], words: set[str], weights: Weights
-) -> list[_Candidate]:
+def rank(pool: Pool, weights: Weights) -> list[Candidate]:
     """Best first. Pure arithmetic, so that it can be read, tested and measured without a database."""
-    by_id = {candidate.id: candidate for candidate in candidates}
-    _score_alone(list(by_id.values()), words, weights)
+    by_id = {candidate.id: candidate for candidate in pool.candidates}
+    _score_alone(pool, weights)
     lent: dict[int, float] = defaultdict(float)
-    for earlier, later in edges:
+    for earlier, later in pool.edges:
         lent[later] += weights.previous * by_id[earlier].own
         lent[earlier] += weights.next * by_id[later].own
     sessions = _session_scores(by_id.values())
@@ -226,7 +242,8 @@ def rank(
     return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
 
 
-def _score_alone(candidates: list[_Candidate], words: set[str], weights: Weights) -> None:
+def _score_alone(pool: Pool, weights: Weights) -> None:
+    candidates = pool.candidates
     best = max((candidate.bm25 for candidate in candidates), default=0.0) or 1.0
     cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
     meaning = weights.meaning if cosines else 0.0
@@ -236,7 +253,7 @@ def _score_alone(candidates: list[_Candidate], words: set[str], weights: Weights
     named: dict[str | None, float] = {None: 0.0}
     for candidate in candidates:
         if candidate.author not in named:
-            named[candidate.author] = weights.speaker if _is_named(candidate.author, words) else 0.0
+            named[candidate.author] = weights.speaker if _is_named(candidate.author, pool.words) else 0.0
         nearness = 0.0 if candidate.cosine is None else (candidate.cosine - lowest) / span
         candidate.parts = {
             "words": (1 - meaning) * candidate.bm25 / best,
@@ -247,7 +264,7 @@ def _score_alone(candidates: list[_Candidate], words: set[str], weights: Weights
         candidate.own = sum(candidate.parts.values())
 
 
-def _session_scores(candidates: Iterable[_Candidate]) -> dict[str, float]:
+def _session_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
     of_session: dict[str, list[float]] = defaultdict(list)
     for candidate in candidates:
         if candidate.session_id is not None:
@@ -284,6 +301,6 @@ def record_from_row(row: asyncpg.Record) -> MemoryRecord:
     )
 
 
-def _hit(record: MemoryRecord, candidate: _Candidate) -> Hit:
+def _hit(record: MemoryRecord, candidate: Candidate) -> Hit:
     measured = {"bm25": candidate.bm25} | ({} if candidate.cosine is None else {"cosine": candidate.cosine})
     return Hit(record, candidate.score, candidate.parts | measured)
