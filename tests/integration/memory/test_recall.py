@@ -260,3 +260,20 @@ async def test_two_tenants_memories_never_mix(database_url: str) -> None:
                     assert hits
 
         await asyncio.to_thread(check)
+
+
+async def test_of_very_many_memories_common_words_are_not_counted_to_the_end(database_url: str) -> None:
+    async with Engine.open(database_url, embedder="none") as engine:
+        await engine.database.pool.execute(
+            """
+            INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length)
+            SELECT 'shop', 'ada', 'shop', 'note', n::text, text, terms, cardinality(terms)
+              FROM (SELECT n, 'garden weather number' || n % 1000 AS text FROM generate_series(1, 21000) n) texts,
+                   LATERAL (SELECT memory_term_keys('shop', 'ada', text) AS terms) keys
+            """
+        )
+        await notes(engine, "garden party", "weather report of the garden with a zyzzyva")
+        hits = await recall(engine, "weather in the garden with a zyzzyva", k=5)
+        assert hits[0].text == "weather report of the garden with a zyzzyva"
+        assert {hit.text for hit in await recall(engine, "garden weather number7", k=21)} == {"garden weather number7"}
+        assert len(await recall(engine, "garden weather", k=5)) == 5

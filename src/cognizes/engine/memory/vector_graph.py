@@ -14,7 +14,7 @@ from cognizes.engine.memory.embedders.embedder import Embedder
 logger = logging.getLogger(__name__)
 
 CROWDED = 20_000
-_AT_ONCE = 1000
+_AT_ONCE = 5000
 _LONGEST_BUILD_SECONDS = 24 * 3600
 
 
