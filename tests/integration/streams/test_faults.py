@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine import ConflictError, Engine, LimitExceededError, StreamUnavailableError
+from cognizes.engine import (
+    ConflictError,
+    DatabaseUnavailableError,
+    Engine,
+    LimitExceededError,
+    StreamUnavailableError,
+)
 from cognizes.engine.streams.delta_stream import StreamStatus
 from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until
 from tests.integration.streams.redis_server import RedisServer
@@ -208,6 +214,23 @@ async def test_closing_the_engine_ends_what_is_being_written(database_url: str, 
         (event,) = await again.sessions.events(session)
         assert event.content == {"text": "half", "message_id": "m", "interrupted": True}
         assert await again.streams.heads([session.thread_id]) == []
+
+
+async def test_a_message_that_could_not_be_ended_is_ended_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL was away when its block ended. All of its text is kept, flushed or not."""
+    rows = pair.ours.streams._rows
+
+    async def is_away(*_: Any, **__: Any) -> Any:
+        raise DatabaseUnavailableError("PostgreSQL is away")
+
+    with pytest.raises(DatabaseUnavailableError):
+        async with pair.ours.stream_message(pair.session, message_id="m") as message:
+            await message.write("all of it")
+            monkeypatch.setattr(rows, "end", is_away)
+    monkeypatch.undo()
+    await pair.ours.streams.keep()
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content == {"text": "all of it", "message_id": "m", "interrupted": True}
 
 
 async def test_chunks_of_open_streams_are_not_pruned(pair: Pair) -> None:

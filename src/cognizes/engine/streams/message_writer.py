@@ -78,6 +78,11 @@ class MessageWriter:
         """The message was stored by somebody else, under this message's id: the stream ends, and stores nothing."""
         return await self._streams.settle_live(self._opened())
 
+    def abandon(self) -> None:
+        """Nobody will write or end the message any more: if it has not ended, the engine ends it, as interrupted."""
+        if self._live is not None:
+            self._live.is_abandoned = True
+
     async def __aenter__(self) -> Self:
         return await self.open()
 
@@ -98,7 +103,7 @@ class MessageWriter:
             # The exception of the block is the one to be told.
             logger.warning("a message could not be ended and will be: %s", failure)
         finally:
-            self._live.is_abandoned = True
+            self.abandon()
 
     def _opened(self) -> LiveMessage:
         if self._live is None:

@@ -65,6 +65,8 @@ class RunExecutor:
             frames = await self._fail(run, f"{type(error).__name__}: {error}", code=type(error).__name__)
         finally:
             run.end(frames or run.translator.fail("the run ended unexpectedly; the server's log says why"))
+            # What is still being said when the end could not be stored is nobody's any more.
+            await run.streams.close()
 
     async def _finish(self, run: HostedRun) -> list[BaseEvent]:
         if run.error is not None:

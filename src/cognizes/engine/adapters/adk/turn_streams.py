@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from uuid import UUID
 
 from google.adk.events.event import Event
@@ -23,6 +24,15 @@ logger = logging.getLogger(__name__)
 _Place = tuple[str, str]
 
 
+@dataclass
+class _Turn:
+    """A message that is being streamed: `message_id` is that of its first fragment, of a thought too."""
+
+    message_id: str
+    writer: MessageWriter | None = None
+    is_broken: bool = False
+
+
 class TurnStreams:
     """Writes the fragments of one run; each agent and branch has at most one message open."""
 
@@ -30,7 +40,7 @@ class TurnStreams:
         self._engine = engine
         self._thread_id = thread_id
         self._run_id = run_id
-        self._writers: dict[_Place, MessageWriter | None] = {}
+        self._turns: dict[_Place, _Turn] = {}
 
     async def take(self, event: Event) -> None:
         """An event of ADK: a fragment, or a whole that is stored already."""
@@ -42,49 +52,50 @@ class TurnStreams:
 
     def streamed_id(self, event: Event) -> str | None:
         """The id that the fragments of a whole event were streamed under."""
-        writer = self._writers.get(_place(event))
-        return writer.message_id if writer else None
+        turn = self._turns.get(_place(event))
+        return turn.message_id if turn and turn.writer else None
 
     async def write(self, event: Event) -> None:
         """A fragment."""
-        if text := _text(event):
-            with _only_logged():
-                if _place(event) not in self._writers:
-                    await self._open(event)
-                if writer := self._writers[_place(event)]:
-                    await writer.write(text)
+        turn = self._turns.setdefault(_place(event), _Turn(event.id))
+        if (text := _text(event)) and not turn.is_broken:
+            with _only_logged(turn):
+                if turn.writer is None:
+                    turn.writer = await self._open(turn.message_id, event)
+                await turn.writer.write(text)
 
     async def write_rest(self, event: Event) -> None:
         """The whole is about to be stored, or was: what of it was not streamed follows."""
-        text = _text(event)
-        writer = self._writers.get(_place(event))
-        if writer and text.startswith(streamed := writer.text):
-            with _only_logged():
-                await writer.write(text[len(streamed) :])
+        turn = self._turns.get(_place(event))
+        if turn and turn.writer and not turn.is_broken and (text := _text(event)).startswith(said := turn.writer.text):
+            with _only_logged(turn):
+                await turn.writer.write(text[len(said) :])
 
     async def settle(self, event: Event) -> None:
         """The whole is stored. An event without content, such as an error, is not the whole of anything."""
-        if event.content and event.content.parts and (writer := self._writers.pop(_place(event), None)):
-            with _only_logged():
-                await writer.settle()
+        if event.content and event.content.parts and (turn := self._turns.pop(_place(event), None)) and turn.writer:
+            with _only_logged(turn):
+                await turn.writer.settle()
+            turn.writer.abandon()
 
     async def close(self) -> None:
         """The run is over: what never became whole never will. It is kept, unless somebody has stored it already."""
-        writers, self._writers = self._writers, {}
-        for writer in filter(None, writers.values()):
-            with _only_logged():
-                await writer.abort()
+        turns, self._turns = self._turns, {}
+        for turn in turns.values():
+            if turn.writer:
+                with _only_logged(turn):
+                    await turn.writer.abort()
+                turn.writer.abandon()
 
-    async def _open(self, event: Event) -> None:
-        # Without a writer the fragments that follow are not tried again.
-        self._writers[_place(event)] = None
-        self._writers[_place(event)] = await self._engine.stream_message(
+    async def _open(self, message_id: str, event: Event) -> MessageWriter:
+        writer = self._engine.stream_message(
             self._thread_id,
-            message_id=event.id,
+            message_id=message_id,
             author=event.author,
             run_id=self._run_id,
             invocation_id=event.invocation_id,
-        ).open()
+        )
+        return await writer.open()
 
 
 def _place(event: Event) -> _Place:
@@ -98,8 +109,10 @@ def _text(event: Event) -> str:
 
 
 @contextmanager
-def _only_logged() -> Iterator[None]:
+def _only_logged(turn: _Turn) -> Iterator[None]:
     try:
         yield
     except EngineError as error:
+        # The fragments that follow are not tried: each of them might wait for as long as this one did.
+        turn.is_broken = True
         logger.warning("a message could not be streamed: %s", error)
