@@ -64,6 +64,12 @@ async def test_the_state_of_a_long_run_is_found(engine: Engine, session: Session
         ))  # fmt: skip
         await append(engine, session, "assistant_message", text="so far", run_id=run.id)
         assert await engine.contexts.state(session.thread_id) == "ProcessingLLMResponse"
+        # A question in between: nothing before it is looked at, and the run goes on all the same.
+        await append(engine, session, "user_message", "user", text="and?")
+        await asyncio.gather(*(append(engine, session, "work_plan", run_id=run.id) for _ in range(70)))
+        await append(engine, session, "user_message", "user", text="and?")
+        await append(engine, session, "assistant_message", text="wait", run_id=run.id)
+        assert await engine.contexts.state(session.thread_id) == "ProcessingLLMResponse"
 
 
 async def test_messages_are_counted_once(engine: Engine, session: Session) -> None:

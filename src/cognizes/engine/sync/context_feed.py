@@ -75,7 +75,7 @@ class ContextFeed:
         self._head, self._branch = context.last_sequence, context.active_branch_name
         is_near = after is not None and self._head - _MISSED_AT_MOST <= after <= self._head
         self.position = after if after is not None and is_near else self._head
-        self._fold = await self._sources.contexts.fold(self._thread_id, up_to=self.position)
+        self._fold = await self._sources.contexts.fold(self._thread_id, up_to=self.position, running=context.running)
         self._told = (self._fold.state, self._branch)
 
     async def run(self) -> None:

@@ -126,7 +126,7 @@ class StateFold:
 
     state: ContextState = ContextState.IDLE
     sequence: int = 0
-    _runs: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
     _open_calls: dict[str, None] = field(default_factory=dict)
     _questions: dict[str, None] = field(default_factory=dict)
 
@@ -167,7 +167,7 @@ class StateFold:
             return _S.AWAITING_TOOL_APPROVAL if self._questions else _S.PAUSED
         if kind == "error":
             # Whether a run can go on after an error is for the run to say.
-            return _S.TRANSIENT_FAILURE if self._runs or event.content.get("retryable") else _S.FAILED
+            return _S.TRANSIENT_FAILURE if self.runs or event.content.get("retryable") else _S.FAILED
         if kind in _TARGETS:
             return _TARGETS[kind]
         if kind in ("decision_asked", "decision_answered"):
@@ -178,9 +178,9 @@ class StateFold:
         if event.run_id is None:
             return
         if event.event_type in ("run_started", "run_resumed"):
-            self._runs.add(event.run_id)
+            self.runs.add(event.run_id)
         elif event.event_type in (*_ENDS_OF_RUNS, "run_released"):
-            self._runs.discard(event.run_id)
+            self.runs.discard(event.run_id)
 
     def _decision(self, event: Event) -> ContextState | None:
         question = str(event.content.get("decision_id") or event.id)
@@ -205,7 +205,7 @@ class StateFold:
             return self._answered(event, parts)
         if event.event_type in ("assistant_message", "message"):
             self._open_calls.clear()
-            return _S.PROCESSING_LLM_RESPONSE if self._runs else _S.IDLE
+            return _S.PROCESSING_LLM_RESPONSE if self.runs else _S.IDLE
         return _S.PROCESSING_LLM_RESPONSE if event.event_type == "thought" else None
 
     def _asked(self, parts: list[Part]) -> ContextState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -48,6 +49,8 @@ class ContextMetadata:
     workspace_path: Any
     created_at: datetime
     updated_at: datetime
+    running: tuple[str, ...] = ()
+    """The runs that go on."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Contexts:
         thread = thread_uuid(thread_id)
         row = await self._read(thread)
         described: JsonObject = load_jsonb(row["metadata"])
-        fold = await self.fold(thread, up_to=row["last_sequence"])
+        fold = await self.fold(thread, up_to=row["last_sequence"], running=row["running"])
         heads = await self._streams.heads([thread])
         return ContextMetadata(
             id=str(row["id"]),
@@ -85,6 +88,7 @@ class Contexts:
             last_sequence=row["last_sequence"],
             created_at=row["created_at"],
             updated_at=row["updated_at"],
+            running=tuple(row["running"]),
             **{name: described.get(name) for name in DESCRIPTIVE},
         )
 
@@ -92,10 +96,11 @@ class Contexts:
         """Where a context stands."""
         return (await self.metadata(thread_id)).current_state
 
-    async def fold(self, thread_id: UUID, *, up_to: int) -> StateFold:
+    async def fold(self, thread_id: UUID, *, up_to: int, running: Iterable[str] = ()) -> StateFold:
         """The state after an event, and what may come of it.
 
         The newest events tell it: it is read back to where nothing from before matters, and no further than a bound.
+        `running` are the runs that go on: they may have begun before that.
         """
         window = _WINDOW
         while True:
@@ -106,7 +111,7 @@ class Contexts:
             elif len(rows) == window < _LARGEST_WINDOW and not any(_begins_a_turn(row) for row in rows):
                 window *= 4
                 continue
-            fold = StateFold()
+            fold = StateFold(runs=set(running))
             fold.apply_all(event_from_row(row) for row in reversed(rows))
             fold.sequence = up_to
             return fold

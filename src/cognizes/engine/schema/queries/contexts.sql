@@ -1,7 +1,8 @@
 -- read_context: What a context is, without its content.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, coalesce(b.name, 'main') AS branch, counted.messages, counted.counted_to,
-       counted.messages_to
+       counted.messages_to,
+       ARRAY(SELECT r.id FROM {schema}.runs r WHERE r.thread_id = t.id AND r.status = 'running') AS running
   FROM {schema}.threads t
  CROSS JOIN LATERAL {schema}.find_branch(t.id, NULL) AS active (number)
   LEFT JOIN {schema}.branches b ON b.thread_id = t.id AND b.number = active.number
