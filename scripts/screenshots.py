@@ -244,13 +244,10 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
         ("monitor-light", trip, "light", wide, _settle),
         ("monitor-dark", trip, "dark", wide, _select_state_write),
         ("monitor-travel", f"{trip}?at=8", "light", wide, _settle),
+        ("monitor-approval", demo, "light", wide, _run),
         ("monitor-pulse", demo, "dark", wide, _pulse),
-        ("monitor-key", f"{trip}?key=budget", "light", wide, _settle),
-        ("monitor-run", demo, "light", wide, _run),
         ("monitor-welcome", f"{url}/", "light", wide, lambda page: page.locator(".welcome button").wait_for()),
         ("monitor-narrow", trip, "light", narrow, _settle),
-        ("monitor-narrow-list", f"{url}/", "dark", narrow, lambda page: page.locator(".thread").first.wait_for()),
-        ("monitor-narrow-state", trip, "dark", narrow, _inspector),
     ]
     for name, address, theme, size, prepare in plan:
         if only and only not in name:
@@ -277,21 +274,18 @@ def _select_state_write(page: Page) -> None:
 
 def _pulse(page: Page) -> None:
     _settle(page)
+    page.locator("#chat-input").fill("What grows in the shade?")
+    page.keyboard.press("Enter")
+    page.locator(".turn[data-status='completed']").nth(2).wait_for()
     page.locator(".pulse-button").click()
     page.locator(".tile").first.wait_for()
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(2500)
 
 
 def _run(page: Page) -> None:
     _settle(page)
     page.get_by_role("tab", name="Run").click()
     page.locator("#panel-run .question").first.wait_for()
-    page.wait_for_timeout(300)
-
-
-def _inspector(page: Page) -> None:
-    _settle(page)
-    page.locator("#open-inspector").click()
     page.wait_for_timeout(300)
 
 

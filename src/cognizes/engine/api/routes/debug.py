@@ -210,7 +210,8 @@ async def _all_events(engine: Engine, thread_id: UUID) -> AsyncIterator[Event]:
 async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     """Counters are since the process started; `events_per_second` has the last minute, oldest first."""
     pool = engine.database.pool
-    connections = request.app.state.connections
+    state = request.app.state
+    streams = state.wheel.connections + state.agent_wheel.connections
     return DocumentResponse(
         {
             "now": datetime.now(UTC).isoformat(),
@@ -226,7 +227,7 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
                 "in_use": pool.get_size() - pool.get_idle_size(),
                 "max": pool.get_max_size(),
             },
-            "clients": {"streams": connections.streams, "websockets": connections.websockets},
+            "clients": {"streams": streams, "websockets": state.connections.websockets},
         }
     )
 

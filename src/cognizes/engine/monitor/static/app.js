@@ -464,6 +464,7 @@ class Monitor {
   _showTab(name) {
     if (!TABS.includes(name)) return;
     this._tab = name;
+    byId("columns").dataset.tab = name;
     for (const one of TABS) {
       byId(`tab-${one}`).setAttribute("aria-selected", String(one === name));
       byId(`tab-${one}`).tabIndex = one === name ? 0 : -1;

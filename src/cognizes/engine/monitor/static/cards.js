@@ -117,7 +117,7 @@ export class QuestionCard {
   setOpen(open) {
     this.element.classList.toggle("is-open", open);
     if (!open) {
-      replace(this._buttons, h("span.muted", {}, "Answered"));
+      replace(this._buttons, h("span.muted", {}, "No longer open"));
       return;
     }
     const choose = (approved) => () => {

@@ -26,6 +26,7 @@ export class PulseStrip {
       panel.hidden = !panel.hidden;
       button.setAttribute("aria-expanded", String(!panel.hidden));
       this._draw();
+      this._beat();
     });
     this._button = button;
     strip.append(button);

@@ -55,13 +55,10 @@ export class Timeline {
     if (!cache.last) return replace(this._list, empty());
     for (let number = 0; number < cache.pageCount; number++) this._addPage(number);
     const first = target ? cache.pageOf(Math.min(target, cache.last)) : cache.pageCount - 1;
-    await this._render(first);
+    await Promise.all([this._render(first), target || first === 0 ? null : this._render(first - 1)]);
     if (this._cache !== cache) return;
     if (target) await this.reveal(target);
-    else {
-      if (first > 0) await this._render(first - 1);
-      if (this._cache === cache) this.toEnd();
-    }
+    else this.toEnd();
     for (const page of this._pages) this._observer.observe(page.element);
   }
 
