@@ -153,6 +153,7 @@ class TestState:
         expect(page.locator(".state-row[data-key='n']")).to_contain_text("6")
         expect(page.locator(".is-future")).to_have_count(0)
         _travel_to(page, 3)
+        expect(page).to_have_url(re.compile("at=3"))
         page.reload()
         expect(page.locator(".state-row[data-key='n']")).to_contain_text("3")
         expect(page.locator(".row.k-message[data-seq='4']")).to_have_class(re.compile("is-future"))
@@ -175,6 +176,7 @@ class TestState:
         page.locator(".state-row[data-key='user:mood']").hover()
         page.get_by_role("button", name="History of user:mood").click()
         expect(page.locator(".writes")).to_contain_text("other thread")
+        expect(page).to_have_url(re.compile("mood"))
         page.reload()
         expect(page.locator(".write")).to_have_count(2)
 

@@ -1,6 +1,5 @@
 // The Monitor: puts its parts together and follows the address.
 
-import { readText } from "./agui_stream.js";
 import { authorization, get, onSignInNeeded, post, request, savedKey, saveKey, thread, ticketed, url } from "./api.js";
 import { BranchPanel } from "./branch_panel.js";
 import { Chat } from "./chat.js";
@@ -39,7 +38,7 @@ class Monitor {
       moved: (atEnd) => atEnd && this._showPaused(),
     });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at) });
-    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), started: (response) => this._readStream(response) });
+    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message) });
     this._buildTabs();
     this._buildTheme();
     this._buildSignIn();
@@ -177,11 +176,9 @@ class Monitor {
     client.on("refresh", ({ reason }) => reason === "start" && this._cache === cache && this._branches.load());
     client.on("signal", (signal) => this._cache === cache && signal.type === "branch_switched" && this._branches.load());
     client.start();
-    const aborting = (this._aborting = new AbortController());
     this._close = () => {
       stop();
       client.close();
-      aborting.abort();
     };
   }
 
@@ -219,18 +216,14 @@ class Monitor {
     }
     byId("count").textContent = `${number(this._cache.last)} events`;
     if (!this._summary.title && !this._summary.last_message) this._nameAfter(events);
-    this._branches.load({ soon: events.some((event) => event.event_type.startsWith("branch")) });
+    if (events.some((event) => event.event_type.startsWith("branch"))) this._branches.load();
   }
 
-  /** What follows from the runs' statuses: stop button, status, questions, the stream of a run that goes on here. */
+  /** What follows from the runs' statuses: stop button, status, questions. */
   async _afterRuns(runs) {
     const active = runs.find((run) => ["running", "pending", "waiting"].includes(run.status));
     this._status(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
-    if (active?.status === "running" && this._isHosted() && this._streamed !== active.id) {
-      this._streamed = active.id;
-      this._connect(active.id);
-    }
     const cache = this._cache;
     if (!this._isHosted()) return;
     try {
@@ -242,30 +235,6 @@ class Monitor {
       this._runs.setQuestions(active ? [] : questions);
     } catch {
       // Asked again with the next event of a run.
-    }
-  }
-
-  // Streaming
-
-  async _connect() {
-    const summary = this._summary;
-    try {
-      const response = await request(`agui/${encodeURIComponent(summary.app_name)}/connect`, {
-        method: "POST", signal: this._aborting.signal, headers: { "X-User-ID": summary.user_id }, json: { threadId: summary.session_id },
-      });
-      await this._readStream(response);
-    } catch {
-      // What is said arrives as stored events all the same.
-    }
-  }
-
-  async _readStream(response) {
-    const cache = this._cache;
-    const author = this._summary?.app_name;
-    try {
-      await readText(response, (messageId, text) => cache === this._cache && !this._paused && this._timeline.stream(messageId, { text, author }));
-    } catch {
-      // The same.
     }
   }
 

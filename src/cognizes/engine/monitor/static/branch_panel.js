@@ -23,6 +23,7 @@ export class BranchPanel {
   open(threadId) {
     this._threadId = threadId;
     this._compare.hidden = true;
+    this._print = null;
     replace(this._tree);
     this.load();
   }
@@ -34,8 +35,12 @@ export class BranchPanel {
     try {
       const { branches } = await get(this._path());
       if (threadId !== this._threadId) return;
-      this._branches = branches;
       this._show(true);
+      // Drawn only when something changed: a button that is replaced while it is pressed is never clicked.
+      const print = JSON.stringify(branches);
+      if (print === this._print) return;
+      this._print = print;
+      this._branches = branches;
       replace(this._tree, this._children(null));
     } catch {
       if (threadId === this._threadId) this._show(false);

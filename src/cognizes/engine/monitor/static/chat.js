@@ -5,7 +5,7 @@ import { post, request } from "./api.js";
 import { h, icon } from "./dom.js";
 
 export class Chat {
-  /** `actions`: failed(error), started(response). */
+  /** `actions`: failed(error). */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -58,7 +58,8 @@ export class Chat {
           messages: [{ id: crypto.randomUUID(), role: "user", content: text }],
         },
       });
-      this._actions.started(response);
+      // The run is going on, and belongs to the server: what it says is told by signals. This stream is not needed.
+      await response.body.cancel();
     } catch (error) {
       if (!this._input.value) this._input.value = text;
       this.setRunning(false);

@@ -24,6 +24,7 @@ export class RunPanel {
     this._chosen = null;
     this.runs = [];
     this._questions = [];
+    this._print = null;
     replace(this._list);
     replace(this._detail);
   }
@@ -49,6 +50,10 @@ export class RunPanel {
   }
 
   _draw() {
+    // Only when something changed: a button that is replaced while it is pressed is never clicked.
+    const print = JSON.stringify([this.runs, this._questions, this._chosen]);
+    if (print === this._print) return;
+    this._print = print;
     const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
     replace(this._detail, run ? this._detailOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
     replace(

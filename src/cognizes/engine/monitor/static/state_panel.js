@@ -51,35 +51,41 @@ export class StatePanel {
 
   _show(state) {
     replace(this._info, this._at === null ? h("span.tag.is-live-tag", {}, "live") : h("span.tag.is-past-tag", {}, `at event ${state.sequence_num}`), ` version ${number(state.version)}`);
-    const shown = new Map();
-    const fresh = [];
-    const open = new Set([...this._groups.querySelectorAll('.state-row .fold[aria-expanded="true"]')].map((one) => one.closest(".state-row").dataset.key));
-    const groups = SCOPES.map(([scope, prefix, hint]) => {
-      const entries = Object.entries(state.scopes[scope] ?? {});
-      const rows = entries.map(([key, value]) => {
-        const full = prefix + key;
-        const print = JSON.stringify(value);
-        shown.set(full, print);
-        const row = this._row(full, key, value, open.has(full));
-        if (!this._first && this._shown.get(full) !== print) fresh.push(row);
-        return row;
-      });
-      return h(
-        "section.scope", { class: `scope-${scope}`, "data-scope": scope },
-        h("h3", {}, h("span.scope-name", {}, scope), h("span.scope-count", {}, entries.length ? String(entries.length) : ""), h("span.scope-hint", {}, hint)),
-        rows.length ? rows : h("p.empty-line", {}, scope === "temp" ? "lives in a run only" : "empty"),
-      );
-    });
-    replace(this._groups, groups);
-    for (const row of fresh) row.classList.add("is-changed");
-    this._shown = shown;
+    if (!this._groups.firstChild) this._groups.append(...SCOPES.map(([scope, , hint]) => scopeSection(scope, hint)));
+    for (const [scope, prefix] of SCOPES) this._showScope(scope, prefix, state.scopes[scope] ?? {});
     this._first = false;
     this._applyFilter();
   }
 
+  /** Touches only rows that changed: what is being read, folded open or clicked stays as it is. */
+  _showScope(scope, prefix, values) {
+    const section = this._groups.querySelector(`[data-scope="${scope}"]`);
+    const rows = section.querySelector(".scope-rows");
+    const present = new Set();
+    for (const [key, value] of Object.entries(values)) {
+      const full = prefix + key;
+      const print = JSON.stringify(value);
+      const known = this._shown.get(full);
+      present.add(full);
+      if (known?.print === print) continue;
+      const isOpen = known?.row.querySelector(".fold")?.getAttribute("aria-expanded") === "true";
+      const row = this._row(full, key, value, isOpen);
+      if (!this._first) row.classList.add("is-changed");
+      if (known) known.row.replaceWith(row);
+      else rows.append(row);
+      this._shown.set(full, { print, row, scope });
+    }
+    for (const [full, { row, scope: of }] of this._shown) {
+      if (of !== scope || present.has(full)) continue;
+      row.remove();
+      this._shown.delete(full);
+    }
+    section.querySelector(".scope-count").textContent = present.size ? String(present.size) : "";
+    section.querySelector(".empty-line").hidden = present.size > 0;
+  }
+
   _row(full, key, value, isOpen) {
-    const at = this._at;
-    const loadWhole = async () => (await get(thread(this._threadId, "/value"), { key: full, sequence: at ?? undefined })).value;
+    const loadWhole = async () => (await get(thread(this._threadId, "/value"), { key: full, sequence: this._at ?? undefined })).value;
     const clockButton = h("button.link.history-button", { type: "button", "aria-label": `History of ${full}`, title: "History of this key", onclick: () => this._actions.showKey(full) }, icon("clock"));
     return h("div.state-row", { "data-key": full }, h("span.k", {}, key), h("div.state-value", {}, valueView(value, { name: key, loadWhole, open: isOpen ? 1 : 0 })), clockButton);
   }
@@ -121,4 +127,12 @@ export class StatePanel {
       ),
     );
   }
+}
+
+function scopeSection(scope, hint) {
+  return h(
+    "section.scope", { class: `scope-${scope}`, "data-scope": scope },
+    h("h3", {}, h("span.scope-name", {}, scope), h("span.scope-count"), h("span.scope-hint", {}, hint)),
+    h("div.scope-rows"), h("p.empty-line", {}, scope === "temp" ? "lives in a run only" : "empty"),
+  );
 }

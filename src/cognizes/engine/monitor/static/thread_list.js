@@ -135,27 +135,32 @@ export class ThreadList {
 
   _put(thread, where) {
     this._items.querySelector(".empty-line")?.remove();
-    const known = this._rows.get(thread.thread_id);
-    const link = h(
-      "a", { href: `#/thread/${thread.thread_id}`, "aria-current": thread.thread_id === this._selected ? "true" : "false" },
-      h("span.dot", { title: thread.status }),
-      h("span.thread-title", {}, thread.title || thread.last_message || thread.session_id),
-      h("time", { datetime: thread.updated_at, title: exact(thread.updated_at) }, ago(thread.updated_at)),
-      h("span.thread-sub", {}, h("span.app", {}, thread.app_name), " · ", thread.user_id, " · ", shortId(thread.session_id)),
-      h("span.thread-count", { title: "events" }, String(thread.last_sequence)),
-    );
-    const row = h("li.thread", { "data-thread": thread.thread_id, "data-status": thread.status }, link);
-    if (known?.row.classList.contains("is-live")) row.classList.add("is-live");
-    const isTop = known && this._items.firstElementChild === known.row;
-    if (known && (where === "end" || isTop)) known.row.replaceWith(row);
-    else {
-      const focused = known?.row.contains(document.activeElement);
-      known?.row.remove();
-      if (where === "start") this._items.prepend(row);
-      else this._items.append(row);
-      if (focused) link.focus();
+    const item = this._rows.get(thread.thread_id) ?? this._newRow(thread.thread_id);
+    item.thread = thread;
+    item.row.dataset.status = thread.status;
+    item.dot.title = thread.status;
+    item.title.textContent = thread.title || thread.last_message || thread.session_id;
+    item.time.textContent = ago(thread.updated_at);
+    item.time.title = exact(thread.updated_at);
+    item.app.textContent = thread.app_name;
+    item.whose.textContent = ` · ${thread.user_id} · ${shortId(thread.session_id)}`;
+    item.count.textContent = String(thread.last_sequence);
+    if (where === "end") {
+      if (!item.row.isConnected) this._items.append(item.row);
+    } else if (this._items.firstElementChild !== item.row) {
+      const focused = item.row.contains(document.activeElement);
+      this._items.prepend(item.row);
+      if (focused) item.link.focus();
     }
-    this._rows.set(thread.thread_id, { row, link, thread });
+  }
+
+  /** A row is made once and changed in place: one that is replaced while it is pressed is never clicked. */
+  _newRow(threadId) {
+    const item = { dot: h("span.dot"), title: h("span.thread-title"), time: h("time"), app: h("span.app"), whose: h("span"), count: h("span.thread-count", { title: "events" }) };
+    item.link = h("a", { href: `#/thread/${threadId}`, "aria-current": String(threadId === this._selected) }, item.dot, item.title, item.time, h("span.thread-sub", {}, item.app, item.whose), item.count);
+    item.row = h("li.thread", { "data-thread": threadId }, item.link);
+    this._rows.set(threadId, item);
+    return item;
   }
 
   _showApps(apps) {
@@ -165,7 +170,7 @@ export class ThreadList {
   }
 
   _showTimes() {
-    for (const { row, thread } of this._rows.values()) row.querySelector("time").textContent = ago(thread.updated_at);
+    for (const { time, thread } of this._rows.values()) time.textContent = ago(thread.updated_at);
   }
 
   _onKey(event) {

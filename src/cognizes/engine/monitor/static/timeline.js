@@ -137,8 +137,6 @@ export class Timeline {
       this._streams.set(messageId, entry);
       this._tail.append(element);
     }
-    // Two ways may tell the same text; whoever knows more is right.
-    if (text.length <= entry.said.textContent.length) return;
     entry.said.textContent = text;
     if (stay) this.toEnd();
   }
