@@ -20,6 +20,16 @@ class RunFence:
         self.run_id = run_id
         self.attempt = attempt
         self.is_over = False
+        self.is_letting_go = False
+
+    @contextmanager
+    def letting_go(self) -> Iterator[None]:
+        """While the run's own code ends it, or lets it wait: that it is held no longer is no loss."""
+        self.is_letting_go = True
+        try:
+            yield
+        finally:
+            self.is_letting_go = False
 
     def end(self) -> None:
         """The run was ended by its own code: what that code does afterwards is not the run's any more."""

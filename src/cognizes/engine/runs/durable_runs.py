@@ -257,21 +257,22 @@ class DurableRuns(Runs):
             cursor_node=wait.cursor_node,
             memory_snapshot=memory_snapshot,
         )
-        status = await self.database.fetch_value(
-            "wait_run",
-            fence.thread_id,
-            fence.run_id,
-            fence.attempt,
-            wait.kind,
-            wait.correlation_key,
-            escape_text(wait.reason) if wait.reason is not None else None,
-            wait.expires_at,
-            wait.timeout_node,
-            self._document("the resumption context", context),
-            suspend,
-            str(new_id()),
-            dump_json(wait.to_event(fence.run_id)),
-        )
+        with fence.letting_go():
+            status = await self.database.fetch_value(
+                "wait_run",
+                fence.thread_id,
+                fence.run_id,
+                fence.attempt,
+                wait.kind,
+                wait.correlation_key,
+                escape_text(wait.reason) if wait.reason is not None else None,
+                wait.expires_at,
+                wait.timeout_node,
+                self._document("the resumption context", context),
+                suspend,
+                str(new_id()),
+                dump_json(wait.to_event(fence.run_id)),
+            )
         return bool(status == "waiting")
 
     async def signal(

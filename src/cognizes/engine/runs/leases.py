@@ -87,7 +87,7 @@ class LeaseKeeper:
         for lease, attempt in zip(leases, attempts, strict=True):
             if (lease.fence.thread_id, lease.fence.run_id, attempt) in extended:
                 lease.deadline = sent_at + self.duration.total_seconds()
-            elif lease in self._held and lease.fence.attempt == attempt:
+            elif lease in self._held and lease.fence.attempt == attempt and not lease.fence.is_letting_go:
                 self._lose(lease)
 
     def _lose(self, lease: Lease) -> None:

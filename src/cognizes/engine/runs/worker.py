@@ -169,7 +169,7 @@ class Worker:
             context = HandledRun(self._runs, run, session, fence)
             await context.restore()
             result = await self._handlers[run.handler or ""](context)
-            await self._store(lambda: self._runs.complete(run, result))
+            await self._let_go(lease, lambda: self._runs.complete(run, result))
         except RunSuspended:
             return
         except asyncio.CancelledError:
@@ -181,17 +181,18 @@ class Worker:
             raise
         except RunFailedError as error:
             reason = str(error)
-            await self._store(lambda: self._runs.abandon(run, error=reason))
+            await self._let_go(lease, lambda: self._runs.abandon(run, error=reason))
             await self._runs.remember(run)
         except Exception as error:
             logger.warning("attempt %s at run %s failed", run.attempt, run.id, exc_info=error)
             cause = f"{type(error).__name__}: {error}"
-            if await self._store(lambda: self._runs.release(run, cause=cause)) == RunStatus.FAILED:
+            if await self._let_go(lease, lambda: self._runs.release(run, cause=cause)) == RunStatus.FAILED:
                 await self._runs.remember(run)
         else:
             await self._runs.remember(run)
 
-    async def _store(self, change: Callable[[], Awaitable[Any]]) -> Any:
+    async def _let_go(self, lease: Lease, change: Callable[[], Awaitable[Any]]) -> Any:
         """Stores what became of a run, also when PostgreSQL is away for a moment."""
+        self._runs.leases.drop(lease)
         seconds = self._runs.settings.retry_seconds
         return await retry_while_unavailable(change, seconds=seconds, before_retry=lambda: None)
