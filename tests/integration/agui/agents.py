@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -105,9 +107,44 @@ def forget(tool_context: ToolContext) -> dict[str, Any]:
     return {}
 
 
+class SteadyModel(BaseLlm):
+    """Calls its tool, says half a sentence, and finishes it when the file that the user named is there."""
+
+    model: str = "steady"
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        parts = [part for content in llm_request.contents for part in content.parts or []]
+        said = next(part.text for part in parts if part.text and part.text.startswith("until "))
+        if not any(part.function_response for part in parts):
+            file = said.removeprefix("until ") + ".calls"
+            yield _response(types.Part(function_call=types.FunctionCall(name="note", args={"file": file})))
+            return
+        yield _response(types.Part(text="I noted "), partial=True)
+        yield _response(types.Part(text="it, "), partial=True)
+        await _be_released(said)
+        yield _response(types.Part(text="I noted it, and am done."))
+
+
+def note(file: str) -> dict[str, Any]:
+    """Leaves a mark for every call."""
+    with Path(file).open("a") as marks:
+        marks.write("called\n")
+    return {"noted": True}
+
+
 slow = LlmAgent(name="slow", model=SlowModel())
 failing = LlmAgent(name="failing", model=FailingModel())
 team = LlmAgent(
     name="team", model=TransferringModel(), sub_agents=[LlmAgent(name="poet", model=PoetModel(), description="Poems.")]
 )
 painter = LlmAgent(name="painter", model=ColourModel(), tools=[forget])
+with warnings.catch_warnings():
+    # ADK calls it experimental.
+    warnings.simplefilter("ignore", UserWarning)
+    steady = App(
+        name="steady",
+        root_agent=LlmAgent(name="steady", model=SteadyModel(), tools=[note]),
+        resumability_config=ResumabilityConfig(is_resumable=True),
+    )

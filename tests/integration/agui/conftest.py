@@ -18,7 +18,7 @@ from tests.integration.live.conftest import Served, serve
 
 REPOSITORY = Path(__file__).parents[3]
 AGENTS = ",".join(
-    ["demo", *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter"))]
+    ["demo", *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter", "steady"))]
 )
 
 

@@ -36,6 +36,15 @@ async def until_streamed(engine: Engine, client: AgentClient, sequence: int) -> 
             await asyncio.sleep(0.02)
 
 
+async def end_lease(engine: Engine, client: AgentClient, run_id: str) -> None:
+    """As if the lease had run out."""
+    session = await stored_session(engine, client)
+    await engine.database.pool.execute(
+        "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE thread_id = $1::uuid AND id = $2",
+        session.thread_id, run_id,
+    )  # fmt: skip
+
+
 async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
     client, gate = AgentClient(http, "slow"), Gate()
     await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=3, run_id="r1")
@@ -179,6 +188,8 @@ async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
     await asyncio.to_thread(server.kill)
     survivor = AgentClient(http, "slow", client.thread_id)
     following = asyncio.create_task(survivor.connect())
+    await survivor.is_attached.wait()
+    await end_lease(engine, client, "r1")
     assert await until_ended(engine, survivor, "r1") == RunStatus.FAILED
     assert_legal(await following)
     run = await engine.runs.get((await stored_session(engine, survivor)).thread_id, "r1")

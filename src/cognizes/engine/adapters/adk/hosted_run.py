@@ -13,6 +13,8 @@ from cognizes.engine.adapters.adk.session_cache import SessionKey
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.agui.frame_log import FrameLog
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.models import Run
+from cognizes.engine.pulse.fencing import RunFence
 
 
 class HostedRun:
@@ -30,6 +32,8 @@ class HostedRun:
         streams: TurnStreams,
         start_sequence: int,
         message_ids: list[str],
+        stored: Run,
+        is_resumable: bool,
     ) -> None:
         self.key = key
         self.thread_id = thread_id
@@ -42,6 +46,10 @@ class HostedRun:
         self.task: asyncio.Task[None] | None = None
         self.is_ending = False
         self.is_stopped_by_server = False
+        self.is_lost = False
+        self.is_resumable = is_resumable
+        self.stored = stored
+        self.fence = RunFence(thread_id, stored.id, stored.attempt)
         self.invocation_id = ""
         self.error: str | None = None
         self._message_ids = message_ids
@@ -77,3 +85,7 @@ class HostedRun:
         self.is_ending = True
         self.is_stopped_by_server = by_server
         return self.task.cancel()
+
+    def lose(self) -> None:
+        """The run is not this process's any more: it was cancelled elsewhere, or another server has it."""
+        self.is_lost = self.cancel()

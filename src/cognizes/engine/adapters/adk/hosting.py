@@ -18,6 +18,7 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
+from google.genai import types
 
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.client_tools import with_client_tools
@@ -26,7 +27,7 @@ from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService, S
 from cognizes.engine.adapters.adk.revision import Revision
 from cognizes.engine.adapters.adk.run_executor import RunExecutor
 from cognizes.engine.adapters.adk.run_input import UserTurn, client_state_delta, read_turn
-from cognizes.engine.adapters.adk.run_watch import RunWatch
+from cognizes.engine.adapters.adk.run_watch import ORPHANED, RunWatch, handler_of
 from cognizes.engine.adapters.adk.session_cache import SessionKey
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
@@ -34,9 +35,11 @@ from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.turns import Turns
+
+_NOTHING_NEW = UserTurn(content=types.Content(), message_id=None, earlier=[], new_messages=[])
 
 
 class AgentHost:
@@ -51,7 +54,7 @@ class AgentHost:
         self._active: dict[SessionKey, HostedRun] = {}
         self._observer = make_observer(engine)
         self._starting = Turns()
-        self._watch = RunWatch(engine, list(apps), self._active.values())
+        self._watch = RunWatch(engine, apps, self._adopt)
         self._executor = RunExecutor(engine, self._service)
         self._is_closing = False
 
@@ -65,8 +68,10 @@ class AgentHost:
         self._watch.start()
 
     async def close(self, *, seconds: float) -> None:
-        """Lets runs go on for a while, then ends them as failed; observers see the end."""
+        """Lets runs go on for a while, then hands them over where their agent can be resumed, and else ends them as
+        failed; observers see the end."""
         self._is_closing = True
+        await self._watch.close()
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=seconds)
         while tasks := self._tasks():
@@ -74,7 +79,7 @@ class AgentHost:
             for run in list(self._active.values()):
                 run.cancel(by_server=True)
             await asyncio.wait(tasks)
-        await self._watch.close()
+        await self._executor.close()
         for runner in self._runners.values():
             await runner.close()
 
@@ -117,7 +122,9 @@ class AgentHost:
         """Stops the run of a thread, only the one of that id if given. False when there is none; else it has ended."""
         self.check_agent(name)
         run = self._active.get((name, user_id, thread_id))
-        if run is None or run.task is None or (run_id is not None and run_id not in (run.run_id, run.asked_id)):
+        if run is None:
+            return await self._cancel_elsewhere(name, user_id, thread_id, run_id)
+        if run.task is None or (run_id is not None and run_id not in (run.run_id, run.asked_id)):
             return False
         is_cancelled = run.cancel()
         await asyncio.wait([run.task])
@@ -165,18 +172,21 @@ class AgentHost:
         stored = await self._engine.sessions.get(*key)
         if stored is None:
             raise NotFoundError(f"the thread {key[2]} was deleted a moment ago")
-        created = await self._engine.runs.create(stored, run_id=await self._free_id(stored, run_input), running=True)
+        created = await self._engine.runs.begin_leased(
+            stored,
+            run_id=await self._free_id(stored, run_input),
+            handler=handler_of(key[0]),
+            input=_kept_input(run_input),
+        )
         try:
+            # Another process may have been asked at the same moment: the run that was created first goes on.
+            first = await self._find_leased_run(thread_uuid(created.thread_id))
+            if first is not None and first != created.id:
+                raise _is_busy(first)
             if delta := await self._client_changes(stored, run_input):
                 await self._engine.sessions.update(stored, delta)
             stored = await self._engine.manager.sessions.get_thread(created.thread_id)
-            run = self._make_run(key, stored, created.id, turn)
-            await self._watch.keep([run])
-            # Another process may have been asked at the same moment. The lease that runs out first was there first;
-            # both may find they were second, but never both that they were first.
-            first = await self._find_leased_run(run.thread_id)
-            if first is not None and first != run.run_id:
-                raise _is_busy(first)
+            run = self._make_run(key, stored, created, turn)
         except BaseException as error:
             await self._engine.runs.fail(created.thread_id, created.id, error=f"it could not be started: {error!r}")
             raise
@@ -210,8 +220,42 @@ class AgentHost:
         taken = await self._engine.database.fetch_row("read_run", thread_uuid(session.thread_id), run_input.run_id)
         return None if taken else run_input.run_id
 
-    def _make_run(self, key: SessionKey, stored: models.Session, run_id: str, turn: UserTurn) -> HostedRun:
-        root = self._apps[key[0]].root_agent
+    async def _cancel_elsewhere(self, name: str, user_id: str, session_id: str, run_id: str | None) -> bool:
+        """Stops a run of the thread that another process executes; it notices at once."""
+        session = await self._engine.sessions.get(name, user_id, session_id)
+        found = await self._find_leased_run(thread_uuid(session.thread_id)) if session else None
+        if session is None or found is None or run_id not in (None, found):
+            return False
+        try:
+            await self._engine.runs.cancel(session.thread_id, found)
+        except ConflictError:
+            return False
+        return True
+
+    async def _adopt(self, run: Run) -> None:
+        """Goes on with a run whose server went away, by its invocation, where the agent can be resumed. Else it fails,
+        and what it had said is kept, which it is in any case."""
+        stored = await self._engine.manager.sessions.get_thread(run.thread_id)
+        key = (stored.app_name, stored.user_id, stored.id)
+        await self._engine.streams.interrupt_run(thread_uuid(run.thread_id), run.id)
+        place = thread_uuid(run.thread_id), run.id
+        invocation_id: str | None = await self._engine.database.fetch_value("find_invocation_of_run", *place)
+        async with self._starting.take(key):
+            session = await self._service.get_session(app_name=key[0], user_id=key[1], session_id=key[2])
+            if session is None or not invocation_id or key in self._active or not _is_resumable(self._apps[key[0]]):
+                await self._engine.runs.remember(await self._engine.runs.abandon(run, error=ORPHANED))
+                return
+            run_input = RunAgentInput.model_validate(run.input)
+            hosted = self._make_run(key, stored, run, _NOTHING_NEW)
+            hosted.invocation_id = invocation_id
+            hosted.begin(_new_input(run_input, _NOTHING_NEW, run_id=run.id))
+            self._active[key] = hosted
+            hosted.task = asyncio.create_task(self._execute(hosted, session, run_input, None), name=f"run-{run.id}")
+
+    def _make_run(self, key: SessionKey, stored: models.Session, created: Run, turn: UserTurn) -> HostedRun:
+        run_id = created.id
+        app = self._apps[key[0]]
+        root = app.root_agent
         translator = Translator(
             thread_id=key[2], run_id=run_id, state=stored.state, root_agent=root.name if root else None
         )
@@ -222,9 +266,12 @@ class AgentHost:
             streams=TurnStreams(self._engine, thread_uuid(stored.thread_id), run_id=run_id),
             start_sequence=stored.last_sequence,
             message_ids=[message_id for message_id, _ in turn.earlier] + ([turn.message_id] if turn.message_id else []),
+            stored=created,
+            is_resumable=_is_resumable(app),
         )
 
-    async def _execute(self, run: HostedRun, session: Session, run_input: RunAgentInput, turn: UserTurn) -> None:
+    async def _execute(self, run: HostedRun, session: Session, run_input: RunAgentInput, turn: UserTurn | None) -> None:
+        lease = self._engine.runs.leases.hold(run.fence, run.lose)
         app_name = run.key[0]
         runner = self._runners[app_name]
         if run_input.tools:
@@ -232,12 +279,26 @@ class AgentHost:
         try:
             await self._executor.execute(run, runner, session, run_input, turn)
         finally:
+            self._engine.runs.leases.drop(lease)
+            run.fence.end()
             self._streamed_ids.forget(run.invocation_id)
             del self._active[run.key]
 
 
 def _is_busy(run_id: str) -> ConflictError:
     return ConflictError(f"run {run_id} is going on in this thread; connect to it, cancel it, or wait for its end")
+
+
+def _is_resumable(app: App) -> bool:
+    return bool(app.resumability_config and app.resumability_config.is_resumable)
+
+
+def _kept_input(run_input: RunAgentInput) -> JsonObject:
+    """What another server needs to go on: messages and state are in the thread."""
+    kept: JsonObject = run_input.model_copy(update={"messages": [], "state": {}, "resume": None}).model_dump(
+        mode="json", by_alias=True
+    )
+    return kept
 
 
 def _with_plugin(app: App, plugin: BasePlugin) -> App:

@@ -26,11 +26,14 @@ from cognizes.engine.adapters.adk.run_progress import record_progress
 from cognizes.engine.adapters.adk.unfinished import store_unfinished
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
-from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.models import JsonObject, Run, RunStatus
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.pulse.fencing import fenced_by
 
 logger = logging.getLogger(__name__)
 
+LOST = "the run is executed by another server by now; connect to the thread to follow it"
+HANDED_OVER = "the server was stopped; another one goes on with the run: connect to the thread to follow it"
 STOPPED = "the server was stopped while the run was going on; what it had said until then is kept"
 
 
@@ -40,14 +43,26 @@ class RunExecutor:
     def __init__(self, engine: Engine, service: HostedSessionService) -> None:
         self._engine = engine
         self._service = service
+        self._remembering: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Waits for what is remembered of runs that have ended."""
+        if self._remembering:
+            await asyncio.wait(self._remembering)
 
     async def execute(
-        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn
+        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn | None
     ) -> None:
-        """Returns when the run has ended; never raises."""
+        """Returns when the run has ended; never raises. Without a turn it goes on with the run's invocation."""
+        with fenced_by(run.fence):
+            await self._execute(run, runner, session, run_input, turn)
+
+    async def _execute(
+        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn | None
+    ) -> None:
         frames: list[BaseEvent] = []
         try:
-            for message_id, content in turn.earlier:
+            for message_id, content in turn.earlier if turn else ():
                 await self._service.append_event(session, Event(id=message_id, author="user", content=content))
             async with aclosing(_events(runner, run, run_input, turn)) as events:
                 async for event in events:
@@ -75,6 +90,10 @@ class RunExecutor:
         return run.translator.finish()
 
     async def _stop(self, run: HostedRun) -> list[BaseEvent]:
+        if run.is_lost:
+            return await self._leave(run)
+        if run.is_stopped_by_server and run.is_resumable:
+            return await self._hand_over(run)
         if run.is_stopped_by_server:
             return await self._fail(run, STOPPED, code="SERVER_STOPPED")
         try:
@@ -82,6 +101,28 @@ class RunExecutor:
         except EngineError as error:
             logger.error("run %s was cancelled, which could not be stored: %s", run.run_id, error)
         return run.translator.cancel()
+
+    async def _leave(self, run: HostedRun) -> list[BaseEvent]:
+        """The run is somebody else's to end, or was ended by somebody else: observers here are told."""
+        await run.streams.close()
+        try:
+            stored = await self._engine.runs.get(run.thread_id, run.run_id)
+        except EngineError as error:
+            logger.warning("run %s was lost, and what became of it is not known: %s", run.run_id, error)
+            return run.translator.fail(LOST, "RUN_LOST")
+        if stored.status is RunStatus.CANCELLED:
+            return run.translator.cancel()
+        return run.translator.fail(stored.error or LOST, "RUN_LOST")
+
+    async def _hand_over(self, run: HostedRun) -> list[BaseEvent]:
+        """Another server that has the agent goes on with the invocation; if there is none, this one after its start."""
+        try:
+            await run.streams.close()
+            await self._engine.runs.release(run.stored)
+        except EngineError as error:
+            # Its lease runs out, which leads to the same end.
+            logger.error("run %s could not be handed over: %s", run.run_id, error)
+        return run.translator.fail(HANDED_OVER, "SERVER_STOPPED")
 
     async def _fail(self, run: HostedRun, message: str, *, code: str | None = None) -> list[BaseEvent]:
         try:
@@ -96,15 +137,23 @@ class RunExecutor:
         await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
         seconds = self._engine.settings.retry_seconds
         await run.streams.close()
-        await retry_while_unavailable(change_row, seconds=seconds, before_retry=lambda: None)
+        with run.fence.letting_go():
+            ended = await retry_while_unavailable(change_row, seconds=seconds, before_retry=lambda: None)
+        # Nobody waits for it: who saw the end may speak at once.
+        task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
+        self._remembering.add(task)
+        task.add_done_callback(self._remembering.discard)
 
 
-def _events(runner: Runner, run: HostedRun, run_input: RunAgentInput, turn: UserTurn) -> AsyncGenerator[Event, None]:
+def _events(
+    runner: Runner, run: HostedRun, run_input: RunAgentInput, turn: UserTurn | None
+) -> AsyncGenerator[Event, None]:
     _, user_id, session_id = run.key
     return runner.run_async(
         user_id=user_id,
         session_id=session_id,
-        new_message=turn.content,
+        invocation_id=None if turn else run.invocation_id,
+        new_message=turn.content if turn else None,
         state_delta=_client_context(run_input) or None,
         run_config=RunConfig(streaming_mode=StreamingMode.SSE),
     )

@@ -14,6 +14,7 @@ from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.fencing import attempt_at
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,11 @@ async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: E
     """Records what a stored event did. What cannot be recorded is logged: the event itself is safe."""
     if event.partial:
         return
+    attempt = attempt_at(thread_id, run_id)
     for kind, entry in _entries(event):
         try:
             await engine.database.fetch_value(
-                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None, None
+                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
             )
         except EngineError as error:
             logger.warning("the progress of run %s could not be recorded: %s", run_id, error)

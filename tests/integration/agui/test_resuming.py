@@ -1,0 +1,174 @@
+"""Hosted runs that lose their server: another one goes on with them, or ends them; the first can write no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from ag_ui.core import RunAgentInput, UserMessage
+
+from cognizes.engine import Engine, Run, RunStatus
+from cognizes.engine.adapters.adk.agent_loading import load_agents
+from cognizes.engine.adapters.adk.hosted_run import HostedRun
+from cognizes.engine.adapters.adk.hosting import AgentHost
+from cognizes.engine.adapters.adk.run_watch import handler_of
+from cognizes.engine.memory.scope import MemoryScope
+from tests.integration.runs.conditions import expire_lease, until, until_status
+
+AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
+
+
+class Server:
+    """What of a server hosts agents."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.host = AgentHost(engine, load_agents(AGENTS, engine.settings))
+
+    async def say(self, agent: str, text: str, *, thread_id: str, run_id: str) -> HostedRun:
+        message = UserMessage(id=str(uuid4()), content=text)
+        return await self.host.run(
+            agent,
+            "ada",
+            RunAgentInput(
+                thread_id=thread_id,
+                run_id=run_id,
+                state={},
+                messages=[message],
+                tools=[],
+                context=[],
+                forwarded_props={},
+            ),
+        )
+
+    async def frames(self, run: HostedRun) -> list[Any]:
+        return [frame async for _, frame in self.host.watch(run)]
+
+
+@pytest.fixture
+async def servers(database_url: str) -> AsyncIterator[tuple[Server, Server]]:
+    """Two of them on one database; only the second looks after runs that were lost."""
+    settings: dict[str, Any] = {"run_lease_seconds": 600, "run_backoff_seconds": 0}
+    async with Engine.open(database_url, **settings) as first, Engine.open(database_url, **settings) as second:
+        pair = Server(first), Server(second)
+        pair[1].host.start()
+        yield pair
+        for server in pair:
+            await server.host.close(seconds=0)
+
+
+async def until_said(engine: Engine, run: HostedRun, chunks: int) -> None:
+    async def look() -> bool:
+        return any(head.current_sequence >= chunks for head in await engine.streams.heads([str(run.thread_id)]))
+
+    await until(look)
+
+
+async def stored(engine: Engine, run: HostedRun) -> Run:
+    return await engine.runs.get(run.thread_id, run.run_id)
+
+
+async def is_over(run: HostedRun) -> bool:
+    return run.task is not None and run.task.done()
+
+
+async def lose(engine: Engine, run: HostedRun, first: Server) -> None:
+    """The first server is silent for too long, as if it had been killed or paused."""
+    await expire_lease(engine, await stored(engine, run))
+
+
+async def stop(engine: Engine, run: HostedRun, first: Server) -> None:
+    """The first server is stopped, and waits for nobody."""
+    await first.host.close(seconds=0)
+
+
+@pytest.mark.parametrize("end", [lose, stop])
+async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
+    servers: tuple[Server, Server], tmp_path: Path, end: Callable[[Engine, HostedRun, Server], Awaitable[None]]
+) -> None:
+    """By its invocation: the tool that was called is not called again, and the answer comes whole, once."""
+    first, second = servers
+    file = tmp_path / "go"
+    run = await first.say("steady", f"until {file}", thread_id=str(uuid4()), run_id="r1")
+    assert (await stored(first.engine, run)).handler == handler_of("steady")
+    await until_said(first.engine, run, 2)
+    await end(second.engine, run, first)
+
+    async def is_adopted() -> bool:
+        return (await stored(second.engine, run)).attempt == 2
+
+    await until(is_adopted)
+    await until(lambda: is_over(run))
+    file.touch()
+    done = await until_status(second.engine, await stored(second.engine, run), RunStatus.COMPLETED, RunStatus.FAILED)
+    assert (done.status, done.error) == (RunStatus.COMPLETED, None)
+    assert (tmp_path / "go.calls").read_text() == "called\n"
+    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    said = [
+        message.content for message in await second.engine.sessions.messages(session) if message.role == "assistant"
+    ]
+    assert said.count("I noted it, and am done.") == 1
+    assert said[-1] == "I noted it, and am done."
+
+    async def episodes() -> list[Any]:
+        return await second.engine.memory.episodic.list_by_session(MemoryScope.of(session), session.id)
+
+    assert [episode.run_id for episode in await until(episodes)] == ["r1"]
+    ends = [event.event_type for event in await second.engine.sessions.events(session) if event.run_id == "r1"]
+    assert ends.count("run_finished") == 1
+
+
+async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(
+    servers: tuple[Server, Server], tmp_path: Path
+) -> None:
+    first, second = servers
+    run = await first.say("slow", f"until {tmp_path / 'never'}", thread_id=str(uuid4()), run_id="r1")
+    following = asyncio.create_task(first.frames(run))
+    await until_said(first.engine, run, 2)
+    await lose(second.engine, run, first)
+    failed = await until_status(second.engine, await stored(second.engine, run), RunStatus.FAILED)
+    assert "went away" in (failed.error or "")
+    # The first server, which was only slow, is told; its observers too.
+    assert (await following)[-1].type == "RUN_ERROR"
+    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    partial = (await second.engine.sessions.messages(session))[-1].content
+    assert partial.startswith("word0")
+    assert await stored(second.engine, run) == failed
+    again = await second.say("slow", "and now", thread_id=session.id, run_id="r2")
+    assert (await second.frames(again))[-1].type == "RUN_FINISHED"
+
+
+async def test_runs_of_other_workers_are_left_alone(servers: tuple[Server, Server]) -> None:
+    """Pending, leased, or by hand: only runs of served agents are looked after."""
+    first, second = servers
+    session = await first.engine.sessions.create("slow", "ada")
+    await first.engine.runs.enqueue(session, "somebody", run_id="pending")
+    await first.engine.runs.create(session, run_id="by hand", running=True)
+    released = await first.engine.runs.enqueue(session, "other", run_id="released")
+    (claimed,) = await first.engine.runs.claim(["other"])
+    await first.engine.runs.release(claimed)
+    orphan = await first.engine.runs.enqueue(session, handler_of("slow"), run_id="orphan")
+    # The orphan is the youngest: when it has been looked after, all others have been looked at.
+    await until_status(second.engine, orphan, RunStatus.FAILED)
+    status = {run.id: run.status for run in await second.engine.runs.list(session.thread_id)}
+    assert status == {"pending": "pending", "by hand": "running", released.id: "pending", "orphan": "failed"}
+
+
+async def test_a_run_is_cancelled_wherever_it_is(servers: tuple[Server, Server], tmp_path: Path) -> None:
+    first, second = servers
+    for run_id, by in (("r1", "row"), ("r2", "agent")):
+        run = await first.say("slow", f"until {tmp_path / 'never'}", thread_id=f"t-{run_id}", run_id=run_id)
+        following = asyncio.create_task(first.frames(run))
+        await until_said(first.engine, run, 2)
+        if by == "row":
+            await second.engine.runs.cancel(run.thread_id, run_id)
+        else:
+            assert not await second.host.cancel("slow", "ada", f"t-{run_id}", run_id="another")
+            assert await second.host.cancel("slow", "ada", f"t-{run_id}", run_id=run_id)
+        last = (await following)[-1]
+        assert (last.type, last.outcome.type) == ("RUN_FINISHED", "cancelled")
+        assert (await stored(second.engine, run)).status == RunStatus.CANCELLED
