@@ -15,7 +15,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from tests.integration.agui.gates import pass_gate
+from tests.integration.agui.gates import gates_directory, pass_gate
 
 SLOW_WORDS = 40
 HELD_AT = 20
@@ -108,7 +108,7 @@ def forget(tool_context: ToolContext) -> dict[str, Any]:
 
 
 class SteadyModel(BaseLlm):
-    """Calls its tool, says half a sentence, and finishes it when the file that the user named is there."""
+    """Calls its tool, says half a sentence, and finishes it when the gate is open."""
 
     model: str = "steady"
 
@@ -116,20 +116,20 @@ class SteadyModel(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         parts = [part for content in llm_request.contents for part in content.parts or []]
-        said = next(part.text for part in parts if part.text and part.text.startswith("until "))
+        said = next(part.text for part in parts if part.text and "hold " in part.text)
         if not any(part.function_response for part in parts):
-            file = said.removeprefix("until ") + ".calls"
-            yield _response(types.Part(function_call=types.FunctionCall(name="note", args={"file": file})))
+            mark = {"name": said.removeprefix("hold ")}
+            yield _response(types.Part(function_call=types.FunctionCall(name="note", args=mark)))
             return
         yield _response(types.Part(text="I noted "), partial=True)
         yield _response(types.Part(text="it, "), partial=True)
-        await _be_released(said)
+        await pass_gate(said)
         yield _response(types.Part(text="I noted it, and am done."))
 
 
-def note(file: str) -> dict[str, Any]:
+def note(name: str) -> dict[str, Any]:
     """Leaves a mark for every call."""
-    with Path(file).open("a") as marks:
+    with (gates_directory() / f"{name}.calls").open("a") as marks:
         marks.write("called\n")
     return {"noted": True}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosting import AgentHost
 from cognizes.engine.adapters.adk.run_watch import handler_of
 from cognizes.engine.memory.scope import MemoryScope
+from tests.integration.agui.gates import Gate, gates_directory
 from tests.integration.runs.conditions import expire_lease, until, until_status
 
 AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
@@ -88,12 +88,12 @@ async def stop(engine: Engine, run: HostedRun, first: Server) -> None:
 
 @pytest.mark.parametrize("end", [lose, stop])
 async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
-    servers: tuple[Server, Server], tmp_path: Path, end: Callable[[Engine, HostedRun, Server], Awaitable[None]]
+    servers: tuple[Server, Server], end: Callable[[Engine, HostedRun, Server], Awaitable[None]]
 ) -> None:
     """By its invocation: the tool that was called is not called again, and the answer comes whole, once."""
     first, second = servers
-    file = tmp_path / "go"
-    run = await first.say("steady", f"until {file}", thread_id=str(uuid4()), run_id="r1")
+    gate = Gate()
+    run = await first.say("steady", gate.text, thread_id=str(uuid4()), run_id="r1")
     assert (await stored(first.engine, run)).handler == handler_of("steady")
     await until_said(first.engine, run, 2)
     await end(second.engine, run, first)
@@ -103,10 +103,10 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
 
     await until(is_adopted)
     await until(lambda: is_over(run))
-    file.touch()
+    gate.open()
     done = await until_status(second.engine, await stored(second.engine, run), RunStatus.COMPLETED, RunStatus.FAILED)
     assert (done.status, done.error) == (RunStatus.COMPLETED, None)
-    assert (tmp_path / "go.calls").read_text() == "called\n"
+    assert (gates_directory() / f"{gate.name}.calls").read_text() == "called\n"
     session = await second.engine.manager.sessions.get_thread(run.thread_id)
     said = [
         message.content for message in await second.engine.sessions.messages(session) if message.role == "assistant"
@@ -122,11 +122,9 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
     assert ends.count("run_finished") == 1
 
 
-async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(
-    servers: tuple[Server, Server], tmp_path: Path
-) -> None:
+async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(servers: tuple[Server, Server]) -> None:
     first, second = servers
-    run = await first.say("slow", f"until {tmp_path / 'never'}", thread_id=str(uuid4()), run_id="r1")
+    run = await first.say("slow", Gate().text, thread_id=str(uuid4()), run_id="r1")
     following = asyncio.create_task(first.frames(run))
     await until_said(first.engine, run, 2)
     await lose(second.engine, run, first)
@@ -158,10 +156,10 @@ async def test_runs_of_other_workers_are_left_alone(servers: tuple[Server, Serve
     assert status == {"pending": "pending", "by hand": "running", released.id: "pending", "orphan": "failed"}
 
 
-async def test_a_run_is_cancelled_wherever_it_is(servers: tuple[Server, Server], tmp_path: Path) -> None:
+async def test_a_run_is_cancelled_wherever_it_is(servers: tuple[Server, Server]) -> None:
     first, second = servers
     for run_id, by in (("r1", "row"), ("r2", "agent")):
-        run = await first.say("slow", f"until {tmp_path / 'never'}", thread_id=f"t-{run_id}", run_id=run_id)
+        run = await first.say("slow", Gate().text, thread_id=f"t-{run_id}", run_id=run_id)
         following = asyncio.create_task(first.frames(run))
         await until_said(first.engine, run, 2)
         if by == "row":

@@ -111,6 +111,24 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
     assert (await engine.runs.complete(new, {"answer": 42})).result == {"answer": 42}
 
 
+async def test_a_lost_lease_completes_no_message(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    await engine.runs.enqueue(session, "work")
+    (run,) = await engine.runs.claim(["work"])
+    fence = RunFence(thread_uuid(run.thread_id), run.id, run.attempt)
+    with fenced_by(fence):
+        async with engine.stream_message(session, run_id=run.id) as message:
+            await message.write("in time")
+        with pytest.raises(LeaseLostError):
+            async with engine.stream_message(session, run_id=run.id) as message:
+                await message.write("too late")
+                await engine.runs.cancel(run.thread_id, run.id)
+    whole = [
+        event.content for event in await engine.sessions.events(session) if event.event_type == "assistant_message"
+    ]
+    assert [content["text"] for content in whole if not content.get("interrupted")] == ["in time"]
+
+
 async def test_fenced_and_free_appends_share_a_batch_in_order(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     other = await engine.sessions.create("app", "other")

@@ -15,6 +15,7 @@ from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import append_item
+from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.scopes import ScopedDelta
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.delta_stream import StreamKey, StreamStatus
@@ -140,6 +141,10 @@ class StreamRows:
                 max_depth=self._settings.max_json_depth,
             )
 
+        # A whole answer is the run's; what was cut off was heard already, and is kept whoever has the run now.
+        is_answer = row.run_id is not None and ending.status is StreamStatus.COMPLETED
+        attempt = attempt_at(row.key.thread_id, row.run_id) if is_answer and row.run_id else None
+
         async def call() -> asyncpg.Record | None:
             return await self._database.fetch_row(
                 "end_stream",
@@ -156,6 +161,8 @@ class StreamRows:
                 settles,
                 self._checks_chunks,
                 self._settings.snapshot_every,
+                row.run_id,
+                attempt,
             )
 
         answer = await self._patiently(call)

@@ -1,8 +1,10 @@
 -- open_stream: A stream for a message to come.
 SELECT * FROM {schema}.open_stream($1, $2, $3, $4, $5, $6, $7, $8);
 
--- end_stream: The message, its event and the stream's row, in one transaction.
-SELECT * FROM {schema}.end_stream($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13);
+-- end_stream: The message, its event and the stream's row, in one transaction; refused to a lost attempt at a run.
+SELECT ended.*
+  FROM {schema}.check_fence($1, $14, $15),
+       {schema}.end_stream($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13) AS ended;
 
 -- flush_chunks: What all streams of a process produced since the last time.
 SELECT {schema}.flush_chunks($1, $2, $3, $4, $5, $6, $7, $8) AS place;
