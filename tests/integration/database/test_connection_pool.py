@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from cognizes.engine import DatabaseUnavailableError, Engine, PoolTimeoutError
+from cognizes.engine.database import Database
+from cognizes.engine.pulse.session_store import SessionStore
 
 
 async def test_two_hundred_clients_on_ten_connections(database_url: str) -> None:
@@ -27,10 +29,11 @@ async def test_two_hundred_clients_on_ten_connections(database_url: str) -> None
 
 
 async def test_waiting_for_a_connection_ends_in_a_clear_error(database_url: str) -> None:
-    async with Engine.open(database_url, pool_size=2, pool_timeout=0.2) as engine:
+    async with Engine.open(database_url, pool_size=2) as engine:
         async with engine.database.connection(), engine.database.connection():
+            impatient = SessionStore(Database(engine.database.pool, pool_timeout=0.05), engine.settings)
             with pytest.raises(PoolTimeoutError, match="COGNIZES_POOL_SIZE"):
-                await engine.sessions.get("app", "user", "s")
+                await impatient.get("app", "user", "s")
         assert await engine.sessions.get("app", "user", "s") is None
 
 

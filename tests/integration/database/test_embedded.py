@@ -60,11 +60,11 @@ async def test_kill_9_of_the_server_is_noticed_and_mended_while_writers_wait(dat
             os.kill(before, signal.SIGKILL)
             while not EmbeddedPostgres(data_dir).is_running() or postmaster(data_dir) == before:
                 await asyncio.sleep(0.05)
-        await asyncio.wait_for(writing, 60)
+        await asyncio.wait_for(writing, 120)
         events = await engine.sessions.events(session)
         assert [event.content["n"] for event in events] == acknowledged == list(range(200))
         assert [event.sequence_num for event in events] == list(range(1, 201))
-        for _ in range(100):
+        for _ in range(1200):
             if engine.listener.is_running:
                 break
             await asyncio.sleep(0.05)

@@ -94,7 +94,7 @@ async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
 
 async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
     assert engine.maintenance.scheduler == "engine"
-    for _ in range(100):
+    for _ in range(1200):
         if await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 5:
             break
         await asyncio.sleep(0.05)

@@ -326,15 +326,15 @@ class TestBatches:
                 asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}"))) for n in range(3)
             ]
             await asyncio.wait_for(
-                asyncio.gather(*(manager.append_event(session, event(delta={"n": 1})) for session in others)), 5
+                asyncio.gather(*(manager.append_event(session, event(delta={"n": 1})) for session in others)), 60
             )
             waiting += [
                 asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}")))
                 for n in range(3, 6)
             ]
-            await asyncio.sleep(0.1)
+            await manager.append_event(others[0], event())
             assert not any(task.done() for task in waiting)
-        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
         stored = await manager.events.read(UUID(held.thread_id))
         assert [item.id for item in stored] == [f"e{n}" for n in range(6)]
 
@@ -345,7 +345,7 @@ class TestBatches:
                 *(manager.append_event(session, event(delta={"user:x": 1, "app:y": 1, "z": 1}))
                   for session in sessions)
             ),
-            30,
+            60,
         )  # fmt: skip
         assert {session.version for session in sessions} == {2}
 

@@ -62,16 +62,16 @@ async def api_server(folder: Path, uri: str, **files: str) -> AsyncIterator[http
     with (folder / "server.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd=folder)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
                 await _wait_until_up(client, process, folder / "server.log")
                 yield client
         finally:
             process.send_signal(signal.SIGINT)
-            await asyncio.wait_for(process.wait(), 20)
+            await asyncio.wait_for(process.wait(), 60)
 
 
 async def _wait_until_up(client: httpx.AsyncClient, process: asyncio.subprocess.Process, log: Path) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         if process.returncode is not None:
             pytest.fail(log.read_text())
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -85,10 +84,11 @@ async def test_keys_are_deleted_in_their_scope(ours: OpenSessionService) -> None
 async def test_old_sessions_go(ours: OpenSessionService) -> None:
     await conversation(ours)
     await ours.create_session(app_name="bank", user_id="ada", session_id="other")
-    await asyncio.sleep(0.2)
+    engine = await ours.engine()
+    await engine.database.pool.execute("UPDATE threads SET updated_at = now() - interval '2 hours'")
     await ours.create_session(**NAMES, session_id="young")
-    assert await ours.prune_sessions(app_name="shop", older_than=timedelta(hours=1)) == 0
-    assert await ours.prune_sessions(app_name="shop", older_than=timedelta(seconds=0.2)) == 1
+    assert await ours.prune_sessions(app_name="shop", older_than=timedelta(hours=3)) == 0
+    assert await ours.prune_sessions(app_name="shop", older_than=timedelta(hours=1)) == 1
     assert [session.id for session in (await ours.list_sessions(app_name="shop")).sessions] == ["young"]
     assert await ours.get_session(app_name="bank", user_id="ada", session_id="other") is not None
 
