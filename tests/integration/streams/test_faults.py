@@ -48,7 +48,7 @@ async def test_kill_9_of_the_producer_leaves_an_interrupted_message(
     assert process.stdout is not None
     try:
         async with (
-            Engine.open(database_url, stream_lease_seconds=1, **backend) as survivor,
+            Engine.open(database_url, stream_lease_seconds=6, **backend) as survivor,
             survivor.streams.watch(pair.thread_id) as watch,
         ):
             await asyncio.to_thread(process.stdout.readline)
@@ -283,12 +283,17 @@ async def test_redis_goes_away_and_comes_back(on_own_redis: Pair, own_redis: Red
             await pair.other.streams.read(pair.thread_id, "m")
         following = asyncio.create_task(read_to_end(pair.other, pair.thread_id, "m"))
         own_redis.start()
+        await until(lambda: _has_recovered(pair))
         await message.write("after")
         await until(lambda: _reaches(pair, message.current_sequence))
         text = message.text
     assert await following == text
     assert text.startswith("before xxx")
     assert text.endswith("after")
+
+
+async def _has_recovered(pair: Pair) -> bool:
+    return pair.ours.streams.flusher.failure is None
 
 
 async def test_a_message_is_completed_while_redis_is_away(on_own_redis: Pair, own_redis: RedisServer) -> None:

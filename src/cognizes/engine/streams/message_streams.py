@@ -476,25 +476,38 @@ class MessageStreams:
     # Leases
 
     async def _keep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         every = self._settings.stream_lease_seconds / 3
         while True:
             pause = every
             try:
                 await self.keep()
             except EngineError as error:
-                # Whoever could not reach the database does not know whether others could: they get their time.
-                self._quiet_until = asyncio.get_running_loop().time() + self._settings.stream_lease_seconds
+                # Whoever could not reach the database does not know whether others could.
+                self._give_others_time()
                 logger.warning("the leases of streams could not be looked after and will be: %s", error)
                 pause = min(every, _RETRY_SECONDS)
+            woken_at = loop.time() + pause
             await asyncio.sleep(pause)
+            if loop.time() - woken_at > every:
+                # This process stood still; so may have the whole machine, and the others with it.
+                self._give_others_time()
+
+    def _give_others_time(self) -> None:
+        """Nobody is taken for silent until all had the time to say that they are alive."""
+        self._quiet_until = asyncio.get_running_loop().time() + self._settings.stream_lease_seconds
 
     async def keep(self) -> None:
         """Says that this process is alive, fills what the backend lost, and ends the streams of silent processes."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
         for live in [live for live in self._live.values() if live.is_abandoned]:
             await self.abort_live(live)
         if self._live:
             await self._extend_leases()
-        if asyncio.get_running_loop().time() >= self._quiet_until:
+        if loop.time() - began_at > self._settings.stream_lease_seconds / 3:
+            self._give_others_time()
+        if loop.time() >= self._quiet_until:
             await self.interrupt_silent()
 
     async def _extend_leases(self) -> None:
