@@ -241,6 +241,7 @@ async def test_two_tenants_memories_never_mix(database_url: str) -> None:
             asyncio.run_coroutine_threadsafe(run(writes, query, with_vectors), loop).result(120)
 
         async def run(writes: list[tuple[MemoryScope, str]], query: str, with_vectors: bool) -> None:
+            await embedded(engine)
             await engine.database.pool.execute("DELETE FROM memories; DELETE FROM agent_long_term_memory")
             for number, (scope, text) in enumerate(writes):
                 own = f"{text} of {scope.app_name} {scope.user_id}"

@@ -230,3 +230,22 @@ class TestEpisodesOfRuns:
         session = await engine.sessions.create("shop", "ada")
         with pytest.raises(NotFoundError):
             await engine.memory.remember_run(session.thread_id, "no-such-run")
+
+
+async def test_writing_and_forgetting_at_once_never_waits_in_a_circle(engine: Engine) -> None:
+    """Every function that writes a user's memories takes its locks in one order."""
+
+    async def write(number: int) -> None:
+        for _ in range(5):
+            await engine.memory.long_term.set(ADA, "", str(number % 3), f"tea {number}")
+
+    async def forget() -> None:
+        for _ in range(5):
+            for record in await engine.memory.list("shop", "ada"):
+                await engine.memory.forget("shop", "ada", record.id)
+
+    await asyncio.gather(*(write(number) for number in range(6)), forget(), forget())
+    row = await engine.database.pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
+    assert row is not None
+    assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM memories")
+    assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM agent_long_term_memory")

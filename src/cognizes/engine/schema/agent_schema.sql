@@ -2889,6 +2889,8 @@ CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
 DECLARE
     v_found boolean;
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM "public".agent_long_term_memory
      WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
        AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
@@ -2901,7 +2903,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_delete_long_term_memory.sql', 0, '6df0caec6a582280595a77ed2c0fda557fe72ed5c86cc9ce7e40d84577facc53', '0.1.0')
+VALUES ('93_delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 93_set_long_term_memory.sql
@@ -2911,6 +2913,8 @@ CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
     p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
 ) LANGUAGE plpgsql AS $$
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
     VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
     ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))
@@ -2930,7 +2934,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_set_long_term_memory.sql', 0, '2469aa1d849423f8b3628fe59e8e2fb620d6eb5996102a2a1c6f335d461c8ee6', '0.1.0')
+VALUES ('93_set_long_term_memory.sql', 0, 'fd1665f2cac471b4d50c0c501d681d17eba40ec3770222483c9635a9e180fc09', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 94_append_episode.sql
@@ -2940,6 +2944,8 @@ CREATE OR REPLACE FUNCTION "public".append_episode(
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO "public".agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
                                                 created_at)
     VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)
@@ -2958,7 +2964,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_append_episode.sql', 0, 'aec720e100bf741265dda24561b7b55ceb8bec9901964799d4fdcaa80f81238b', '0.1.0')
+VALUES ('94_append_episode.sql', 0, '3305963916287a5b0853aedd2ce7a855682ea756aa88f4482ff073a829787799', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 94_delete_episode.sql
@@ -2968,6 +2974,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_gone record;
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM "public".agent_episodic_chunks
      WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
     RETURNING agent_id, session_id INTO v_gone;
@@ -2982,7 +2990,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_delete_episode.sql', 0, '62519abbb2b68de0c2a830c60ee3dd7a8ba1aa889aacb4588fec9dd81e206855', '0.1.0')
+VALUES ('94_delete_episode.sql', 0, 'e35e0aad14788bf932fb663ea196a9359477e745a1ec8eeff44494f80985e8dd', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 95_apply_memory_snapshot.sql
@@ -3080,12 +3088,13 @@ BEGIN
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
                       AS g (app_name, user_id, memory_id, revision, vector)
     ), current AS (
-        -- Held until we are done: nobody changes the text under its new vector.
+        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
+        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
         SELECT g.* FROM given g
           JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
          WHERE m.revision = g.revision
          ORDER BY g.app_name, g.user_id, g.memory_id
-           FOR NO KEY UPDATE OF m
+           FOR NO KEY UPDATE OF m SKIP LOCKED
     ), kept AS (
         INSERT INTO "public".memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
         SELECT c.app_name, c.user_id, c.memory_id, p_model,
@@ -3106,7 +3115,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_store_vectors.sql', 0, '6f548d3aa362b1fc5bb50401b05342fdd912fd6c6756f2e2f76c79a12223268e', '0.1.0')
+VALUES ('95_store_vectors.sql', 0, '2bd66356d56e7ae6b3f08d833220a49c92a1af24dcf81ab738d5c1e2072396d5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 96_memory_passes.sql

@@ -5,6 +5,8 @@ CREATE OR REPLACE FUNCTION {schema}.delete_long_term_memory(
 DECLARE
     v_found boolean;
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM {schema}.agent_long_term_memory
      WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
        AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);

@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION {schema}.set_long_term_memory(
     p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
 ) LANGUAGE plpgsql AS $$
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO {schema}.agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
     VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
     ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))

@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION {schema}.append_episode(
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO {schema}.agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
                                                 created_at)
     VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)

@@ -4,6 +4,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_gone record;
 BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM {schema}.agent_episodic_chunks
      WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
     RETURNING agent_id, session_id INTO v_gone;

@@ -10,12 +10,13 @@ BEGIN
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
                       AS g (app_name, user_id, memory_id, revision, vector)
     ), current AS (
-        -- Held until we are done: nobody changes the text under its new vector.
+        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
+        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
         SELECT g.* FROM given g
           JOIN {schema}.memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
          WHERE m.revision = g.revision
          ORDER BY g.app_name, g.user_id, g.memory_id
-           FOR NO KEY UPDATE OF m
+           FOR NO KEY UPDATE OF m SKIP LOCKED
     ), kept AS (
         INSERT INTO {schema}.memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
         SELECT c.app_name, c.user_id, c.memory_id, p_model,

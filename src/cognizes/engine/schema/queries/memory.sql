@@ -179,8 +179,10 @@ UPDATE {schema}.memory_embedding_queue
 
 -- release_embeddings: Gives claimed memories back: the embedder is away, they are not to blame.
 UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp()
-  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (app_name, user_id, memory_id)
- WHERE q.app_name = g.app_name AND q.user_id = g.user_id AND q.memory_id = g.memory_id;
+  FROM (SELECT app_name, user_id, memory_id FROM {schema}.memory_embedding_queue
+         WHERE (app_name, user_id, memory_id) IN (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]))
+           FOR UPDATE SKIP LOCKED) given
+ WHERE q.app_name = given.app_name AND q.user_id = given.user_id AND q.memory_id = given.memory_id;
 
 -- count_embedding_queue: How many wait, and how many are parked.
 SELECT count(*) FILTER (WHERE NOT is_parked) AS waiting, count(*) FILTER (WHERE is_parked) AS parked
