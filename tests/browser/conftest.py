@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,8 +125,16 @@ def site(
 ) -> Iterator[Site]:
     """The server, until the last test is done."""
     name = asyncio.run(database_supply.take())
-    database_url = replace_database(postgres_server.url, name)
-    folder = tmp_path_factory.mktemp("site")
+    try:
+        with serve_site(replace_database(postgres_server.url, name), tmp_path_factory.mktemp("site")) as served:
+            yield served
+    finally:
+        database_supply.give_back(name)
+
+
+@contextmanager
+def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Site]:
+    """A server of its own over a database, until the end of the block."""
     (gates := folder / "gates").mkdir()
     # Not a pipe: nobody would read it, and a full one stops the server.
     log = folder / "log"
@@ -142,6 +151,7 @@ def site(
                 "COGNIZES_SHUTDOWN_SECONDS": "0.3",
                 "PATIENT_GATES": str(gates),
                 "PYTHONPATH": str(REPOSITORY),
+                **settings,
             },
         )
     try:
@@ -151,11 +161,10 @@ def site(
     finally:
         process.terminate()
         process.wait(30)
-        database_supply.give_back(name)
 
 
 def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while not (found := re.search(r"Uvicorn running on (http://\S+)", log.read_text())):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()

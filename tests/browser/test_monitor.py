@@ -12,8 +12,9 @@ from uuid import uuid4
 from playwright.sync_api import Page, expect
 
 from cognizes.engine import Engine
+from cognizes.engine.access import Permission
 from tests.browser.agents import FIRST_HALF, SECOND_HALF
-from tests.browser.conftest import Site
+from tests.browser.conftest import Site, serve_site
 
 OpenThread = Callable[..., Page]
 
@@ -556,6 +557,27 @@ class TestLookingAround:
             expect(page.locator("body")).not_to_contain_text(secret)
         row.get_by_role("button", name="Reveal api_key").click()
         expect(row).to_contain_text("sk-very-secret")
+
+
+def test_with_a_key(page: Page, site: Site, tmp_path: Path) -> None:
+    """A server that asks for keys: the page asks for one, and opens its streams with tickets."""
+
+    async def create_key(engine: Engine) -> str:
+        _, text = await engine.access.keys.create(permissions=[Permission.ADMIN, Permission.READ, Permission.WRITE])
+        return text
+
+    key = site.engine(create_key)
+    with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+        page.goto(guarded.url)
+        page.locator("#api-key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="New conversation").click()
+        page.locator("#chat-input").fill("hello with a key")
+        page.keyboard.press("Enter")
+        expect(page.locator(".row[data-seq] .from-assistant")).to_contain_text("You said “hello with a key”")
+        expect(page.locator(".thread.is-live")).not_to_have_count(0)
+        assert key not in page.url
+        page.goto("about:blank")
 
 
 def test_light_and_dark(page: Page, site: Site) -> None:
