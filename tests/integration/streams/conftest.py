@@ -16,7 +16,7 @@ from tests.integration.streams.redis_server import RedisServer
 
 Found = TypeVar("Found")
 
-PATIENCE = 60
+PATIENCE = 150
 """Seconds that a condition may take on a machine that stalls; nothing here waits that long when it works."""
 
 
