@@ -14,7 +14,7 @@ from cognizes.engine.api.auth import AUTHORIZED, Gate
 from cognizes.engine.api.connections import CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
 from cognizes.engine.api.limits import BodyLimit, OpenStreams
-from cognizes.engine.api.problems import add_problem_handlers
+from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.requests import RequestContext
 from cognizes.engine.api.routes import (
     access,
@@ -79,6 +79,7 @@ def create_app(
         lifespan=lifespan,
         # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
         dependencies=AUTHORIZED,
+        responses=PROBLEMS,
     )
     if engine is not None:
         _serve(app, engine, agents)
