@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from starlette.responses import Response
@@ -219,7 +219,7 @@ class EventStream(Response):
 def _reset(transport: asyncio.WriteTransport) -> None:
     """Ends a connection at once. Without that, the kernel would keep what it has of it for as long as nobody reads."""
     if (connected := transport.get_extra_info("socket")) is not None:
-        with socket.socket(fileno=os.dup(connected.fileno())) as same:
+        with suppress(OSError), socket.socket(fileno=os.dup(connected.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
