@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 30
 SEND_SECONDS = 30.0
 """How long a reader may take to make room for one frame."""
-FRAMES_BYTES = 16 * 1024
+FRAMES_BYTES = 8 * 1024
 """How much may wait for a reader in its connection's buffer."""
 _WAITING_OFFERS = 64
 

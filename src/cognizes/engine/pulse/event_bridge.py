@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _WAITING_FRAMES = 64
 _ENCODED_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
-_LARGEST_PUT = 16 * 1024
+_LARGEST_PUT = 4 * 1024
 
 
 class AgUiEventType(StrEnum):
