@@ -121,12 +121,12 @@ async def test_open_streams_and_sockets_are_counted(app: FastAPI, engine: Engine
     calls = [stream(app, "/api/runs/r/events"), websocket(app, "/ws/events/t")]
     for call in calls:
         await call.until(lambda: call.sent)  # noqa: B023
-    assert (app.state.connections.streams, app.state.connections.websockets) == (1, 1)
+    assert (app.state.wheel.connections, app.state.connections.websockets) == (1, 1)
     calls[0].say({"type": "http.disconnect"})
     calls[1].say({"type": "websocket.disconnect", "code": 1000})
     for call in calls:
         await call.end()
-    assert (app.state.connections.streams, app.state.connections.websockets) == (0, 0)
+    assert (app.state.wheel.connections, app.state.connections.websockets) == (0, 0)
 
 
 async def test_the_last_follower_of_a_run_does_not_make_the_hub_deaf(app: FastAPI, engine: Engine) -> None:

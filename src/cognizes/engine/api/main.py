@@ -93,9 +93,8 @@ def create_app(
     app.state.connections = OpenConnections()
 
     app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
-    app.add_middleware(RequestContext)
-    # Around the request's context, which runs streams after all within it has returned.
     app.add_middleware(CountConnections, counts=app.state.connections)
+    app.add_middleware(RequestContext)
     app.add_middleware(Guard)
     app.add_middleware(Cors)
     return app
