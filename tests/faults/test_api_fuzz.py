@@ -27,10 +27,10 @@ STREAMS = r"(/events$|/agui/\{agent\}|/copilotkit/agent)"
 LEFT_OUT = "positive_data_acceptance,negative_data_rejection"
 
 
-def _fuzz(serving: Serving, *options: str) -> str:
+def _fuzz(serving: Serving, *options: str, left_out: str = LEFT_OUT) -> str:
     command = [str(PROGRAM), "run", f"{serving.url}/openapi.json", "--no-color", "--max-examples", "5"]
     command += ["--generation-deterministic", "--no-shrink", "--continue-on-failure", "--request-timeout", "120"]
-    command += ["--phases", "examples,coverage,fuzzing", "--exclude-path-regex", STREAMS, "--exclude-checks", LEFT_OUT]
+    command += ["--phases", "examples,coverage,fuzzing", "--exclude-path-regex", STREAMS, "--exclude-checks", left_out]
     finished = subprocess.run(
         [*command, *options],
         check=False,
@@ -65,4 +65,5 @@ def test_with_a_key_and_without_one(cognizes: Cognizes) -> None:
         serving.banner()
         key = cognizes("keys", "create", "--app", "0", "--app", "00", "--app", "shop").stdout.strip()
         _fuzz(serving, "-H", f"Authorization: Bearer {key}")
-        _fuzz(serving)
+        # Ids may hold slashes: `GET …/runs/0/cancel` asks for the run `0/cancel`, and that is 401 before it is 404.
+        _fuzz(serving, left_out=f"{LEFT_OUT},unsupported_method")
