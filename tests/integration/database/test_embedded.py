@@ -143,3 +143,20 @@ async def test_a_place_that_cannot_be_written_is_refused(data_dir: Path) -> None
     (data_dir / "file").write_text("")
     with pytest.raises(SetupError, match="--data-dir"):
         await EmbeddedPostgres(data_dir / "file").start()
+
+
+async def test_a_server_that_was_closed_is_not_brought_back(data_dir: Path) -> None:
+    """The watcher saw it dead and waits for the lock; the one who holds the lock closes it meanwhile."""
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    with server._exclusive():
+        os.kill(postmaster(data_dir), signal.SIGKILL)
+        while server.is_running():
+            await asyncio.sleep(0.01)
+        bringing_back = asyncio.create_task(server.ensure_running())
+        await asyncio.sleep(0)
+        hold, server._hold = server._hold, None
+        assert hold is not None
+        hold.close()
+    assert await bringing_back is False
+    assert not server.is_running()

@@ -119,7 +119,8 @@ class EmbeddedPostgres:
 
     def _restart(self) -> bool:
         with self._exclusive():
-            if self.is_running():
+            # Somebody may have closed it while this thread waited for the lock; then nobody wants it back.
+            if self._hold is None or self.is_running():
                 return False
             logger.warning("the embedded PostgreSQL died; starting it again")
             self._run_server()

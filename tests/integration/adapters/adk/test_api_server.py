@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,33 +53,28 @@ async def api_server(folder: Path, uri: str, **files: str) -> AsyncIterator[http
     (agent / "agent.py").write_text(_AGENT)
     for name, text in files.items():
         (folder / name.replace("_", ".")).write_text(text)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     adk = Path(sys.executable).with_name("adk")
     plugin = "--extra_plugins=cognizes.engine.adapters.adk.EngineStreamPlugin"
-    command = [str(adk), "api_server", f"--port={port}", f"--session_service_uri={uri}", plugin, str(folder)]
+    command = [str(adk), "api_server", "--port=0", f"--session_service_uri={uri}", plugin, str(folder)]
     with (folder / "server.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd=folder)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-                await _wait_until_up(client, process, folder / "server.log")
+            address = await _wait_until_up(process, folder / "server.log")
+            async with httpx.AsyncClient(base_url=address, timeout=120) as client:
                 yield client
         finally:
             process.send_signal(signal.SIGINT)
             await asyncio.wait_for(process.wait(), 60)
 
 
-async def _wait_until_up(client: httpx.AsyncClient, process: asyncio.subprocess.Process, log: Path) -> None:
+async def _wait_until_up(process: asyncio.subprocess.Process, log: Path) -> str:
+    """The address that the server says it has been given."""
     for _ in range(1200):
         if process.returncode is not None:
             pytest.fail(log.read_text())
-        try:
-            await client.get("/list-apps")
-        except httpx.TransportError:
-            await asyncio.sleep(0.1)
-        else:
-            return
+        if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text()):
+            return found[1]
+        await asyncio.sleep(0.1)
     pytest.fail("adk api_server did not come up:\n" + log.read_text())
 
 
@@ -148,4 +143,5 @@ async def test_an_embedded_server_ends_with_the_api_server(tmp_path: Path) -> No
         await create(client)
         assert (await run(client, "hello")).status_code == 200
         assert (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
-    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+    logs = [folder / "server.log", tmp_path / "data" / "postgres.log"]
+    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists(), "\n".join(log.read_text() for log in logs)
