@@ -93,3 +93,8 @@ async def test_what_is_wrong_is_said(client: httpx.AsyncClient) -> None:
     assert (await client.delete("/api/memory/x", params=ADA)).status_code == 422
     assert (await client.get("/api/memory/long-term", params={"app_name": "shop"})).status_code == 422
     assert (await client.get("/api/memory/long-term", params={**ADA, "user_id": " "})).status_code == 422
+
+
+async def test_the_routes_stand_without_their_prefix_too(client: httpx.AsyncClient) -> None:
+    stored = await client.put("/memory/long-term", json={**ADA, "key": "drink", "value": "tea"})
+    assert (await client.get("/api/memory/long-term", params=ADA)).json()["entries"] == [stored.json()]

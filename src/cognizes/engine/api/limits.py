@@ -24,7 +24,7 @@ _CARRIES_EVENTS = re.compile(
     r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
     r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
     r"|/agui/[^/]+(/connect)?|/copilotkit/agent/[^/]+/(run|connect)"
-    r"|/api/memory(/.*)?|/api/runs(/.*)?"
+    r"|(/api)?/memory(/.*)?|/api/runs(/.*)?"
 )
 
 

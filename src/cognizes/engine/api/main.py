@@ -84,11 +84,13 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, live, runs, debug, debug_actions, agui, copilotkit, access, memory, page):
+    for part in (health, sessions, live, runs, debug, debug_actions, agui, copilotkit, access, page):
         app.include_router(part.router)
     for prefix in ("", "/v1"):
         for part in (conversations, contexts, producers, branches, signals):
             app.include_router(part.router, prefix=prefix)
+    for prefix in ("", "/api"):
+        app.include_router(memory.router, prefix=prefix)
     app.mount("/monitor", page.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()
 

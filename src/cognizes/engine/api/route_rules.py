@@ -69,7 +69,7 @@ _REACHES: list[tuple[re.Pattern[str], Reach]] = [
     (re.compile(r"/agui/\{agent\}.*|/copilotkit/agent/\{agent\}.*"), Reach.AGENT),
     (re.compile(r"/agui|/copilotkit/info"), Reach.CALLER),
     (re.compile(r"/copilotkit/threads.*"), Reach.AGENTS),
-    (re.compile(r"/api/memory.*"), Reach.APP),
+    (re.compile(r"(/api)?/memory.*"), Reach.APP),
     (re.compile(r"/api/test-.*"), Reach.EVERYTHING),
 ]
 _DEBUG = re.compile(r"/api/(debug|admin)/.*")

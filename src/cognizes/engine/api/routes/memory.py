@@ -34,7 +34,7 @@ from cognizes.engine.memory.recall import Filters
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 
-router = APIRouter(prefix="/api/memory", tags=["memory"], responses=PROBLEMS)
+router = APIRouter(prefix="/memory", tags=["memory"], responses=PROBLEMS)
 
 
 def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
