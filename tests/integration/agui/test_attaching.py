@@ -188,7 +188,7 @@ async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
     await asyncio.to_thread(server.kill)
     survivor = AgentClient(http, "slow", client.thread_id)
     following = asyncio.create_task(survivor.connect())
-    await survivor.is_attached.wait()
+    await survivor.until("RUN_STARTED")
     await end_lease(engine, client, "r1")
     assert await until_ended(engine, survivor, "r1") == RunStatus.FAILED
     assert_legal(await following)
