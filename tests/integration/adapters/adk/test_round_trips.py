@@ -29,6 +29,11 @@ _OF_THE_BACKGROUND = (
     "embed",
     "episod",
     "migrat",
+    "ping",
+    "LISTEN",
+    # How asyncpg learns a type that is new to a connection, once per connection.
+    "set_config('jit'",
+    "typeinfo_tree",
 )
 
 
