@@ -16,8 +16,10 @@ from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosting import AgentHost
 from cognizes.engine.adapters.adk.run_watch import handler_of
 from cognizes.engine.memory.scope import MemoryScope
+from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory
 from tests.integration.runs.conditions import expire_lease, until, until_status
+from tests.integration.runs.lost_answers import lose_answer
 
 AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
 
@@ -170,3 +172,83 @@ async def test_a_run_is_cancelled_wherever_it_is(servers: tuple[Server, Server])
         last = (await following)[-1]
         assert (last.type, last.outcome.type) == ("RUN_FINISHED", "cancelled")
         assert (await stored(second.engine, run)).status == RunStatus.CANCELLED
+
+
+async def test_a_run_that_nobody_can_resume_does_not_stop_the_watch(servers: tuple[Server, Server]) -> None:
+    first, second = servers
+    session = await first.engine.sessions.create("steady", "ada")
+    unfit = await first.engine.runs.enqueue(session, "later", run_id="unfit", input="not what a client sends")
+    await first.engine.sessions.append(
+        session, author="user", kind="user_message", text="hi", run_id="unfit", invocation_id="i1"
+    )
+    await first.engine.database.pool.execute(
+        "UPDATE runs SET handler = $1 WHERE thread_id = $2::uuid AND id = 'unfit'",
+        handler_of("steady"),
+        session.thread_id,
+    )
+    failed = await until_status(second.engine, unfit, RunStatus.FAILED)
+    assert "cannot go on" in (failed.error or "")
+    orphan = await first.engine.runs.enqueue(session, handler_of("steady"), run_id="orphan")
+    await until_status(second.engine, orphan, RunStatus.FAILED)
+
+
+async def test_a_run_is_cancelled_before_its_first_step(servers: tuple[Server, Server]) -> None:
+    first, _ = servers
+    run = await first.say("slow", Gate().text, thread_id="t-at-once", run_id="r1")
+    assert await first.host.cancel("slow", "ada", "t-at-once")
+    assert (await stored(first.engine, run)).status == RunStatus.CANCELLED
+    again = await first.say("slow", "and now", thread_id="t-at-once", run_id="r2")
+    assert (await first.frames(again))[-1].type == "RUN_FINISHED"
+
+
+async def test_an_agent_that_cannot_be_made_ready_fails_its_run(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = servers
+
+    def refuse(run: Any, run_input: Any) -> Any:
+        raise ValueError("two tools of one name")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first.host, "_runner_for", refuse)
+        run = await first.say("slow", "hi", thread_id="t-unready", run_id="r1")
+        assert (await first.frames(run))[-1].type == "RUN_ERROR"
+    assert (await stored(first.engine, run)).status == RunStatus.FAILED
+    again = await first.say("slow", "and now", thread_id="t-unready", run_id="r2")
+    assert (await first.frames(again))[-1].type == "RUN_FINISHED"
+
+
+async def test_an_end_whose_answer_was_lost_is_no_conflict(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = servers
+    asked = lose_answer(monkeypatch, first.engine, "change_run")
+    run = await first.say("slow", "hi", thread_id="t-lost-answer", run_id="r1")
+    assert (await first.frames(run))[-1].type == "RUN_FINISHED"
+    done = await stored(first.engine, run)
+    assert (done.status, asked) == (RunStatus.COMPLETED, ["change_run"])
+
+
+async def test_a_run_that_is_cancelled_while_its_answer_is_stored_stays_cancelled(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole answer is there under the id of its beginning: nothing is in the way of the end."""
+    first, second = servers
+    is_stored = asyncio.Event()
+    append = first.host._service.append_event
+
+    async def append_slowly(session: Any, event: Any) -> Any:
+        answer = await append(session, event)
+        if event.author == "slow" and not event.partial:
+            is_stored.set()
+            await asyncio.Event().wait()
+        return answer
+
+    monkeypatch.setattr(first.host._service, "append_event", append_slowly)
+    run = await first.say("slow", "hi", thread_id="t-whole", run_id="r1")
+    await asyncio.wait_for(is_stored.wait(), 60)
+    assert await first.host.cancel("slow", "ada", "t-whole")
+    assert (await stored(second.engine, run)).status == RunStatus.CANCELLED
+    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    said = [message.content for message in await second.engine.sessions.messages(session)]
+    assert said == ["hi", SLOW_TEXT]

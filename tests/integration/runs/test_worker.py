@@ -19,6 +19,7 @@ from cognizes.engine import (
 )
 from cognizes.engine.runs import HandledRun, Worker
 from tests.integration.runs.conditions import expire_lease, later, run_events, until, until_status
+from tests.integration.runs.lost_answers import lose_answer
 
 
 async def test_steps_run_once_and_a_linear_handler_goes_on_after_its_wait(engine: Engine) -> None:
@@ -343,3 +344,31 @@ async def test_no_worker_without_work(engine: Engine) -> None:
         Worker(engine, {})
     with pytest.raises(InvalidInputError):
         Worker(engine, {"a": test_no_worker_without_work}, concurrency=0)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED])
+async def test_an_end_whose_answer_was_lost_has_happened_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: RunStatus
+) -> None:
+    async def work(run: HandledRun) -> str:
+        if status is RunStatus.FAILED:
+            raise RunFailedError("no")
+        return "done"
+
+    session = await engine.sessions.create("shop", "ada")
+    run = await engine.runs.enqueue(session, "work")
+    asked = lose_answer(monkeypatch, engine, "end_run")
+    caplog.set_level("INFO", logger="cognizes.engine.runs.worker")
+    async with Worker(engine, {"work": work}) as worker:
+        await until_status(engine, run, status)
+
+        async def is_idle() -> bool:
+            return not worker.active
+
+        await until(is_idle)
+    assert asked == ["end_run"]
+    assert "any more" not in caplog.text
+    events = await run_events(engine, run)
+    assert len([kind for kind in events if kind in ("run_finished", "run_failed")]) == 1
+    episodes = await engine.memory.episodic.list_by_session(run_scope(session), session.id)
+    assert [episode.run_id for episode in episodes] == [run.id]

@@ -24,7 +24,7 @@ from cognizes.engine.database.documents import (
     load_jsonb,
     unescape_text,
 )
-from cognizes.engine.errors import NotFoundError, SetupError
+from cognizes.engine.errors import IllegalTransitionError, LeaseLostError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.fencing import attempt_at
@@ -85,17 +85,18 @@ class Runs:
         """From pending to running."""
         return await self._change(thread_id, run_id, RunStatus.RUNNING)
 
-    async def finish(self, thread_id: str | UUID, run_id: str) -> Run:
-        """From running to completed."""
-        return await self._change(thread_id, run_id, RunStatus.COMPLETED)
+    async def finish(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
+        """From running to completed. Whoever may ask again, because an answer was lost, names the event: it counts
+        once."""
+        return await self._change(thread_id, run_id, RunStatus.COMPLETED, event_id=event_id)
 
-    async def fail(self, thread_id: str | UUID, run_id: str, *, error: str) -> Run:
+    async def fail(self, thread_id: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run:
         """To failed, with the reason."""
-        return await self._change(thread_id, run_id, RunStatus.FAILED, error=error)
+        return await self._change(thread_id, run_id, RunStatus.FAILED, error=error, event_id=event_id)
 
-    async def cancel(self, thread_id: str | UUID, run_id: str) -> Run:
+    async def cancel(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
         """To cancelled."""
-        return await self._change(thread_id, run_id, RunStatus.CANCELLED)
+        return await self._change(thread_id, run_id, RunStatus.CANCELLED, event_id=event_id)
 
     async def get(self, thread_id: str | UUID, run_id: str) -> Run:
         """One run of a thread."""
@@ -138,23 +139,41 @@ class Runs:
         )
         return await self.get(thread_id, run_id)
 
-    async def _change(self, thread_id: str | UUID, run_id: str, status: RunStatus, *, error: str | None = None) -> Run:
+    async def _change(
+        self,
+        thread_id: str | UUID,
+        run_id: str,
+        status: RunStatus,
+        *,
+        error: str | None = None,
+        event_id: str | None = None,
+    ) -> Run:
         content: JsonObject = {"run_id": run_id, "status": status}
         if error is not None:
             content["error"] = error
         thread = thread_uuid(thread_id)
-        await self._database.fetch_value(
-            "change_run",
-            thread,
-            run_id,
-            status,
-            escape_text(error) if error is not None else None,
-            str(new_id()),
-            EVENT_OF_STATUS[status],
-            dump_json(content),
-            attempt_at(thread, run_id),
-        )
+        async with self._once(thread, event_id):
+            await self._database.fetch_value(
+                "change_run",
+                thread,
+                run_id,
+                status,
+                escape_text(error) if error is not None else None,
+                event_id or str(new_id()),
+                EVENT_OF_STATUS[status],
+                dump_json(content),
+                attempt_at(thread, run_id),
+            )
         return await self.get(thread_id, run_id)
+
+    @asynccontextmanager
+    async def _once(self, thread_id: UUID, event_id: str | None) -> AsyncIterator[None]:
+        """A change that is refused although its event is there was made before, and only the answer was lost."""
+        try:
+            yield
+        except (LeaseLostError, IllegalTransitionError):
+            if event_id is None or await self._database.fetch_row("read_event", thread_id, event_id) is None:
+                raise
 
     async def _progress(
         self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject

@@ -174,13 +174,14 @@ class DurableRuns(Runs):
         held = {(str(row["thread_id"]), row["id"]) for row in rows}
         return [run for run in runs if (run.thread_id, run.id) in held]
 
-    async def complete(self, run: Run, result: Any = None) -> Run:
-        """Ends a claimed run with its result."""
-        return await self._end(run, RunStatus.COMPLETED, result=self._document("the result of a run", result))
+    async def complete(self, run: Run, result: Any = None, *, event_id: str | None = None) -> Run:
+        """Ends a claimed run with its result. Whoever may ask again, because an answer was lost, names the event."""
+        document = self._document("the result of a run", result)
+        return await self._end(run, RunStatus.COMPLETED, result=document, event_id=event_id)
 
-    async def abandon(self, run: Run, *, error: str) -> Run:
+    async def abandon(self, run: Run, *, error: str, event_id: str | None = None) -> Run:
         """Ends a claimed run as failed, without another attempt."""
-        return await self._end(run, RunStatus.FAILED, error=error)
+        return await self._end(run, RunStatus.FAILED, error=error, event_id=event_id)
 
     async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
         """Gives a claimed run back. With a cause it counts as a failed attempt: the next one waits a while, and after
@@ -382,22 +383,31 @@ class DurableRuns(Runs):
         )
         return await self.get(thread_id, run_id)
 
-    async def _end(self, run: Run, status: RunStatus, *, result: str | None = None, error: str | None = None) -> Run:
+    async def _end(
+        self,
+        run: Run,
+        status: RunStatus,
+        *,
+        result: str | None = None,
+        error: str | None = None,
+        event_id: str | None = None,
+    ) -> Run:
         content: JsonObject = {"run_id": run.id, "status": status}
         if error is not None:
             content["error"] = error
-        await self.database.fetch_value(
-            "end_run",
-            UUID(run.thread_id),
-            run.id,
-            run.attempt,
-            status,
-            result,
-            escape_text(error) if error is not None else None,
-            str(new_id()),
-            EVENT_OF_STATUS[status],
-            dump_json(content),
-        )
+        async with self._once(UUID(run.thread_id), event_id):
+            await self.database.fetch_value(
+                "end_run",
+                UUID(run.thread_id),
+                run.id,
+                run.attempt,
+                status,
+                result,
+                escape_text(error) if error is not None else None,
+                event_id or str(new_id()),
+                EVENT_OF_STATUS[status],
+                dump_json(content),
+            )
         return await self.get(run.thread_id, run.id)
 
     def _document(self, what: str, value: Any) -> str:

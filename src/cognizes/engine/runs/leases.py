@@ -100,14 +100,31 @@ class LeaseKeeper:
         pause = half
         while True:
             await rings(self._bell, seconds=pause)
+            pause = min(half, _RETRY_SECONDS)
             try:
-                await self.beat()
+                await self._beat_or_lose()
                 pause = half
             except EngineError as error:
                 logger.warning("the leases of runs could not be extended and will be: %s", error)
-                pause = min(half, _RETRY_SECONDS)
-            for lease in [lease for lease in self._held if lease.deadline < self._now()]:
-                self._lose(lease)
+            except Exception:
+                # A defect; but nobody else extends these leases.
+                logger.exception("the leases of runs could not be extended and will be")
+            self._lose_overdue()
+
+    async def _beat_or_lose(self) -> None:
+        """A beat; a database that is silent for long does not keep leases from being lost in time."""
+        beating = asyncio.ensure_future(self.beat())
+        try:
+            while not beating.done():
+                await asyncio.wait([beating], timeout=min(self.duration.total_seconds() / 2, _RETRY_SECONDS))
+                self._lose_overdue()
+        finally:
+            beating.cancel()
+        await beating
+
+    def _lose_overdue(self) -> None:
+        for lease in [lease for lease in self._held if lease.deadline < self._now()]:
+            self._lose(lease)
 
     @staticmethod
     def _now() -> float:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 from uuid import UUID
 
 from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
-from cognizes.engine.models import Run, RunStatus
+from cognizes.engine.models import Run, RunStatus, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
@@ -113,6 +113,9 @@ class Worker:
                     await self._runs.expire()
                 except EngineError as error:
                     logger.warning("worker %s could not look after runs and will again: %s", self.id, error)
+                except Exception:
+                    # A defect; but without this look the run of a silent worker would never go on.
+                    logger.exception("worker %s could not look after runs and will again", self.id)
                 await rings(bell, seconds=_LOOK_SECONDS)
 
     async def _work(self) -> bool:
@@ -164,12 +167,13 @@ class Worker:
             self._runs.leases.drop(lease)
 
     async def _attempt(self, run: Run, fence: RunFence, lease: Lease) -> None:
+        end = str(new_id())
         try:
             session = await self._runs.manager.sessions.get_thread(run.thread_id)
             context = HandledRun(self._runs, run, session, fence)
             await context.restore()
             result = await self._handlers[run.handler or ""](context)
-            await self._let_go(lease, lambda: self._runs.complete(run, result))
+            await self._let_go(lease, lambda: self._runs.complete(run, result, event_id=end))
         except RunSuspended:
             return
         except asyncio.CancelledError:
@@ -181,7 +185,7 @@ class Worker:
             raise
         except RunFailedError as error:
             reason = str(error)
-            await self._let_go(lease, lambda: self._runs.abandon(run, error=reason))
+            await self._let_go(lease, lambda: self._runs.abandon(run, error=reason, event_id=end))
             await self._runs.remember(run)
         except Exception as error:
             logger.warning("attempt %s at run %s failed", run.attempt, run.id, exc_info=error)

@@ -44,6 +44,7 @@ class HostedRun:
         self.start_sequence = start_sequence
         self.log = FrameLog()
         self.task: asyncio.Task[None] | None = None
+        self.has_begun = False
         self.is_ending = False
         self.is_stopped_by_server = False
         self.is_lost = False
@@ -84,7 +85,11 @@ class HostedRun:
             return False
         self.is_ending = True
         self.is_stopped_by_server = by_server
-        return self.task.cancel()
+        if self.has_begun:
+            return self.task.cancel()
+        # A task that is cancelled before its first step never takes it, and nobody would end the run.
+        asyncio.get_running_loop().call_soon(self.task.cancel)
+        return True
 
     def lose(self) -> None:
         """The run is not this process's any more: it was cancelled elsewhere, or another server has it."""

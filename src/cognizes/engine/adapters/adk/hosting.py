@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
+from functools import partial
 from uuid import UUID
 
 from ag_ui.core import RunAgentInput
@@ -141,6 +142,12 @@ class AgentHost:
     def _runner(self, app: App) -> Runner:
         return Runner(app=app, session_service=self._service)
 
+    def _runner_for(self, run: HostedRun, run_input: RunAgentInput) -> Runner:
+        name = run.key[0]
+        if run_input.tools:
+            return self._runner(with_client_tools(self._apps[name], run_input.tools))
+        return self._runners[name]
+
     def _active_run(self, key: SessionKey) -> HostedRun | None:
         return self._active.get(key)
 
@@ -271,13 +278,10 @@ class AgentHost:
         )
 
     async def _execute(self, run: HostedRun, session: Session, run_input: RunAgentInput, turn: UserTurn | None) -> None:
+        run.has_begun = True
         lease = self._engine.runs.leases.hold(run.fence, run.lose)
-        app_name = run.key[0]
-        runner = self._runners[app_name]
-        if run_input.tools:
-            runner = self._runner(with_client_tools(self._apps[app_name], run_input.tools))
         try:
-            await self._executor.execute(run, runner, session, run_input, turn)
+            await self._executor.execute(run, partial(self._runner_for, run, run_input), session, run_input, turn)
         finally:
             self._engine.runs.leases.drop(lease)
             run.fence.end()

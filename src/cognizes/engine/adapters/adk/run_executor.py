@@ -25,8 +25,8 @@ from cognizes.engine.adapters.adk.run_input import UserTurn
 from cognizes.engine.adapters.adk.run_progress import record_progress
 from cognizes.engine.adapters.adk.unfinished import store_unfinished
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import EngineError
-from cognizes.engine.models import JsonObject, Run, RunStatus
+from cognizes.engine.errors import EngineError, LeaseLostError
+from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import fenced_by
 
@@ -51,20 +51,30 @@ class RunExecutor:
             await asyncio.wait(self._remembering)
 
     async def execute(
-        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn | None
+        self,
+        run: HostedRun,
+        make_runner: Callable[[], Runner],
+        session: Session,
+        run_input: RunAgentInput,
+        turn: UserTurn | None,
     ) -> None:
         """Returns when the run has ended; never raises. Without a turn it goes on with the run's invocation."""
         with fenced_by(run.fence):
-            await self._execute(run, runner, session, run_input, turn)
+            await self._execute(run, make_runner, session, run_input, turn)
 
     async def _execute(
-        self, run: HostedRun, runner: Runner, session: Session, run_input: RunAgentInput, turn: UserTurn | None
+        self,
+        run: HostedRun,
+        make_runner: Callable[[], Runner],
+        session: Session,
+        run_input: RunAgentInput,
+        turn: UserTurn | None,
     ) -> None:
         frames: list[BaseEvent] = []
         try:
             for message_id, content in turn.earlier if turn else ():
                 await self._service.append_event(session, Event(id=message_id, author="user", content=content))
-            async with aclosing(_events(runner, run, run_input, turn)) as events:
+            async with aclosing(_events(make_runner(), run, run_input, turn)) as events:
                 async for event in events:
                     run.take(event)
                     await run.streams.take(event)
@@ -127,18 +137,23 @@ class RunExecutor:
     async def _fail(self, run: HostedRun, message: str, *, code: str | None = None) -> list[BaseEvent]:
         try:
             await self._settle(run, partial(self._engine.runs.fail, run.thread_id, run.run_id, error=message))
+        except LeaseLostError:
+            # It ended elsewhere while it was about to end here.
+            return await self._leave(run)
         except EngineError as error:
             logger.error("run %s failed, which could not be stored: %s", run.run_id, error)
         return run.translator.fail(message, code)
 
-    async def _settle(self, run: HostedRun, change_row: Callable[[], Awaitable[Run]]) -> None:
+    async def _settle(self, run: HostedRun, change_row: Callable[..., Awaitable[Run]]) -> None:
         """Keeps what never became whole, and changes the row, also when PostgreSQL is away for a moment."""
         turns = run.translator.unfinished_turns()
         await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
         seconds = self._engine.settings.retry_seconds
         await run.streams.close()
+        # The same event each time: when only the answer was lost the run has ended.
+        change = partial(change_row, event_id=str(new_id()))
         with run.fence.letting_go():
-            ended = await retry_while_unavailable(change_row, seconds=seconds, before_retry=lambda: None)
+            ended = await retry_while_unavailable(change, seconds=seconds, before_retry=lambda: None)
         # Nobody waits for it: who saw the end may speak at once.
         task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
         self._remembering.add(task)

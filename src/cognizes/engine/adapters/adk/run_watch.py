@@ -18,6 +18,7 @@ from cognizes.engine.runs.doorbell import CLAIMABLE, rings
 logger = logging.getLogger(__name__)
 
 ORPHANED = "the server that executed the run went away; what it had said until then is kept"
+UNFIT = "the server that executed the run went away, and another one cannot go on with it"
 
 _LOOK_SECONDS = 1.5
 _AT_ONCE = 10
@@ -54,7 +55,24 @@ class RunWatch:
                 try:
                     await self._engine.runs.expire()
                     for run in await self._engine.runs.claim(self._handlers, limit=_AT_ONCE):
-                        await self._adopt(run)
+                        await self._look_after(run)
                 except EngineError as error:
                     logger.warning("runs without a server could not be looked after and will be: %s", error)
+                except Exception:
+                    # A defect; but nobody else looks after these runs.
+                    logger.exception("runs without a server could not be looked after and will be")
                 await rings(bell, seconds=_LOOK_SECONDS)
+
+    async def _look_after(self, run: Run) -> None:
+        """One run that cannot be resumed does not keep the others from it."""
+        try:
+            try:
+                await self._adopt(run)
+            except EngineError:
+                raise
+            except Exception as error:
+                logger.warning("run %s could not be resumed", run.id, exc_info=error)
+                await self._engine.runs.abandon(run, error=f"{UNFIT}: {type(error).__name__}: {error}")
+        except EngineError as error:
+            # Its lease runs out, and it is tried again.
+            logger.warning("run %s could not be looked after: %s", run.id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from google.adk.events.event import Event
@@ -11,6 +12,7 @@ from google.genai import types
 from cognizes.engine.adapters.adk.event_codec import encode_event
 from cognizes.engine.agui.translator import UnfinishedTurn
 from cognizes.engine.engine import Engine
+from cognizes.engine.errors import AlreadyExistsError, DuplicateEventError
 
 
 async def store_unfinished(
@@ -26,6 +28,8 @@ async def store_unfinished(
             interrupted=True,
             content=types.Content(role="model", parts=[types.Part(text=turn.text)]),
         )
-        await engine.manager.append_to_thread(
-            thread_id, encode_event(event, thread_id=str(thread_id), run_id=run_id), expected_version=None
-        )
+        # One that was cut off while its whole was being stored is there already.
+        with suppress(AlreadyExistsError, DuplicateEventError):
+            await engine.manager.append_to_thread(
+                thread_id, encode_event(event, thread_id=str(thread_id), run_id=run_id), expected_version=None
+            )

@@ -1,0 +1,27 @@
+"""Answers of the database that are lost on their way: what was asked has happened all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.errors import DatabaseUnavailableError
+
+
+def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> list[str]:
+    """Loses the first answer to a query; returns the list of all that were asked from now on."""
+    asked: list[str] = []
+    ask = engine.database.fetch_value
+
+    async def fetch_value(name: str, *arguments: Any) -> Any:
+        answer = await ask(name, *arguments)
+        if name == query:
+            asked.append(name)
+            if len(asked) == 1:
+                raise DatabaseUnavailableError("the connection was cut after the commit")
+        return answer
+
+    monkeypatch.setattr(engine.database, "fetch_value", fetch_value)
+    return asked
