@@ -12,6 +12,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.runs.leases import LeaseKeeper
+from tests.integration.runs.conditions import expire_lease
 
 
 @pytest.fixture
@@ -48,3 +49,18 @@ async def test_an_error_that_nobody_expected_is_not_the_last_beat(
     monkeypatch.setattr(keeper, "beat", fail)
     keeper.hold(RunFence(uuid4(), "r1", 1))
     await asyncio.wait_for(enough.wait(), 30)
+
+
+async def test_whoever_frees_runs_does_not_wait_for_a_worker_that_extends_its_leases(engine: Engine) -> None:
+    session = await engine.sessions.create("shop", "ada")
+    runs = [await engine.runs.enqueue(session, "work", run_id=run_id) for run_id in ("a", "b")]
+    for run in await engine.runs.claim(["work"], limit=2):
+        await expire_lease(engine, run)
+    async with engine.database.connection() as worker, worker.transaction():
+        await worker.execute(
+            "UPDATE runs SET lease_expires_at = now() + interval '1 h' WHERE thread_id = $1::uuid AND id = 'b'",
+            session.thread_id,
+        )
+        assert await asyncio.wait_for(engine.runs.expire(), 20) == 1
+    assert [(await engine.runs.get(run.thread_id, run.id)).status for run in runs] == ["pending", "running"]
+    assert await engine.runs.expire() == 0

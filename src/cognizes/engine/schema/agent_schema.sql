@@ -1788,10 +1788,11 @@ BEGIN
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        -- Looked at again under the lock: its worker may have woken up in between.
+        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
+        -- now is not waited for: it may want a run that was released here a moment ago.
         IF FOUND AND EXISTS (
             SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
-               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
+               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
         ) THEN
             IF v_run.handler IS NULL THEN
                 PERFORM "public".change_run(
@@ -1811,7 +1812,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('63_release_expired_leases.sql', 0, 'fa5c0b3bac03293381ac6e577ba4df334e9cb009a7cdfaa5175dd6f6425a423d', '0.1.0')
+VALUES ('63_release_expired_leases.sql', 0, '2b16dd5bd1bd85e5fd43034db918b57b275c51375f82d1fa86deac4ed1e4fc18', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 64_resolve_wait.sql

@@ -10,10 +10,11 @@ BEGIN
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        -- Looked at again under the lock: its worker may have woken up in between.
+        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
+        -- now is not waited for: it may want a run that was released here a moment ago.
         IF FOUND AND EXISTS (
             SELECT FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id
-               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE
+               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
         ) THEN
             IF v_run.handler IS NULL THEN
                 PERFORM {schema}.change_run(
