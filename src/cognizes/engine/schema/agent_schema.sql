@@ -2710,7 +2710,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
 --   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
 --   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
---   moved    chunks were appended meanwhile: read them and try again (only for streams that belong to no process)
+--   moved    there are more chunks than p_final_sequence: read them and try again
 --   lost     the stream belongs to another process
 --   alive    p_only_expired was said, and the lease holds
 --   missing  there is no such stream
@@ -2744,7 +2744,8 @@ BEGIN
         status := 'alive';
     ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
         status := 'lost';
-    ELSIF p_checks_chunks AND v_stream.owner IS NULL AND p_final_sequence < (
+    -- Also of a stream that a process owns: somebody else may be ending it while its owner still flushes.
+    ELSIF p_checks_chunks AND NOT p_settles AND p_final_sequence < (
         SELECT max(c.sequence) FROM "public".message_chunks c
          WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
         status := 'moved';
@@ -2774,7 +2775,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('84_end_stream.sql', 0, '35ac1767dc430a755f4043f505a078c1ab1d7aab5c9809a16f18ea05beebcb15', '0.1.0')
+VALUES ('84_end_stream.sql', 0, '7f76595fbdc58bdaadfddc22364f4d07f1c6dc2fbf6abd658118ac7731c430b0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 90_memory_term_keys.sql

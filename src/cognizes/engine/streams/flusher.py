@@ -72,9 +72,10 @@ class Flusher:
         return message.unflushed <= self._buffer_bytes
 
     async def wait_for_room(self, message: LiveMessage) -> None:
-        """Waits until the backend took enough in; raises what is wrong with it when that takes too long."""
+        """Waits until the backend took enough in; raises what is wrong with it when that takes too long. Of a message
+        that has ended, or is somebody else's by now, nothing is flushed any more: nobody waits for that."""
         deadline = asyncio.get_running_loop().time() + self._patience
-        while not self.has_room(message):
+        while not self.has_room(message) and message.is_flushed:
             progress = self._progress
             try:
                 async with asyncio.timeout_at(deadline):
@@ -104,7 +105,9 @@ class Flusher:
 
     async def _flush(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        waiting = [message for message in dirty.values() if not message.is_closing and not message.is_lost]
+        waiting = [message for message in dirty.values() if message.is_flushed]
+        if len(waiting) < len(dirty):
+            self._tell_progress()
         try:
             while waiting:
                 taken = self._take(waiting)
@@ -138,6 +141,9 @@ class Flusher:
             part.message.flushed = max(part.message.flushed, part.head)
             part.message.unflushed -= part.unflushed
         self.rewrite(part.message for part in taken if part.message.row.key in lacking)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
         # Everybody who waits has this very object; whoever waits next gets a fresh one.
         self._progress.set()
         self._progress = asyncio.Event()

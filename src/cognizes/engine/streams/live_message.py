@@ -34,6 +34,11 @@ class LiveMessage:
         """How far it has come."""
         return head_of(self.row, self.log.last_sequence)
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether what is written goes to other processes; one that is being ended is about to be stored instead."""
+        return not self.is_closing and not self.is_lost
+
     def add(self, delta: str) -> None:
         """Takes a delta in, or refuses it."""
         if self.is_lost:

@@ -83,6 +83,7 @@ class MessageStreams:
         self._live: dict[StreamKey, LiveMessage] = {}
         self._quiet_until = 0.0
         self._keeper: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begins to flush, to hear of others' streams and to look after leases."""
@@ -102,10 +103,11 @@ class MessageStreams:
                     await self.abort_live(live)
             except (EngineError, TimeoutError) as error:
                 logger.warning("a message could not be ended and will be when its lease is over: %s", error)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-            self._keeper = None
+        for task in (self._keeper, self._tidying):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        self._keeper = self._tidying = None
         await self.flusher.close()
         await self._hub.close()
         await self._followed.close()
@@ -201,6 +203,8 @@ class MessageStreams:
         except BaseException:
             # It is still ours: the caller may try again, or write on.
             live.is_closing = live.row.key not in self._live
+            # Nothing of it was flushed meanwhile.
+            self.flusher.touch(live)
             raise
 
     # Writing, by producers that hold no object
@@ -481,7 +485,10 @@ class MessageStreams:
         while True:
             pause = every
             try:
-                await self.keep()
+                await self._say_alive()
+                # Ending others' messages may take long, and our leases do not wait for it.
+                if self._tidying is None or self._tidying.done():
+                    self._tidying = asyncio.create_task(self._tidy_or_log(), name="stream-silence")
             except EngineError as error:
                 # Whoever could not reach the database does not know whether others could.
                 self._give_others_time()
@@ -499,16 +506,41 @@ class MessageStreams:
 
     async def keep(self) -> None:
         """Says that this process is alive, fills what the backend lost, and ends the streams of silent processes."""
+        await self._say_alive()
+        await self._tidy()
+
+    async def _say_alive(self) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        for live in [live for live in self._live.values() if live.is_abandoned]:
-            await self.abort_live(live)
         if self._live:
             await self._extend_leases()
         if loop.time() - began_at > self._settings.stream_lease_seconds / 3:
             self._give_others_time()
+
+    async def _tidy(self) -> None:
+        """Ends what nobody writes any more, here or elsewhere. One that cannot be ended stands in nobody's way."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        for live in [live for live in self._live.values() if live.is_abandoned]:
+            try:
+                await self.abort_live(live)
+            except (DatabaseUnavailableError, PoolTimeoutError):
+                raise
+            except EngineError as error:
+                logger.warning("a message that nobody writes any more could not be ended: %s", error)
+        if loop.time() - began_at > self._settings.stream_lease_seconds / 3:
+            self._give_others_time()
         if loop.time() >= self._quiet_until:
             await self.interrupt_silent()
+
+    async def _tidy_or_log(self) -> None:
+        try:
+            await self._tidy()
+        except EngineError as error:
+            self._give_others_time()
+            logger.warning("streams that nobody writes any more could not be ended and will be: %s", error)
+        except Exception:
+            logger.exception("streams that nobody writes any more could not be ended and will be")
 
     async def _extend_leases(self) -> None:
         before = dict(self._live)
@@ -535,7 +567,9 @@ class MessageStreams:
             try:
                 await self._end(row, await self._ending(row.key, StreamStatus.INTERRUPTED), only_expired=True)
                 ended += 1
-            except (NotFoundError, ConflictError, InvalidInputError) as error:
+            except (DatabaseUnavailableError, PoolTimeoutError):
+                raise
+            except EngineError as error:
                 logger.warning("the stream of a silent producer could not be ended: %s", error)
         return ended
 

@@ -99,6 +99,9 @@ class PostgresDeltas:
             first = row["first_sequence"] or row["sequence"]
             segment = Segment(first, text, lengths, row["sequence"] - first + 1)
             found[asked[row["place"] - 1][0]].append(segment)
+        for segments in found.values():
+            # What was flushed just after a crash may lie within what was then written again from the start.
+            segments.sort(key=lambda segment: segment.first_sequence)
         return found
 
     async def heads(self, keys: Sequence[StreamKey]) -> dict[StreamKey, int]:

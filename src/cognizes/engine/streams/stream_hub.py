@@ -149,7 +149,8 @@ class StreamHub:
         try:
             heads = await self._look(watch.thread_ids, self._window())
         except BaseException:
-            watch.close()
+            # Not closed: whoever waits for PostgreSQL enters it again.
+            self.leave(watch)
             raise
         for head in heads:
             address = _address(head)

@@ -1,7 +1,7 @@
 -- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
 --   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
 --   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
---   moved    chunks were appended meanwhile: read them and try again (only for streams that belong to no process)
+--   moved    there are more chunks than p_final_sequence: read them and try again
 --   lost     the stream belongs to another process
 --   alive    p_only_expired was said, and the lease holds
 --   missing  there is no such stream
@@ -35,7 +35,8 @@ BEGIN
         status := 'alive';
     ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
         status := 'lost';
-    ELSIF p_checks_chunks AND v_stream.owner IS NULL AND p_final_sequence < (
+    -- Also of a stream that a process owns: somebody else may be ending it while its owner still flushes.
+    ELSIF p_checks_chunks AND NOT p_settles AND p_final_sequence < (
         SELECT max(c.sequence) FROM {schema}.message_chunks c
          WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
         status := 'moved';
