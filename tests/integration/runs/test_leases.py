@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from cognizes.engine import Engine
+from cognizes.engine import Engine, RunStatus
+from cognizes.engine.errors import DatabaseUnavailableError
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.runs.leases import LeaseKeeper
-from tests.integration.runs.conditions import expire_lease
+from tests.integration.runs.conditions import expire_lease, until_status
 
 
 @pytest.fixture
@@ -64,3 +65,30 @@ async def test_whoever_frees_runs_does_not_wait_for_a_worker_that_extends_its_le
         assert await asyncio.wait_for(engine.runs.expire(), 20) == 1
     assert [(await engine.runs.get(run.thread_id, run.id)).status for run in runs] == ["pending", "running"]
     assert await engine.runs.expire() == 0
+
+
+async def test_a_block_whose_wait_is_over_goes_on_when_the_database_is_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = engine.database.fetch_value
+    refused: list[str] = []
+
+    async def fetch_value(name: str, *arguments: Any) -> Any:
+        if name == "claim_run" and not refused:
+            refused.append(name)
+            raise DatabaseUnavailableError("PostgreSQL restarts")
+        return await ask(name, *arguments)
+
+    monkeypatch.setattr(engine.database, "fetch_value", fetch_value)
+    session = await engine.sessions.create("shop", "ada")
+    async with engine.runs.start(session, run_id="r1") as run:
+        waiting = asyncio.create_task(answer(engine, session.thread_id))
+        assert await run.wait(kind="signal", correlation_key="go") == "on"
+        await waiting
+    assert refused == ["claim_run"]
+    assert (await engine.runs.get(session.thread_id, "r1")).status == "completed"
+
+
+async def answer(engine: Engine, thread_id: str) -> None:
+    await until_status(engine, await engine.runs.get(thread_id, "r1"), RunStatus.WAITING)
+    await engine.runs.signal("r1", correlation_key="go", payload="on", thread_id=thread_id)

@@ -25,6 +25,7 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.runs import RunHandle
 from cognizes.engine.pulse.state_manager import StateFunction
@@ -321,7 +322,12 @@ class InProcessRun(RunContext):
             raise WaitExpiredError(f"nobody answered {wait.correlation_key!r} in time; run {self.id} has failed")
         if status != RunStatus.PENDING:
             raise LeaseLostError(f"run {self.id} is {status}; this code does not execute it any more")
-        self._fence.attempt = await self._services.claim_one(self.thread_id, self.id)
+        # Nobody else would claim it: a run of a block has no handler.
+        self._fence.attempt = await retry_while_unavailable(
+            lambda: self._services.claim_one(self.thread_id, self.id),
+            seconds=self._services.settings.retry_seconds,
+            before_retry=lambda: None,
+        )
         self._is_waiting = False
         self._hold()
         self.run = await self._services.get(self.thread_id, self.id)
