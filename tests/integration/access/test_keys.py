@@ -194,6 +194,25 @@ async def test_a_revocation_that_overtakes_a_look_up_is_not_forgotten(guarded: G
     assert await keys.check(key) is None
 
 
+async def test_a_revocation_that_overtakes_a_look_up_wins_at_once(guarded: Guarded) -> None:
+    key = await guarded.key("a")
+    database = guarded.engine.database
+
+    async def revoke() -> None:
+        if await database.pool.fetchval("SELECT revoked_at FROM api_keys") is None:
+            await database.pool.execute("UPDATE api_keys SET revoked_at = now()")
+            keys.forget(key_id(key))
+
+    class Overtaken:
+        async def fetch_row(self, *arguments: Any) -> Any:
+            row = await database.fetch_row(*arguments)
+            await revoke()
+            return row
+
+    keys = ApiKeys(Overtaken(), can_hear=lambda: True)  # type: ignore[arg-type]
+    assert await keys.check(key) is None
+
+
 class _Slow:
     """A database whose answers arrive after the news."""
 

@@ -46,6 +46,23 @@ async def test_a_process_that_died_before_writing_it_loses_none(database_url: st
         assert {entry.summary for entry in await episodes(second, 2)} == {"one", "two"}
 
 
+async def test_a_summariser_that_never_answers_keeps_nobody_waiting(database_url: str) -> None:
+    async with Engine.open(database_url, memory_background=False) as engine:
+
+        async def summarise(run: EndedRun) -> str:
+            if run.answer == "hangs":
+                await asyncio.Event().wait()
+            return f"summary of {run.answer}"
+
+        engine.memory.episodic.summariser = summarise
+        engine.memory.episodic.summary_seconds = 0.1
+        await end_run(engine, "hangs")
+        await end_run(engine, "good")
+        async with asyncio.timeout(60):
+            assert await engine.memory.background.write_due_episodes() == 2
+        assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["summary of good"]
+
+
 async def test_a_cancelled_run_leaves_none_and_a_summariser_that_fails_is_asked_again(database_url: str) -> None:
     async with Engine.open(database_url, memory_background=False) as engine:
         calls: list[str] = []

@@ -25,6 +25,7 @@ _FORM = re.compile(r"cgz_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REMEMBERED_SECONDS = 5.0
 _MOST_REMEMBERED = 10_000
+_LOOKS = 3
 
 
 @dataclass(frozen=True)
@@ -160,18 +161,22 @@ class ApiKeys:
         return key
 
     async def _look_up(self, key_id: str, digest: bytes) -> ApiKey | None:
-        before = self._changes
-        since = time.monotonic()
-        row = await self._database.fetch_row("use_api_key", key_id, digest)
-        if row is None:
-            self._known.pop(key_id, None)
-            return None
-        key = _key(row)
-        # The word of a revocation may overtake the answer that knows nothing of it yet: then this is not kept.
-        if before == self._changes:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key_id] = (digest, since, key)
+        key: ApiKey | None = None
+        for _ in range(_LOOKS):
+            before = self._changes
+            since = time.monotonic()
+            row = await self._database.fetch_row("use_api_key", key_id, digest)
+            if row is None:
+                self._known.pop(key_id, None)
+                return None
+            key = _key(row)
+            # The word of a revocation may overtake the answer that knows nothing of it yet: then it is looked up again,
+            # since nobody would end a stream that opens after the word was heard.
+            if before == self._changes:
+                if len(self._known) >= _MOST_REMEMBERED:
+                    self._known.clear()
+                self._known[key_id] = (digest, since, key)
+                break
         return key
 
 

@@ -20,10 +20,9 @@ from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.event_policy import check_event
 from cognizes.engine.api.limits import RequestRate, caller_of
 from cognizes.engine.api.requests import Scope
-from cognizes.engine.api.route_rules import STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
+from cognizes.engine.api.route_rules import SESSION_PARAMETER, STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
-    ConflictError,
     EngineError,
     InvalidInputError,
     NotFoundError,
@@ -99,20 +98,38 @@ class Gate:
         await self._check_reach(connection, rule, principal)
 
     async def check_threads(self, principal: Principal, names: list[str]) -> None:
-        """For connections that name threads while they are open: each must be the caller's own."""
-        if len(names) > self._engine.settings.max_contexts_per_connection:
-            raise InvalidInputError(
-                f"one connection may follow {self._engine.settings.max_contexts_per_connection} contexts "
-                "(COGNIZES_MAX_CONTEXTS_PER_CONNECTION)"
-            )
+        """Each of these threads must be the caller's own."""
         for name in names:
             await self._check_thread(principal, name)
+
+    async def find_context(self, principal: Principal, name: str) -> UUID:
+        """A thread by its id, or by its session id where only one of those has it that the caller may see."""
+        return await self._engine.manager.sessions.find_context(
+            name, app_names=principal.app_names, user_id=principal.user_id
+        )
+
+    async def find_contexts(self, principal: Principal, names: list[str]) -> list[UUID]:
+        """The same for connections that name several. How many is asked before the first is looked for."""
+        self.check_count(len(names))
+        return [await self.find_context(principal, name) for name in names]
+
+    def check_count(self, contexts: int) -> None:
+        """Whether one connection may follow so many."""
+        most = self._engine.settings.max_contexts_per_connection
+        if contexts > most:
+            raise InvalidInputError(
+                f"one connection may follow {most} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); open another"
+            )
 
     async def _check_reach(self, connection: HTTPConnection, rule: Rule, principal: Principal) -> None:
         parameters = connection.path_params
         match rule.reach:
             case Reach.THREAD:
-                name = next(str(parameters[name]) for name in THREAD_PARAMETERS if name in parameters)
+                parameter = next(name for name in THREAD_PARAMETERS if name in parameters)
+                name = str(parameters[parameter])
+                # Only where the route, too, takes a session's id: elsewhere the same text would name another thread.
+                if parameter == SESSION_PARAMETER and not principal.sees_everything:
+                    name = str(await self.find_context(principal, name))
                 app_name = await self._check_thread(principal, name)
                 if rule.is_audited:
                     connection.scope[AUDITED] = app_name
@@ -136,11 +153,7 @@ class Gate:
 
     async def _find_owner(self, name: str) -> tuple[str, str] | None:
         with suppress(NotFoundError):
-            if (owner := await self._desk.find_owner(thread_uuid(name))) is not None:
-                return owner
-        # No thread's id: it may be a session's. That several have it is nobody's business but theirs.
-        with suppress(NotFoundError, ConflictError, InvalidInputError):
-            return await self._desk.find_owner(await self._engine.manager.sessions.find_context(name))
+            return await self._desk.find_owner(thread_uuid(name))
         return None
 
     async def _check_run(self, principal: Principal, run_id: str) -> UUID | None:
@@ -155,11 +168,7 @@ class Gate:
         raise NotFoundError(f"there is no run {run_id}")
 
     def _check_contexts(self, connection: HTTPConnection) -> None:
-        most = self._engine.settings.max_contexts_per_connection
-        if connection.query_params.get("contexts", "").count(",") >= most:
-            raise InvalidInputError(
-                f"one connection may follow {most} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); open another"
-            )
+        self.check_count(connection.query_params.get("contexts", "").count(",") + 1)
 
 
 async def _check_names(connection: HTTPConnection, rule: Rule, principal: Principal) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Depends, Query
 from starlette.requests import HTTPConnection
 
+from cognizes.engine.api.auth import Caller, CurrentGate
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -24,8 +25,8 @@ def _thread(thread_id: str) -> UUID:
     return thread_uuid(thread_id)
 
 
-async def _context(context_id: str, engine: Annotated[Engine, Depends(_engine)]) -> UUID:
-    return await engine.manager.sessions.find_context(context_id)
+async def _context(context_id: str, gate: CurrentGate, caller: Caller) -> UUID:
+    return await gate.find_context(caller, context_id)
 
 
 def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
@@ -37,7 +38,8 @@ Wheel = Annotated[HeartbeatWheel, Depends(_wheel)]
 CurrentEngine = Annotated[Engine, Depends(_engine)]
 ThreadId = Annotated[UUID, Depends(_thread)]
 ContextId = Annotated[UUID, Depends(_context)]
-"""A thread by its id, or by its session id where that is unique; 404 before anything else happens."""
+"""A thread by its id, or by its session id where that is unique among what the caller may see; 404 before anything
+else happens."""
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 Sequence = Annotated[int, Query(ge=0, le=LARGEST)]
 OptionalSequence = Annotated[int | None, Query(ge=0, le=LARGEST)]

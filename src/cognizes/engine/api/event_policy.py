@@ -41,6 +41,9 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
         raise PermissionDeniedError(f"a user may not write with the role {role!r}")
     if isinstance(kind, str) and kind not in _OF_USERS:
         raise PermissionDeniedError(f"a user may not write events of the type {kind!r}")
+    content = body.get("content")
+    if isinstance(content, dict) and ("adk" in content or content.get("role", "user") != "user"):
+        raise PermissionDeniedError("a user may not write what ADK stores (`adk`), nor content of another role")
     actions = body.get("actions")
     changed = [body.get("delta"), body.get("state"), actions.get("state_delta") if isinstance(actions, dict) else None]
     for delta in changed:

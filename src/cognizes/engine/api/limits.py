@@ -19,7 +19,8 @@ from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
-_UPLOAD_SECONDS = 120.0
+UPLOAD_SECONDS = 120.0
+"""For how long a large body waits until it may come, and then may take to come."""
 _CARRIES_EVENTS = re.compile(
     r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
     r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
@@ -120,6 +121,8 @@ class _Body:
         self._slots = slots
         self._slot: asyncio.Semaphore | None = None
         self._had_slot = False
+        self._upload_seconds = UPLOAD_SECONDS
+        self._slot_until = 0.0
 
     def __enter__(self) -> _Body:
         return self
@@ -131,7 +134,7 @@ class _Body:
         self._check(self._declared)
         if not self._had_slot and max(self._declared, self._received) > self._usual:
             await self._wait_for_slot()
-        message = await self._receive()
+        message = await self._next_message()
         self._received += len(message.get("body", b""))
         self._check(self._received)
         if not message.get("more_body", False):
@@ -143,14 +146,25 @@ class _Body:
             setting = "COGNIZES_MAX_BODY_BYTES" if self._limit <= self._usual else "COGNIZES_MAX_EVENT_BYTES"
             raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
 
+    async def _next_message(self) -> Message:
+        if self._slot is None:
+            return await self._receive()
+        # Others wait for the slot: who sends slower than that does not keep it.
+        try:
+            async with asyncio.timeout_at(self._slot_until):
+                return await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, f"a large body must come within {self._upload_seconds:g} s") from None
+
     async def _wait_for_slot(self) -> None:
         slots = self._slots()
         try:
-            await asyncio.wait_for(slots.acquire(), _UPLOAD_SECONDS)
+            await asyncio.wait_for(slots.acquire(), self._upload_seconds)
         except TimeoutError:
             busy = "too many large bodies are being received; try again"
             raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
         self._slot, self._had_slot = slots, True
+        self._slot_until = asyncio.get_running_loop().time() + self._upload_seconds
 
     def _give_slot_back(self) -> None:
         slot, self._slot = self._slot, None

@@ -51,6 +51,8 @@ class Rule:
 
 THREAD_PARAMETERS = ("thread_id", "context_id", "conversation_id")
 """Names that a thread has in paths."""
+SESSION_PARAMETER = "context_id"
+"""The one of them that may be a session's id as well."""
 
 _CONVERTER = re.compile(r":\w+\}")
 _PUBLIC = re.compile(r"/|/health|/version|/docs.*|/redoc|/openapi\.json|/monitor.*|/assets.*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from cognizes.engine.pulse.event_log import check_object, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 
 _SUMMARY_LINES = 3
+_SUMMARY_SECONDS = 60.0
 _SUMMARY_LENGTH = 500
 
 
@@ -90,6 +92,7 @@ class EpisodicMemoryStore:
         self._database = database
         self._ingest = ingest
         self.summariser = summariser
+        self.summary_seconds = _SUMMARY_SECONDS
 
     async def append(self, entry: EpisodicEntry, *, text: str | None = None) -> EpisodicEntry:
         """Keeps an episode; one of the same id is kept as it is and returned. `text` is what recall reads."""
@@ -183,7 +186,8 @@ class EpisodicMemoryStore:
         if self.summariser is None:
             return first_lines(run)
         try:
-            return await self.summariser(run)
+            async with asyncio.timeout(self.summary_seconds):
+                return await self.summariser(run)
         except Exception as error:
             raise EngineError(f"the summariser failed: {type(error).__name__}: {error}") from error
 

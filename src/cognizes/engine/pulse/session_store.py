@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -190,14 +190,20 @@ class SessionStore:
             session.thread_id = str(found)
         return thread_uuid(session.thread_id)
 
-    async def find_context(self, context_id: str) -> UUID:
-        """A thread by the engine's key, or by its caller's session id where only one thread has it."""
+    async def find_context(
+        self, context_id: str, *, app_names: Iterable[str] | None = None, user_id: str | None = None
+    ) -> UUID:
+        """A thread by the engine's key, or by its caller's session id where only one thread has it.
+
+        With apps or a user, only theirs are looked at: what others call theirs changes nothing.
+        """
         try:
             own: UUID | None = UUID(context_id)
         except ValueError:
             own = None
-        rows = await self._database.fetch("find_context", check_text("a context's id", context_id), own)
-        if rows and (rows[0]["is_own"] or len(rows) == 1):
+        apps = None if app_names is None else sorted(app_names)
+        rows = await self._database.fetch("find_context", check_text("a context's id", context_id), own, apps, user_id)
+        if len(rows) == 1:
             found: UUID = rows[0]["id"]
             return found
         if rows:

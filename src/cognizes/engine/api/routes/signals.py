@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
 
-from cognizes.engine.api.auth import Caller, CurrentGate
+from cognizes.engine.access import Principal
+from cognizes.engine.api.auth import Caller, CurrentGate, Gate
 from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, Wheel
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
@@ -22,7 +22,6 @@ from cognizes.engine.errors import EngineError, InvalidInputError
 from cognizes.engine.sync.signal_hub import SignalSubscription
 
 router = APIRouter(tags=["signals"])
-CheckThreads = Callable[[list[str]], Awaitable[None]]
 _STREAM: dict[int | str, dict[str, Any]] = {
     **PROBLEMS,
     200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"},
@@ -56,9 +55,7 @@ async def signals_of_contexts(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The same signals on one connection; `id:` holds the place in every one of them."""
-    found = [await engine.manager.sessions.find_context(name) for name in split_contexts(contexts)]
-    found = list(dict.fromkeys(found))
-    await gate.check_threads(caller, [str(thread_id) for thread_id in found])
+    found = list(dict.fromkeys(await gate.find_contexts(caller, split_contexts(contexts))))
     return await _stream(engine, wheel, found, read_positions(last_event_id, len(found)))
 
 
@@ -83,7 +80,7 @@ async def signals_by_websocket(
     """
     await websocket.accept()
     async with engine.signals.follow(stays_open=True) as subscription:
-        connection = _SignalSocket(websocket, engine, subscription, partial(gate.check_threads, caller))
+        connection = _SignalSocket(websocket, subscription, gate, caller)
         leave = wheel.join(connection)
         try:
             if contexts:
@@ -98,12 +95,10 @@ async def signals_by_websocket(
 class _SignalSocket:
     """One WebSocket: it hears which contexts it should follow, and tells their signals."""
 
-    def __init__(
-        self, websocket: WebSocket, engine: Engine, subscription: SignalSubscription, check: CheckThreads
-    ) -> None:
+    def __init__(self, websocket: WebSocket, subscription: SignalSubscription, gate: Gate, caller: Principal) -> None:
         self._websocket = websocket
-        self._check_threads = check
-        self._engine = engine
+        self._gate = gate
+        self._caller = caller
         self._subscription = subscription
         self._is_due = asyncio.Event()
         self._has_ended = False
@@ -168,13 +163,13 @@ class _SignalSocket:
         names = request.get("contexts") if isinstance(request, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInputError('send {"type": "subscribe" or "unsubscribe", "contexts": ["id", …]}')
-        found = [await self._engine.manager.sessions.find_context(name) for name in names]
+        names = list(dict.fromkeys(names))
+        found = await self._gate.find_contexts(self._caller, names)
         if request.get("type") == "unsubscribe":
             for thread_id in found:
                 await self._subscription.remove(thread_id)
         elif request.get("type") == "subscribe":
-            followed = {*found, *self._subscription.thread_ids}
-            await self._check_threads([str(thread_id) for thread_id in followed])
+            self._gate.check_count(len({*found, *self._subscription.thread_ids}))
             after = request.get("after")
             for name, thread_id in zip(names, found, strict=True):
                 position = after.get(name) if isinstance(after, dict) else None

@@ -18,10 +18,17 @@ SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 -- find_thread: The engine's key of a caller's session.
 SELECT id FROM {schema}.threads WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3;
 
--- find_context: Threads known by an id, the engine's own or their caller's; two of the latter show that it is not unique.
-(SELECT id, true AS is_own FROM {schema}.threads WHERE id = $2)
+-- find_context: Threads known by an id, the engine's own, else their caller's, among those of some apps and of a user; two
+-- of the latter show that it is not unique. They are not looked for when the first is there.
+(SELECT id FROM {schema}.threads
+  WHERE id = $2 AND ($3::text[] IS NULL OR app_name = ANY ($3)) AND ($4::text IS NULL OR user_id = $4))
 UNION ALL
-(SELECT id, false FROM {schema}.threads WHERE md5(session_id) = md5($1) AND session_id = $1 LIMIT 2);
+(SELECT id FROM {schema}.threads
+  WHERE md5(session_id) = md5($1) AND session_id = $1
+    AND ($3::text[] IS NULL OR app_name = ANY ($3)) AND ($4::text IS NULL OR user_id = $4)
+    AND NOT EXISTS (SELECT FROM {schema}.threads
+                     WHERE id = $2 AND ($3::text[] IS NULL OR app_name = ANY ($3)) AND ($4::text IS NULL OR user_id = $4))
+  LIMIT 2);
 
 -- read_session: A session with its effective state, by the caller's id.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
