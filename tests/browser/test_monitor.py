@@ -63,6 +63,12 @@ class TestThreadList:
         expect(_row(page, old)).to_be_visible()
         site.event(old, "user_message", author="user", text="hello again")
         expect(page.locator(".thread").first).to_have_attribute("data-thread", old)
+        # The dot flashes with a pulse; one may come before the page listens.
+        for _ in range(600):
+            if "is-live" in (_row(page, old).get_attribute("class") or ""):
+                break
+            site.event(old, "user_message", author="user", text="again")
+            page.wait_for_timeout(100)
         expect(_row(page, old)).to_have_class(re.compile("is-live"))
         fresh = site.thread(title="just made")
         site.event(fresh, "user_message", author="user", text="first")

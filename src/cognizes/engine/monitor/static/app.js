@@ -54,7 +54,7 @@ class Monitor {
         if (payload.created_at) this._pulse.heard(payload.created_at);
         if (/^[0-9a-f-]{36}$/.test(payload.thread_id ?? "")) this._list.pulse(payload.thread_id);
       },
-      onOpen: (again) => again && this._list.load(),
+      onOpen: (again) => (again ? this._list.load() : this._list.catchUp()),
     });
     this._arrive();
     try {

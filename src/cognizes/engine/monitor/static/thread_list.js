@@ -63,6 +63,20 @@ export class ThreadList {
     }
   }
 
+  /** What happened between the first page and the first pulse was told to nobody: it is looked for. Rows stay. */
+  async catchUp() {
+    const turn = this._turn;
+    try {
+      const { threads } = await get("api/debug/threads", { ...this._query(), limit: PAGE });
+      if (turn !== this._turn) return;
+      for (const thread of threads.reverse()) {
+        if (this._rows.get(thread.thread_id)?.thread.last_sequence !== thread.last_sequence) this._put(thread, "start");
+      }
+    } catch {
+      // The next pulse asks again.
+    }
+  }
+
   select(threadId) {
     this._selected = threadId;
     for (const [id, item] of this._rows) item.link.setAttribute("aria-current", id === threadId ? "true" : "false");
