@@ -11,7 +11,13 @@ from cognizes.engine.settings import Settings
 
 
 @pytest.mark.parametrize("message", ['%s - "WebSocket %s" [accepted]', '%s - "WebSocket %s" 403'])
-def test_the_line_of_a_websocket_has_no_ticket(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_websocket_has_no_ticket(
+    message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A uvicorn that another test started in this process may have taken its loggers out of the tree.
+    for name in ("uvicorn", "uvicorn.error"):
+        for attribute, value in (("propagate", True), ("disabled", False), ("handlers", [])):
+            monkeypatch.setattr(logging.getLogger(name), attribute, value)
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     # Taken out first: configuring closes the handlers it finds.
