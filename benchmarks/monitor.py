@@ -1,6 +1,6 @@
 """The Monitor in Chromium, by the browser's timings: a long thread opens and scrolls, a large value freezes nothing.
 
-`uv run python benchmarks/monitor.py [--quick]`
+`uv run python benchmarks/monitor.py [--quick] [--out DIRECTORY]`
 """
 
 from __future__ import annotations
@@ -150,8 +150,9 @@ def main() -> None:
     """Fills, serves, measures, reports."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shorter thread, once")
-    quick = parser.parse_args().quick
-    events, times = (2000, 1) if quick else (20_000, 5)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON and the chart go")
+    options = parser.parse_args()
+    events, times = (2000, 1) if options.quick else (20_000, 5)
     with tempfile.TemporaryDirectory(prefix="cognizes-bench-") as folder:
         server = EmbeddedPostgres(Path(folder))
         asyncio.run(server.start())
@@ -167,11 +168,11 @@ def main() -> None:
                 browser.close()
         finally:
             asyncio.run(server.close())
-    report(events, opening, scrolling, large, quick=quick)
+    report(events, opening, scrolling, large, options.out)
 
 
-def report(events: int, opening: dict[str, Any], scrolling: dict[str, float], large: float, *, quick: bool) -> None:
-    """Shows the figures, and keeps those of a whole run."""
+def report(events: int, opening: dict[str, Any], scrolling: dict[str, float], large: float, out: Path) -> None:
+    """Shows the figures and keeps them."""
     opened = statistics.median(opening["open_ms"])
     result = Report("monitor", "The Monitor in Chromium")
     result.grids.append(
@@ -209,9 +210,8 @@ def report(events: int, opening: dict[str, Any], scrolling: dict[str, float], la
     )
     result.details = {"opening": opening, "scrolling": scrolling, "large_longest_task_ms": large}
     result.print()
-    if not quick:
-        for path in result.write(RESULTS):
-            print(path)
+    for path in result.write(out):
+        print(path)
 
 
 if __name__ == "__main__":
