@@ -29,7 +29,7 @@ from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.sync.client import SignalPullClient
 from live_client import percentile
 from live_server import serve
-from report import Grid, Report, Target
+from report import Bars, Grid, Report, Target
 
 _HERE = Path(__file__).parent
 _MESSAGES = 40
@@ -296,6 +296,14 @@ def make_report(
              ("metadata", *metadata, metadata[1] / metadata[0])],
         )
     )  # fmt: skip
+    report.panels.append(
+        Bars(
+            "Reading a thread, p50",
+            "ms",
+            ("100 events", "10 000 events"),
+            {"newest page of the timeline": page, "metadata": metadata},
+        )
+    )
     report.targets += [
         Target(f"signals of {_MESSAGES} messages at once", many["signals_per_second"], _RATE * 0.9, "/s"),
         Target("messages not told to the end, or backwards", many["lost"] + one["lost"], 0, "", at_least=False),
