@@ -612,6 +612,32 @@ def test_narrow_screens(page: Page, site: Site) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_memories_branches_and_streams_are_no_markup(page: Page, site: Site) -> None:
+    """The same for what does not come with events: facts, episodes, names of branches, text that is being streamed."""
+    evil = "<img src=x onerror=window.hacked=1>"
+    whose = {"app_name": "shop", "user_id": f"{evil}{uuid4()}"}
+    fact = {**whose, "namespace": evil, "key": evil, "value": {evil: evil}, "text": f"{evil} tea"}
+    assert site.http.put("/api/memory/long-term", json=fact).status_code == 200
+    site.post("/api/memory/episodic", **whose, summary=f"{evil} tea", payload={evil: evil})
+    thread = site.thread(app="shop", user=whose["user_id"])
+    site.event(thread, "user_message", author="user", text="hello")
+    site.post(f"/contexts/{thread}/branches", name=evil, at_sequence=1)
+    streamed = site.http.post(f"/contexts/{thread}/messages/stream", json={"role": "assistant"}).json()["message_id"]
+    chunks = {"first_sequence": 1, "deltas": [evil]}
+    assert site.http.post(f"/contexts/{thread}/messages/{streamed}/chunks", json=chunks).status_code == 200
+    page.goto(f"{site.url}/#/thread/{thread}")
+    expect(page.locator("#timeline")).to_contain_text(evil)
+    memory = _tab(page, "Memory")
+    expect(memory.locator("#facts")).to_contain_text(evil)
+    expect(memory.locator("#episodes")).to_contain_text(evil)
+    memory.get_by_label("Recall", exact=True).fill("tea")
+    memory.get_by_role("button", name="Recall").click()
+    expect(memory.locator(".hit").first).to_contain_text(evil)
+    expect(_tab(page, "Branches")).to_contain_text(evil)
+    assert page.locator("img[src='x']").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
 def test_nothing_shown_is_markup(page: Page, site: Site) -> None:
     """`<img onerror>` in every field there is: it is text everywhere."""
     evil = "<img src=x onerror=window.hacked=1>"

@@ -42,7 +42,7 @@ from cognizes.engine.version import __version__
 
 logger = logging.getLogger("uvicorn.error")
 
-_DESCRIPTION = """The durable heartbeat of AI agents: sessions, scoped state, events and time travel, on PostgreSQL.
+_DESCRIPTION = """The durable heartbeat of AI agents: sessions, state, events, streams, runs and memory, on PostgreSQL.
 
 Errors are problem details (`application/problem+json`). Every answer carries `X-Request-ID`.
 """
