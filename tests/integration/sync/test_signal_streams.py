@@ -34,6 +34,8 @@ async def test_a_turn_is_signalled_from_the_message_to_rest(
         async with engine.runs.start(session) as run:
             async with engine.stream_message(session, message_id="m1", run_id=run.id) as message:
                 await reader.until("message_created", message_id="m1", role="assistant")
+                # Latest wins: a state that has passed before the run's event was heard of is not told.
+                await reader.until("state_changed", new_state="AwaitingLLMResponse")
                 await message.write("hel")
                 await reader.until("content_delta", message_id="m1", current_sequence=1)
                 await message.write("lo")

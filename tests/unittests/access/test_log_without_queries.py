@@ -11,20 +11,16 @@ from cognizes.engine.settings import Settings
 
 
 @pytest.mark.parametrize("message", ['%s - "WebSocket %s" [accepted]', '%s - "WebSocket %s" 403'])
-def test_the_line_of_a_websocket_has_no_ticket(
-    message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A uvicorn that another test started in this process may have taken its loggers out of the tree.
-    for name in ("uvicorn", "uvicorn.error"):
-        for attribute, value in (("propagate", True), ("disabled", False), ("handlers", [])):
-            monkeypatch.setattr(logging.getLogger(name), attribute, value)
-    root = logging.getLogger()
+def test_the_line_of_a_websocket_has_no_ticket(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # A logger of the same name that no uvicorn of another test has set up.
+    logger = logging.Logger("uvicorn.error")
+    root = logger.parent = logging.getLogger()
     before, level = root.handlers[:], root.level
     # Taken out first: configuring closes the handlers it finds.
     root.handlers[:] = []
     try:
         configure_logging(Settings(log_level="INFO"))
-        logging.getLogger("uvicorn.error").info(message, ("127.0.0.1", 5), "/ws/signals?ticket=secret&contexts=a")
+        logger.info(message, ("127.0.0.1", 5), "/ws/signals?ticket=secret&contexts=a")
     finally:
         root.handlers[:] = before
         root.setLevel(level)
