@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,40 @@ async def test_an_exception_fails_the_run_and_a_cancellation_cancels_it(engine: 
     broken = await engine.runs.get(session.thread_id, "broken")
     assert (broken.status, broken.error) == ("failed", "ValueError: boom\x00")
     assert (await engine.runs.get(session.thread_id, "hung")).status == "cancelled"
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+async def test_a_run_that_is_cancelled_while_it_begins_does_not_stay_running(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    session = await engine.sessions.create("app", "user")
+    answers = 0
+
+    def watched(name: str) -> None:
+        ask = getattr(engine.database, name)
+
+        async def asked(query: str, *arguments: Any) -> Any:
+            nonlocal answers
+            answer = await ask(query, *arguments)
+            answers += 1
+            if answers == moment:
+                task.cancel()
+            return answer
+
+        monkeypatch.setattr(engine.database, name, asked)
+
+    async def hang() -> None:
+        async with engine.runs.start(session, run_id="hung"):
+            await asyncio.Event().wait()
+
+    for name in ("fetch", "fetch_row", "fetch_value"):
+        watched(name)
+    task = asyncio.create_task(hang())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert answers > moment
+    assert (await engine.runs.get(session.thread_id, "hung")).status == "cancelled"
+    assert not engine.runs.leases._held
 
 
 async def test_an_illegal_move_changes_nothing(engine: Engine) -> None:

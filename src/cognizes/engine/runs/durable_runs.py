@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -123,33 +123,44 @@ class DurableRuns(Runs):
         `run.wait(...)` inside waits durably: should the process die meanwhile, the run stays waiting, and `resume` goes
         on with it.
         """
-        creating = asyncio.ensure_future(self.begin_leased(session, run_id=run_id))
-        try:
-            run = await asyncio.shield(creating)
-        except asyncio.CancelledError:
-            await asyncio.wait([creating])
-            if creating.exception() is None:
-                await asyncio.shield(self.cancel(creating.result().thread_id, creating.result().id))
-            raise
-        async with self._execute_here(run) as context:
+        async with self._execute_here(self.begin_leased(session, run_id=run_id)) as context:
             yield context
 
     @asynccontextmanager
     async def resume(self, thread_id: str | UUID, run_id: str) -> AsyncIterator[InProcessRun]:
         """Goes on with a pending run in the code of a block: one whose wait is over, or that was given back."""
-        thread = thread_uuid(thread_id)
-        await self.claim_one(thread, run_id)
-        async with self._execute_here(await self.get(thread, run_id)) as context:
+        async with self._execute_here(self._claim_whole(thread_uuid(thread_id), run_id)) as context:
             yield context
 
+    async def _claim_whole(self, thread_id: UUID, run_id: str) -> Run:
+        await self.claim_one(thread_id, run_id)
+        return await self.get(thread_id, run_id)
+
     @asynccontextmanager
-    async def _execute_here(self, run: Run) -> AsyncIterator[InProcessRun]:
-        session = await self.manager.sessions.get_thread(run.thread_id)
+    async def _execute_here(self, taking: Coroutine[Any, Any, Run]) -> AsyncIterator[InProcessRun]:
+        run, session = await self._take(taking)
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         context = InProcessRun(self, run, session, fence)
         with fenced_by(fence):
             async with context:
                 yield context
+
+    async def _take(self, taking: Coroutine[Any, Any, Run]) -> tuple[Run, Session]:
+        """A run that this process holds, and its session; one that came while its caller was cancelled ends so."""
+
+        async def take() -> tuple[Run, Session]:
+            run = await taking
+            return run, await self.manager.sessions.get_thread(run.thread_id)
+
+        task = asyncio.ensure_future(take())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            if task.exception() is None:
+                run, _ = task.result()
+                await asyncio.shield(self.cancel(run.thread_id, run.id))
+            raise
 
     # For workers
 

@@ -253,7 +253,12 @@ class InProcessRun(RunContext):
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
         self._hold()
-        await self.restore()
+        try:
+            await self.restore()
+        except BaseException as error:
+            # Nobody calls `__aexit__` then: the lease would be kept for ever.
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(

@@ -2269,22 +2269,26 @@ BEGIN
                              UNION
                              SELECT t.user_id FROM "public".threads t
                               WHERE t.app_name = p_app_name AND p_user_id IS NULL);
+    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
     RETURN QUERY
         SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
-               coalesce((SELECT "public".adk_event_time(e.content::text, e.created_at)
-                           FROM "public".events e
-                          WHERE e.thread_id = t.id
-                            AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
-                          ORDER BY e.sequence_num DESC LIMIT 1),
+               coalesce(CASE WHEN t.last_sequence > 0 THEN
+                             (SELECT "public".adk_event_time(e.content::text, e.created_at)
+                                FROM "public".events e
+                               WHERE e.thread_id = t.id
+                                 AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+                               ORDER BY e.sequence_num DESC LIMIT 1) END,
                         extract(epoch FROM t.created_at)::double precision),
                t.state::text
-          FROM "public".threads t
-         WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id);
+          FROM (SELECT * FROM "public".threads
+                 WHERE app_name = p_app_name AND user_id = p_user_id
+                UNION ALL
+                SELECT * FROM "public".threads WHERE p_user_id IS NULL AND app_name = p_app_name) t;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('75_adk_list_sessions.sql', 0, '10a051d12cd7738db0229026dc25e4979bf05971632dca22bd2d1c0a2a4d9365', '0.1.0')
+VALUES ('75_adk_list_sessions.sql', 0, '4b63c85fe477175b121d72eef87dbed78e39ad94a9148ea66f2a1d63b02bce38', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 76_import_states.sql

@@ -18,16 +18,20 @@ BEGIN
                              UNION
                              SELECT t.user_id FROM {schema}.threads t
                               WHERE t.app_name = p_app_name AND p_user_id IS NULL);
+    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
     RETURN QUERY
         SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
-               coalesce((SELECT {schema}.adk_event_time(e.content::text, e.created_at)
-                           FROM {schema}.events e
-                          WHERE e.thread_id = t.id
-                            AND {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
-                          ORDER BY e.sequence_num DESC LIMIT 1),
+               coalesce(CASE WHEN t.last_sequence > 0 THEN
+                             (SELECT {schema}.adk_event_time(e.content::text, e.created_at)
+                                FROM {schema}.events e
+                               WHERE e.thread_id = t.id
+                                 AND {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
+                               ORDER BY e.sequence_num DESC LIMIT 1) END,
                         extract(epoch FROM t.created_at)::double precision),
                t.state::text
-          FROM {schema}.threads t
-         WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id);
+          FROM (SELECT * FROM {schema}.threads
+                 WHERE app_name = p_app_name AND user_id = p_user_id
+                UNION ALL
+                SELECT * FROM {schema}.threads WHERE p_user_id IS NULL AND app_name = p_app_name) t;
 END
 $$;
