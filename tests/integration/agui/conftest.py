@@ -30,6 +30,9 @@ def serve_agents(database_url: str, **settings: str) -> Served:
             "COGNIZES_AGENTS": AGENTS,
             "PYTHONPATH": str(REPOSITORY),
             "COGNIZES_SHUTDOWN_SECONDS": "0.3",
+            # Who is slow is not dead: only what a test itself lets run out does.
+            "COGNIZES_STREAM_LEASE_SECONDS": "120",
+            "COGNIZES_RUN_LEASE_SECONDS": "120",
             "COGNIZES_DEMO_TOKEN_SECONDS": "0.002",
             DIRECTORY: str(gates_directory()),
             **settings,

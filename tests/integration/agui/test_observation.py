@@ -29,12 +29,12 @@ class Watched:
             self.frames.append(frame.model_dump(by_alias=True, mode="json"))
 
     async def until(self, kind: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(frame["type"] == kind for frame in self.frames):
                 await asyncio.sleep(0.01)
 
     async def end(self) -> list[dict[str, Any]]:
-        await asyncio.wait_for(self._task, 30)
+        await asyncio.wait_for(self._task, 60)
         return self.frames
 
 

@@ -44,7 +44,7 @@ class Call:
         self._received.put_nowait(message)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():
                 if self.task.done():
                     self.task.result()
@@ -53,7 +53,7 @@ class Call:
                 await asyncio.sleep(0.01)
 
     async def end(self) -> None:
-        await asyncio.wait_for(self.task, 30)
+        await asyncio.wait_for(self.task, 60)
 
     @property
     def body(self) -> bytes:
@@ -140,7 +140,7 @@ async def test_the_last_follower_of_a_run_does_not_make_the_hub_deaf(app: FastAP
     heard = asyncio.Event()
     engine.listener.tap("event_stream", lambda _: heard.set())
     await engine.sessions.append(session, author="a", kind="message", text="x")
-    await asyncio.wait_for(heard.wait(), 30)
+    await asyncio.wait_for(heard.wait(), 60)
 
 
 async def test_streams_end_when_the_engine_closes(database_url: str) -> None:

@@ -54,7 +54,7 @@ async def test_an_exception_fails_the_run_and_a_cancellation_cancels_it(engine: 
 
     async def hang() -> None:
         async with engine.runs.start(session, run_id="hung"):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     task = asyncio.create_task(hang())
     while not await engine.runs.list(session.thread_id) or len(await engine.runs.list(session.thread_id)) < 2:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -38,12 +39,25 @@ class RedisServer:
     def as_cluster(cls) -> Self:
         """A Cluster of one node, which has all slots."""
         directory = Path(tempfile.mkdtemp(prefix="redis-test-"))
-        port = _free_port()
-        arguments = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes")
-        return cls(f"redis://127.0.0.1:{port}", *arguments, directory=directory, cluster=True)
+        return cls("", directory=directory, cluster=True)
 
     def start(self) -> None:
         """Returns when it answers."""
+        if not self._cluster:
+            self._start()
+            return
+        for attempt in range(10):
+            port = _free_port()
+            self.url = f"redis://127.0.0.1:{port}"
+            self._arguments = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes")
+            try:
+                self._start()
+                return
+            except ChildProcessError:
+                # Somebody else was given the port, or its neighbour, meanwhile.
+                assert attempt < 9
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
             [str(_BINARY), *self._arguments, "--save", "", "--appendonly", "no", "--dir", str(self._directory)],
             stdout=subprocess.DEVNULL,
@@ -51,12 +65,25 @@ class RedisServer:
         )
         client = redis.Redis.from_url(self.url)
         try:
-            _until(client.ping)
+            self._until(client.ping)
             if self._cluster:
                 client.execute_command("CLUSTER", "ADDSLOTS", *range(_SLOTS))
-                _until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True))
+                self._until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True))
         finally:
             client.close()
+
+    def _until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            if self._process is None or self._process.poll() is not None:
+                raise ChildProcessError("redis-server ended")
+            try:
+                if condition():
+                    return
+            except redis.RedisError:
+                pass
+            assert time.monotonic() < deadline, "redis-server does not answer"
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """Everything it held is gone."""
@@ -72,18 +99,6 @@ class RedisServer:
     def __exit__(self, *_: object) -> None:
         self.kill()
         shutil.rmtree(self._directory)
-
-
-def _until(condition: object) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if condition():  # type: ignore[operator]
-                return
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < deadline, "redis-server does not answer"
-        time.sleep(0.02)
 
 
 def _free_port() -> int:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -32,14 +32,26 @@ class _Server(uvicorn.Server):
         yield
 
 
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile, for servers that come and go on it."""
+    with _bound(0) as keeping:
+        yield keeping.getsockname()[1]
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
 @asynccontextmanager
 async def serving(engine: Engine, *, beat: float = 1.0, seconds: int = 30, port: int = 0) -> AsyncIterator[str]:
     """Serves an engine on a free port; yields the URL. `beat` is how long a tick of the heartbeats' wheel takes."""
     app = create_app(engine=engine)
     app.state.wheel = HeartbeatWheel(seconds, tick=beat)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
+    listening = _bound(port)
     server = _Server(uvicorn.Config(app, lifespan="off", log_level="warning", ws="websockets-sansio"))
     task = asyncio.create_task(server.serve(sockets=[listening]))
     await until(lambda: server.started or task.done())
