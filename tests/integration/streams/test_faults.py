@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cognizes.engine import (
@@ -18,9 +19,13 @@ from cognizes.engine import (
     DatabaseUnavailableError,
     Engine,
     LimitExceededError,
+    SetupError,
     StreamUnavailableError,
 )
+from cognizes.engine.api.main import create_app
+from cognizes.engine.streams.backend_choice import choose_backend
 from cognizes.engine.streams.delta_stream import StreamStatus
+from cognizes.engine.streams.message_writer import MessageWriter
 from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until
 from tests.integration.streams.redis_server import RedisServer
 
@@ -90,7 +95,7 @@ async def test_a_producer_that_was_given_up_is_told_and_cannot_write(pair: Pair)
 async def _interrupt(pair: Pair) -> bool:
     """The lease may be extended by its living producer meanwhile."""
     await _expire(pair)
-    return await pair.other.streams.interrupt_silent(grace=0) > 0 or not await pair.other.streams.heads(
+    return await pair.other.streams.leases.interrupt_silent(grace=0) > 0 or not await pair.other.streams.heads(
         [pair.thread_id]
     )
 
@@ -104,7 +109,7 @@ async def test_a_writer_learns_from_its_lease_that_it_was_given_up(pair: Pair) -
         await message.write("half")
         await until(lambda: _reaches(pair, 1))
         await until(lambda: _interrupt(pair))
-        await pair.ours.streams.keep()
+        await pair.ours.streams.leases.keep()
         with pytest.raises(ConflictError, match="no longer ours"):
             await message.write("more")
         assert await message.abort() == 1
@@ -151,11 +156,17 @@ async def test_a_living_stream_is_written_again_when_the_backend_lost_it(pair: P
         # The next flush finds what came before missing.
         await message.write("two ")
         assert [chunk.delta for chunk in await until(lambda: _first_chunks(pair, 2))] == ["one ", "two "]
+        # Others may read it before its own process has heard that it was taken in.
+        await until(lambda: _has_flushed(message, 2))
         await _forget(pair, backend)
         # And one that says nothing more finds it when it extends its lease.
-        await pair.ours.streams.keep()
+        await pair.ours.streams.leases.keep()
         assert [chunk.delta for chunk in await until(lambda: _first_chunks(pair, 2))] == ["one ", "two "]
     assert await read_to_end(pair.other, pair.thread_id, "m") == "one two "
+
+
+async def _has_flushed(message: MessageWriter, sequence: int) -> bool:
+    return message._opened().flushed >= sequence
 
 
 async def _first_chunks(pair: Pair, count: int) -> list[Any]:
@@ -228,7 +239,7 @@ async def test_a_message_that_could_not_be_ended_is_ended_later(pair: Pair, monk
             await message.write("all of it")
             monkeypatch.setattr(rows, "end", is_away)
     monkeypatch.undo()
-    await pair.ours.streams.keep()
+    await pair.ours.streams.leases.keep()
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content == {"text": "all of it", "message_id": "m", "interrupted": True}
 
@@ -296,6 +307,23 @@ async def _has_recovered(pair: Pair) -> bool:
     return pair.ours.streams.flusher.failure is None
 
 
+async def test_health_says_what_redis_does_and_goes_on(on_own_redis: Pair, own_redis: RedisServer) -> None:
+    transport = httpx.ASGITransport(create_app(engine=on_own_redis.ours, agents=[]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        for _ in range(2):
+
+            async def is_well() -> bool:
+                health = (await http.get("/health")).json()
+                return (health["status"], health["deltas"]) == ("ok", {"carried_by": "redis", "status": "ok"})
+
+            await until(is_well)
+            own_redis.kill()
+            answer = await http.get("/health")
+            assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+            assert "Redis is not reachable" in answer.json()["deltas"]["status"]
+            own_redis.start()
+
+
 async def test_a_message_is_completed_while_redis_is_away(on_own_redis: Pair, own_redis: RedisServer) -> None:
     pair = on_own_redis
     async with pair.ours.stream_message(pair.session, message_id="m") as message:
@@ -309,6 +337,24 @@ async def test_without_a_redis_the_engine_does_not_start(database_url: str, tmp_
     with pytest.raises(StreamUnavailableError, match="Redis"):
         async with Engine.open(database_url, redis_url=f"unix://{tmp_path / 'nothing.sock'}"):
             pass
+
+
+async def test_an_engine_that_is_closed_at_once_does_not_wait_for_its_doorbell(
+    database_url: str, redis_server: RedisServer
+) -> None:
+    """It is being connected right then."""
+    for _ in range(3):
+        async with Engine.open(database_url, redis_url=redis_server.url) as engine:
+            backend = choose_backend(engine.settings, engine.database)
+            await backend.start(lambda _: None)
+            await asyncio.wait_for(backend.close(), PATIENCE)
+
+
+async def test_what_is_no_url_of_a_redis_is_a_clear_error(database_url: str) -> None:
+    with pytest.raises(SetupError, match="REDIS_URL") as raised:
+        async with Engine.open(database_url, redis_url="https://user:secret@host"):
+            pass
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no redis-server there")

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from cognizes.engine.streams.delta_stream import StreamKey, StreamStatus
+from cognizes.engine.streams.delta_stream import Refused, StreamKey, StreamStatus
 from cognizes.engine.streams.flusher import Flusher
 from cognizes.engine.streams.live_message import LiveMessage
 from cognizes.engine.streams.stream_rows import StreamRow
@@ -17,9 +17,9 @@ from cognizes.engine.streams.stream_rows import StreamRow
 class _Backend:
     """It never takes anything in."""
 
-    async def write(self, _: Any) -> set[StreamKey]:
+    async def write(self, _: Any) -> Refused:
         await asyncio.Event().wait()
-        return set()
+        return Refused()
 
 
 @pytest.mark.parametrize("became", ["is_closing", "is_lost"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
@@ -148,6 +148,18 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """What a backend did not take in of some writes.
+
+    Streams that lack what came before: the backend lost it, and it must be written again from the first chunk on. And
+    streams that somebody is ending right now: whoever writes keeps what it has and tries again.
+    """
+
+    lacking: set[StreamKey] = field(default_factory=set)
+    sealed: set[StreamKey] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
 class Movement:
     """What a doorbell says: a stream reached a chunk, or ended there."""
 
@@ -170,12 +182,12 @@ class DeltaStream(Protocol):
         """Stops."""
         ...
 
-    async def write(self, writes: Sequence[Write]) -> set[StreamKey]:
-        """Writes segments of many streams in one trip, and rings. Writing one again is harmless.
+    async def ping(self) -> None:
+        """Whether chunks can travel; `StreamUnavailableError` and what is wrong when they cannot."""
+        ...
 
-        Returns the streams that lack what came before: the backend lost it, and it must be written again from the
-        first chunk on.
-        """
+    async def write(self, writes: Sequence[Write]) -> Refused:
+        """Writes segments of many streams in one trip, and rings. Writing one again is harmless."""
         ...
 
     async def append(self, key: StreamKey, app_name: str, segment: Segment) -> tuple[str, int]:
@@ -192,5 +204,9 @@ class DeltaStream(Protocol):
         ...
 
     async def seal(self, key: StreamKey) -> None:
-        """Nothing more may be appended: the message is about to be stored."""
+        """Nothing more is written: the message is about to be stored. Who dies meanwhile leaves a seal that melts."""
+        ...
+
+    async def unseal(self, key: StreamKey) -> None:
+        """It was not stored: its producer is alive."""
         ...

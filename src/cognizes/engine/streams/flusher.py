@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cognizes.engine.errors import EngineError
-from cognizes.engine.streams.delta_stream import DeltaStream, Segment, StreamKey, Write
+from cognizes.engine.streams.delta_stream import DeltaStream, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.live_message import LiveMessage
 
 logger = logging.getLogger(__name__)
@@ -136,11 +136,15 @@ class Flusher:
         writes = [
             Write(part.message.row.key, part.message.app_name, segment) for part in taken for segment in part.segments
         ]
-        lacking = await self._backend.write(writes) if writes else set()
+        refused = await self._backend.write(writes) if writes else Refused()
         for part in taken:
+            if part.message.row.key in refused.sealed:
+                # Somebody is ending it. Soon its lease says that it is ours no more, or it can be flushed again.
+                self.touch(part.message)
+                continue
             part.message.flushed = max(part.message.flushed, part.head)
             part.message.unflushed -= part.unflushed
-        self.rewrite(part.message for part in taken if part.message.row.key in lacking)
+        self.rewrite(part.message for part in taken if part.message.row.key in refused.lacking)
         self._tell_progress()
 
     def _tell_progress(self) -> None:

@@ -12,6 +12,7 @@ from cognizes.engine.database.documents import escape_text, unescape_text
 from cognizes.engine.streams.delta_stream import (
     Movement,
     OnMoved,
+    Refused,
     Segment,
     StreamAddress,
     StreamKey,
@@ -57,7 +58,10 @@ class PostgresDeltas:
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def write(self, writes: Sequence[Write]) -> set[StreamKey]:
+    async def ping(self) -> None:
+        """They travel through the engine's own database, which is looked at anyway."""
+
+    async def write(self, writes: Sequence[Write]) -> Refused:
         """One statement for all streams, one notification."""
         heads = {write.key.address: write.segment.last_sequence for write in writes}
         segments = [write.segment for write in writes]
@@ -72,7 +76,7 @@ class PostgresDeltas:
             [segment.lengths for segment in segments],
             list(spell_movements(heads.items())),
         )
-        return {writes[row["place"] - 1].key for row in rows}
+        return Refused(lacking={writes[row["place"] - 1].key for row in rows})
 
     async def append(self, key: StreamKey, app_name: str, segment: Segment) -> tuple[str, int]:
         """Under the lock of the stream's row."""
@@ -115,3 +119,6 @@ class PostgresDeltas:
 
     async def seal(self, key: StreamKey) -> None:
         """The row's lock does it: who stores the message sees what was appended before."""
+
+    async def unseal(self, key: StreamKey) -> None:
+        """There was none."""

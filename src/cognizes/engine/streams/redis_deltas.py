@@ -20,8 +20,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import StreamUnavailableError
-from cognizes.engine.streams.delta_stream import OnMoved, Segment, StreamKey, Write
+from cognizes.engine.errors import SetupError, StreamUnavailableError
+from cognizes.engine.streams.delta_stream import OnMoved, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.postgres_deltas import parse_movements, spell_movements
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,15 @@ _BLOCK_SECONDS = 2.0
 _RETRY_SECONDS = 0.25
 _CONNECT_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
+_PING_SECONDS = 2.0
+_RECANCEL_SECONDS = 0.1
+_SEAL_SECONDS = 120
+"""Longer than storing a message takes, however long PostgreSQL is waited for."""
+_LACKING, _SEALED = 0, 2
 
 # A script is one step for everybody else: a reader never sees a stream that is being written anew.
 _WRITE = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 2 end
 local last = 0
 if tonumber(ARGV[3]) == 1 then
     redis.call('DEL', KEYS[1])
@@ -94,25 +100,37 @@ class RedisDeltas:
 
     async def start(self, on_moved: OnMoved) -> None:
         """Connects; `StreamUnavailableError` when there is no Redis."""
-        with _translated():
-            self._client, self._bell = await self._connect(), await self._connect()
-            newest = await self._client.xrevrange(_DOORBELL, count=1)
+        try:
+            with _translated():
+                self._client = await self._connect()
+                self._bell = await self._connect()
+                newest = await self._client.xrevrange(_DOORBELL, count=1)
+        except BaseException:
+            await self.close()
+            raise
         # An id, not `$`: what rings between two reads must not be missed.
         self._heard = newest[0][0].decode() if newest else "0-0"
         self._listening = asyncio.create_task(self._listen_forever(on_moved), name="stream-doorbell")
 
     async def close(self) -> None:
         """Stops listening and closes the connections."""
-        if self._listening is not None:
+        while self._listening is not None and not self._listening.done():
+            # Again, if need be: while it connects, redis-py takes a cancellation for a timeout of its own.
             self._listening.cancel()
-            await asyncio.wait([self._listening])
-            self._listening = None
+            await asyncio.wait([self._listening], timeout=_RECANCEL_SECONDS)
+        self._listening = None
         for client in (self._client, self._bell):
             if client is not None:
                 await client.aclose()
         self._client = self._bell = None
 
-    async def write(self, writes: Sequence[Write]) -> set[StreamKey]:
+    async def ping(self) -> None:
+        """Asks Redis, and does not wait for long."""
+        with _translated():
+            async with asyncio.timeout(_PING_SECONDS):
+                await self._connected.ping()
+
+    async def write(self, writes: Sequence[Write]) -> Refused:
         """One pipeline for all streams and the doorbell."""
         segments: dict[StreamKey, list[Segment]] = {}
         for write in writes:
@@ -123,7 +141,7 @@ class RedisDeltas:
             pipeline = self._connected.pipeline(**self._plain)
             for key, found in segments.items():
                 arguments = [item for segment in found for item in _fields(segment)]
-                pipeline.eval(_WRITE, 1, _name(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments)
+                pipeline.eval(_WRITE, 2, _name(key), _seal(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments)
             if self._is_cluster:
                 # On several nodes the order of a pipeline means nothing: the bell rings when all is there.
                 answers = await pipeline.execute()
@@ -133,7 +151,11 @@ class RedisDeltas:
             else:
                 self._ring(pipeline, doorbells)
                 answers = await pipeline.execute()
-        return {key for key, answer in zip(segments, answers, strict=False) if answer == 0}
+        answered = dict(zip(segments, answers, strict=False))
+        return Refused(
+            lacking={key for key, answer in answered.items() if answer == _LACKING},
+            sealed={key for key, answer in answered.items() if answer == _SEALED},
+        )
 
     async def append(self, key: StreamKey, app_name: str, segment: Segment) -> tuple[str, int]:
         """The row says whether the stream is open, a script whether the range fits."""
@@ -174,9 +196,14 @@ class RedisDeltas:
             return dict(zip(keys, await pipeline.execute(), strict=True))
 
     async def seal(self, key: StreamKey) -> None:
-        """Marks the stream, for whoever appends."""
+        """Marks the stream, for whoever writes."""
         with _translated():
-            await self._connected.set(_seal(key), 1, px=self._kept_milliseconds)
+            await self._connected.set(_seal(key), 1, ex=_SEAL_SECONDS)
+
+    async def unseal(self, key: StreamKey) -> None:
+        """Takes the mark away."""
+        with _translated():
+            await self._connected.delete(_seal(key))
 
     @property
     def _connected(self) -> Any:
@@ -205,7 +232,11 @@ class RedisDeltas:
             "retry": Retry(NoBackoff(), 1),
             "protocol": 2,
         }
-        client: Any = Redis.from_url(self._url, **options)
+        try:
+            client: Any = Redis.from_url(self._url, **options)
+        except ValueError as error:
+            # Not repeated: a password may be in it.
+            raise SetupError("REDIS_URL is no URL of a Redis; write redis://user:password@host:6379/0") from error
         try:
             cluster = await client.info("cluster")
         except BaseException:
