@@ -14,6 +14,7 @@ from cognizes.engine import Settings
 from cognizes.engine.cli import machine_checks, server_checks
 from cognizes.engine.cli.finding import Finding, Verdict
 from tests.integration.cli.running_command import Cognizes
+from tests.integration.streams.redis_server import RedisServer
 
 
 def _lines(text: str) -> dict[str, str]:
@@ -112,6 +113,20 @@ async def test_why_pg_cron_is_not_used(available: bool, loaded: bool, remedy: st
 async def test_a_clock_that_differs(seconds: float, verdict: Verdict) -> None:
     server = _Server(read_clock=datetime.now(UTC) + timedelta(seconds=seconds))
     assert (await _find("clock", server)).verdict is verdict
+
+
+async def test_redis_is_asked_where_one_is_set(tmp_path: Path) -> None:
+    with RedisServer.on_socket() as server:
+        for redis_url, verdict, seen in (
+            (None, Verdict.GOOD, "through PostgreSQL"),
+            (server.url, Verdict.GOOD, "through Redis, which answers"),
+            (f"unix://{tmp_path / 'nothing.sock'}", Verdict.BROKEN, "Redis is not reachable"),
+            ("https://user:secret@host", Verdict.BROKEN, "REDIS_URL is no URL"),
+        ):
+            found = await _find("token deltas", _Server(), redis_url=redis_url)
+            assert (found.verdict, bool(found.remedy)) == (verdict, verdict is Verdict.BROKEN)
+            assert seen in found.seen
+            assert "secret" not in found.seen + found.remedy
 
 
 def _data_directory(path: Path) -> Finding:

@@ -17,8 +17,9 @@ from cognizes.engine.cli.finding import Finding, bearable, broken, good
 from cognizes.engine.cli.migration import migrator
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.migrations import MINIMUM_SERVER
-from cognizes.engine.errors import DatabaseError, EngineError
+from cognizes.engine.errors import DatabaseError, EngineError, SetupError, StreamUnavailableError
 from cognizes.engine.settings import Settings
+from cognizes.engine.streams.backend_choice import choose_backend
 
 _NOTIFY_SECONDS = 2.0
 _CLOCK_SECONDS = 1.0
@@ -179,12 +180,32 @@ async def _check_second_wall(database: Database, settings: Settings) -> Finding:
     return bearable(subject, f"not in use, the checks of the API stand alone: {reason}", remedy)
 
 
+async def _check_deltas(database: Database, settings: Settings) -> Finding:
+    subject = "token deltas"
+    if settings.redis_url is None:
+        return good(subject, "travel through PostgreSQL; REDIS_URL is not set")
+    remedy = "start that Redis and check REDIS_URL; `serve` does not start without it. Or unset REDIS_URL"
+    try:
+        backend = choose_backend(settings, database)
+        try:
+            await backend.start(lambda _: None)
+            await backend.ping()
+        finally:
+            await backend.close()
+    except SetupError as error:
+        return broken(subject, str(error), "install it, or unset REDIS_URL")
+    except StreamUnavailableError as error:
+        return broken(subject, str(error), remedy)
+    return good(subject, "travel through Redis, which answers")
+
+
 _CHECKS: dict[str, Check] = {
     _SUBJECT: _check_version,
     "extension vector": _check_vector,
     "extension pg_cron": _check_cron,
     "migrations": _check_migrations,
     "LISTEN/NOTIFY": _check_notifications,
+    "token deltas": _check_deltas,
     "clock": _check_clock,
     "access": _check_access,
     "row level security": _check_second_wall,

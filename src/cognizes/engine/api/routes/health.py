@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -13,20 +16,23 @@ from cognizes.engine.version import __version__
 router = APIRouter(tags=["health"])
 
 
-@router.get("/health", summary="Whether the database and the listener work")
+@router.get("/health", summary="Whether the database, the listener and Redis work")
 async def health(engine: CurrentEngine) -> Response:
-    """200 with `"status": "ok"`, or 503 and what is wrong."""
-    try:
-        await engine.database.fetch_value("ping")
-        database = "ok"
-    except EngineError as error:
-        database = str(error)
+    """200 with `"status": "ok"`, or 503 and what is wrong.
+
+    200 with `"degraded"` while the Redis that carries token deltas is away: answers are stored and read all the same,
+    and taking every server out of service would end those, too.
+    """
+    database, deltas = await asyncio.gather(
+        _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
+    )
     listening = engine.listener.is_running
-    status = "ok" if database == "ok" and listening else "unavailable"
+    status = "unavailable" if database != "ok" or not listening else "ok" if deltas == "ok" else "degraded"
     body = {
         "status": status,
         "listener_running": listening,
         "database": database,
+        "deltas": {"carried_by": "redis" if engine.settings.redis_url else "postgresql", "status": deltas},
         "server": "embedded" if engine.embedded else "external",
         "maintenance": engine.maintenance.scheduler,
         "pool": {
@@ -36,7 +42,15 @@ async def health(engine: CurrentEngine) -> Response:
         },
         "conflicts": engine.manager.conflicts,
     }
-    return DocumentResponse(body, status_code=200 if status == "ok" else 503)
+    return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
+
+
+async def _ask(question: Awaitable[object]) -> str:
+    try:
+        await question
+    except EngineError as error:
+        return str(error)
+    return "ok"
 
 
 @router.get("/version", summary="Which engine this is")
