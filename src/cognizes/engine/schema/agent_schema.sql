@@ -2728,6 +2728,7 @@ CREATE OR REPLACE FUNCTION "public".end_stream(
 #variable_conflict use_column
 DECLARE
     v_stream record;
+    v_event_id text;
     v_answer text;
 BEGIN
     -- The thread before the stream, as with runs: one order of locks.
@@ -2762,10 +2763,18 @@ BEGIN
     END IF;
 
     IF p_event_type IS NOT NULL THEN
+        -- Somebody may have stored an event of this id that says nothing. Both are kept: the message has its id, and its
+        -- event another one.
+        v_event_id := CASE WHEN EXISTS (
+            SELECT FROM "public".events e WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_message_id)
+        ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
         SELECT a.status INTO v_answer FROM "public".append_event(
-            p_thread_id, v_stream.message_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
-            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, true, true,
+            p_thread_id, v_event_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
+            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, false, true,
             p_snapshot_every, 0) a;
+        IF v_answer <> 'stored' THEN
+            RAISE EXCEPTION 'the message of a stream was not stored: %', v_answer;
+        END IF;
     END IF;
     status := 'ended';
     end_status := p_status;
@@ -2779,7 +2788,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('84_end_stream.sql', 0, '7f76595fbdc58bdaadfddc22364f4d07f1c6dc2fbf6abd658118ac7731c430b0', '0.1.0')
+VALUES ('84_end_stream.sql', 0, '7493153ba3128766d87474021cf73536157700daff891a2155b2af92c96361eb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 90_memory_term_keys.sql

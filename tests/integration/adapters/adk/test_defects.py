@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from google.adk.errors._stale_session_error import StaleSessionError
@@ -15,7 +16,7 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from cognizes.engine import models
+from cognizes.engine import DatabaseUnavailableError, models
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.adapters.adk.revision import Revision
 
@@ -173,6 +174,29 @@ async def test_7_a_redelivered_event_answers_the_same(ours: OpenSessionService) 
     assert len((await reload(ours, session)).events) == 2
     with pytest.raises(StaleSessionError):
         await ours.append_event(before, said("too late"))
+
+
+async def test_7_an_event_without_an_id_is_stored_once_too(
+    ours: OpenSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is lost, and its sender, who never gave it an id, sends the same object again."""
+    session = await new_session(ours)
+    event = said("hi")
+    event.id = ""
+    manager = (await ours.engine()).manager
+    append = manager.append_to_thread
+
+    async def lose(*arguments: Any, **named: Any) -> bool:
+        await append(*arguments, **named)
+        raise DatabaseUnavailableError("the connection was cut after the commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manager, "append_to_thread", lose)
+        with pytest.raises(DatabaseUnavailableError):
+            await ours.append_event(session, event)
+    await ours.append_event(session, event)
+    assert [known.id for known in (await reload(ours, session)).events] == [event.id]
+    assert [known.id for known in session.events] == [event.id]
 
 
 async def test_7_another_event_of_the_same_id_is_refused(ours: OpenSessionService) -> None:

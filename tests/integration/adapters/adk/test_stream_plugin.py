@@ -14,6 +14,8 @@ from google.genai import types
 from cognizes.engine import Run, RunStatus
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
 from cognizes.engine.adapters.adk.revision import Revision
+from tests.integration.runs.conditions import expire_lease, until
+from tests.integration.runs.lost_answers import lose_answer
 
 from .scripted_model import ScriptedModel, call
 
@@ -109,7 +111,7 @@ async def test_a_cancelled_run(service: OpenSessionService) -> None:
     async def wait_long() -> None:
         """Takes its time."""
         started.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     runner = runner_of(service, call("wait_long"), tools=[wait_long])
     task = asyncio.create_task(talk(runner))
@@ -122,6 +124,44 @@ async def test_a_cancelled_run(service: OpenSessionService) -> None:
     (run,) = await runs(service)
     assert run.status is RunStatus.CANCELLED
     assert run.tool_calls[0]["is_error"]
+
+
+async def test_a_killed_process_leaves_no_run_that_runs_for_ever(service: OpenSessionService) -> None:
+    """Its run has a lease; when that is over anybody may say so. The agent itself, should it live, is not disturbed."""
+    is_called, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait_long() -> str:
+        """Takes its time."""
+        is_called.set()
+        await go_on.wait()
+        return "done"
+
+    talking = asyncio.create_task(talk(runner_of(service, call("wait_long"), "that was long", tools=[wait_long])))
+    await asyncio.wait_for(is_called.wait(), 60)
+    engine = await service.engine()
+    (run,) = await runs(service)
+    assert run.lease_expires_at is not None
+
+    async def is_failed() -> bool:
+        await expire_lease(engine, run)
+        await engine.runs.expire()
+        return (await runs(service))[0].status is RunStatus.FAILED
+
+    await until(is_failed)
+    go_on.set()
+    assert (await talking)[-1].content.parts[0].text == "that was long"
+    (run,) = await runs(service)
+    assert (run.status, run.error) == (RunStatus.FAILED, "the process that executed the run went away")
+    assert not engine.runs.leases._held
+
+
+async def test_an_end_whose_answer_was_lost_is_stored(
+    service: OpenSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = lose_answer(monkeypatch, await service.engine(), "change_run")
+    await talk(runner_of(service, "hello"))
+    (run,) = await runs(service)
+    assert (run.status, asked) == (RunStatus.COMPLETED, ["change_run"])
 
 
 async def test_every_turn_is_a_run_and_none_makes_the_session_stale(service: OpenSessionService) -> None:

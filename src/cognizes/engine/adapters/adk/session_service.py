@@ -53,7 +53,7 @@ class OpenSessionService(BaseSessionService):
     - Connects when first used; services with the same settings share one engine. `close()` gives the share back.
     - An append is one round trip, a read is one round trip and fetches only events that were not read before.
     - A failed append leaves the session and the event as they were, so it can be tried again; the same event
-      delivered twice is stored once.
+      delivered twice is stored once. An event without an id gets one before the first try, and keeps it.
     - `on_conflict="raise"`: a session object that is not current any more raises ADK's `StaleSessionError`, decided by
       version and sequence number. `"rebase"`: the event is appended to what is there now, its state delta merged key
       by key.
@@ -165,6 +165,8 @@ class OpenSessionService(BaseSessionService):
         """
         if event.partial:
             return event
+        # Before the first try: whoever tries again with the same object after a lost answer brings the same id.
+        event.id = event.id or Event.new_id()
         engine = await self.engine()
         # Parallel agents share one object; each must find it as the one before has left it.
         async with self._turns.take(id(session)):
@@ -304,8 +306,6 @@ def _empty_session(stored: models.Session) -> Session:
 
 def _advance(session: Session, event: Event, revision: Revision, row: models.Event) -> None:
     """Does to the objects what the commit did to the database."""
-    if event.id != row.id:
-        event.id = row.id
     delta = event.actions.state_delta
     for key, value in delta.items():
         if is_delete(value):

@@ -27,7 +27,10 @@ from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
-from cognizes.engine.models import JsonObject, RunStatus, new_id
+from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.runs.leases import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +45,15 @@ class _OpenRun:
     invocation_id: str
     id: str
     streams: TurnStreams
+    lease: Lease
 
 
 class EngineStreamPlugin(BasePlugin):
     """Records every invocation on an `OpenSessionService` as a run.
 
     - A run starts with the invocation, under the invocation's id, and ends completed, failed with the error, or
-      cancelled. The thread's log says so; the events of the invocation carry the run's id.
+      cancelled. The thread's log says so; the events of the invocation carry the run's id. A process that is killed
+      leaves a run that fails when its lease (`COGNIZES_RUN_LEASE_SECONDS`) is over.
     - Thoughts, tool calls and their results are on the run's row as they happen.
     - Text that ADK streams (`StreamingMode.SSE`) is read live from any process, chunk by chunk: `engine.streams`. The
       whole event is stored under the id of its first fragment. What breaks off is stored as an interrupted message.
@@ -164,13 +169,10 @@ class EngineStreamPlugin(BasePlugin):
             stop_watching()
         run.service.run_ends(run.thread_id, run.invocation_id)
         await run.streams.close()
-        with _only_logged():
-            if status is RunStatus.FAILED:
-                await run.engine.runs.fail(run.thread_id, run.id, error=error or "")
-            elif status is RunStatus.CANCELLED:
-                await run.engine.runs.cancel(run.thread_id, run.id)
-            else:
-                await run.engine.runs.finish(run.thread_id, run.id)
+        with _only_logged(), run.lease.fence.letting_go():
+            await _store_end(run, status, error)
+        # After its end: while PostgreSQL is away the run is still executed.
+        run.engine.runs.leases.drop(run.lease)
 
 
 async def _begin(service: OpenSessionService, thread_id: UUID, context: InvocationContext) -> _OpenRun:
@@ -182,13 +184,29 @@ async def _begin(service: OpenSessionService, thread_id: UUID, context: Invocati
         thread_id=str(thread_id),
     )
     try:
-        run = await engine.runs.create(session, run_id=context.invocation_id, running=True)
+        run = await engine.runs.begin_leased(session, run_id=context.invocation_id)
     except ConflictError:
         # A resumed invocation keeps its id, its first run has ended.
-        run = await engine.runs.create(session, run_id=f"{context.invocation_id}/{new_id()}", running=True)
+        run = await engine.runs.begin_leased(session, run_id=f"{context.invocation_id}/{new_id()}")
+    lease = engine.runs.leases.hold(RunFence(thread_id, run.id, run.attempt))
     streams = TurnStreams(engine, thread_id, run_id=run.id)
     service.run_begins(thread_id, context.invocation_id, run.id, on_stored=streams.settle)
-    return _OpenRun(service, engine, thread_id, context.invocation_id, run.id, streams)
+    return _OpenRun(service, engine, thread_id, context.invocation_id, run.id, streams, lease)
+
+
+async def _store_end(run: _OpenRun, status: RunStatus, error: str | None) -> None:
+    runs, place = run.engine.runs, (run.thread_id, run.id)
+    # The same event each time: when only the answer was lost the run has ended.
+    event_id = str(new_id())
+
+    async def change() -> Run:
+        if status is RunStatus.FAILED:
+            return await runs.fail(*place, error=error or "", event_id=event_id)
+        if status is RunStatus.CANCELLED:
+            return await runs.cancel(*place, event_id=event_id)
+        return await runs.finish(*place, event_id=event_id)
+
+    await retry_while_unavailable(change, seconds=run.engine.settings.retry_seconds, before_retry=lambda: None)
 
 
 async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:
