@@ -13,15 +13,14 @@ USER = "user"
 APP = "app"
 TEMP = "temp"
 
-_PREFIXES = {"user:": USER, "app:": APP, "temp:": TEMP}
+_SCOPES = {"user": USER, "app": APP, "temp": TEMP}
 
 
 def parse_state_prefix(key: str) -> tuple[str, str]:
     """`"user:language"` is `("user", "language")`; a key without a known prefix is the session's."""
-    for prefix, scope in _PREFIXES.items():
-        if key.startswith(prefix):
-            return scope, key[len(prefix) :]
-    return SESSION, key
+    prefix, colon, bare_key = key.partition(":")
+    scope = _SCOPES.get(prefix) if colon else None
+    return (SESSION, key) if scope is None else (scope, bare_key)
 
 
 @dataclass

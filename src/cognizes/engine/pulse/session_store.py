@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -36,6 +36,7 @@ class _NewSession:
     state: str | None
     user_delta: str | None
     app_delta: str | None
+    size: int
 
     @property
     def order_key(self) -> int:
@@ -49,11 +50,8 @@ class _NewSession:
     def is_sociable(self) -> bool:
         return True
 
-    @property
-    def size(self) -> int:
-        return 200 + sum(len(text) for text in (self.state, self.user_delta, self.app_delta) if text)
 
-
+_COLUMNS = [field.name for field in fields(_NewSession) if field.name != "size"]
 _ENOUGH_FOR_TWO = 6
 
 _Batch = list[_NewSession]
@@ -137,6 +135,7 @@ class SessionStore:
             state=dump_jsonb(delta.session) if delta.session else None,
             user_delta=dump_jsonb(delta.user) if delta.user else None,
             app_delta=dump_jsonb(delta.app) if delta.app else None,
+            size=200,
         )
         for text, value in (
             (new.metadata, metadata),
@@ -146,6 +145,7 @@ class SessionStore:
         ):
             if text is not None:
                 check_depth(text, value, self._settings.max_json_depth)
+                new.size += len(text)
         row = await self._creations.submit(new)
         if row["thread_id"] != thread_id:
             raise AlreadyExistsError(f"session {new.session_id!r} exists already; choose another id or get it")
@@ -285,7 +285,7 @@ class SessionStore:
         return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
 
     async def _send(self, batch: _Batch, *, fetch: _Fetch) -> _Rows:
-        columns = [_column([getattr(new, name) for new in batch]) for name in _NewSession.__slots__]
+        columns = [_column([getattr(new, name) for new in batch]) for name in _COLUMNS]
 
         async def call() -> _Rows:
             return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes)]

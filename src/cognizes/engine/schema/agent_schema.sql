@@ -1059,7 +1059,9 @@ BEGIN
            array_agg(l.id) FILTER (WHERE l.is_as_created)
       INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
-    PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+    IF p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL THEN
+        PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+    END IF;
 
     v_now := clock_timestamp();
     v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
@@ -1175,7 +1177,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, 'f1b0e5208c36dbe9f0a0b9ed571d0595e4f03d5cf411229028d414dc2c2ba0dc', '0.1.0')
+VALUES ('41_append_events.sql', 0, '5bf768e1168f225ef6b9a7024ad20918f98b3bcfebedeadfbc15a9de603a919d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 42_create_sessions.sql

@@ -32,11 +32,11 @@ class Revision:
         except (ValueError, NotFoundError):
             return None
 
-    @property
-    def marker(self) -> str:
-        """What an object carries."""
-        return f"{self.thread_id}/{self.version}/{self.sequence}"
-
     def put_on(self, session: Session) -> None:
         """Lets an object carry this revision."""
-        session._storage_update_marker = self.marker
+        session._storage_update_marker = marker_of(self.thread_id, self.version, self.sequence)
+
+
+def marker_of(thread_id: UUID | str, version: int, sequence: int) -> str:
+    """What an object carries."""
+    return f"{thread_id}/{version}/{sequence}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -13,7 +12,7 @@ from google.adk.sessions.session import Session
 from cognizes.engine.adapters.adk.event_codec import decode_event
 from cognizes.engine.adapters.adk.event_template import EventTemplate
 from cognizes.engine.adapters.adk.lazy_events import LazyEvents
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.revision import marker_of
 from cognizes.engine.adapters.adk.session_cache import CachedEvents, SessionCache, SessionKey
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
@@ -67,8 +66,8 @@ class SessionReader:
             self._cache.put(key, CachedEvents(head["thread_id"], head["last_sequence"], is_complete, templates))
         session = make_session(
             key,
-            Revision(head["thread_id"], head["version"], head["last_sequence"]),
-            state=_join(head["state"], head["user_state"], head["app_state"]),
+            marker_of(head["thread_id"], head["version"], head["last_sequence"]),
+            state=_join(load_jsonb(head["state"]), head["user_state"], head["app_state"]),
             last_update_time=_last_update_time(head, templates),
         )
         chosen = _chosen(templates, config)
@@ -95,16 +94,18 @@ class SessionReader:
         """All sessions of a user, or of the app, by their last update, without events."""
         rows = await database.fetch("adk_list_sessions", app_name, user_id)
         shared = {row["user_id"]: row["state"] for row in rows if row["thread_id"] is None}
+        threads = [row for row in rows if row["thread_id"] is not None]
+        # All at once: calling the decoder costs more than most of the states.
+        states = load_jsonb(f"[{','.join([row['state'] for row in threads])}]")
         sessions = [
             make_session(
-                (app_name, row["user_id"], row["session_id"]),
-                Revision(row["thread_id"], row["version"], row["last_sequence"]),
-                # Decoded anew for every session: they must not share what can be changed.
-                state=_join(row["state"], shared.get(row["user_id"]), shared.get(None)),
-                last_update_time=row["last_update_time"],
+                (app_name, user, session_id),
+                marker_of(thread_id, version, sequence),
+                # What is shared is decoded anew for every session: they must not share what can be changed.
+                state=_join(state, shared.get(user), shared.get(None)) if shared else state,
+                last_update_time=time,
             )
-            for row in rows
-            if row["thread_id"] is not None
+            for (thread_id, session_id, user, version, sequence, time, _), state in zip(threads, states, strict=True)
         ]
         return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
 
@@ -134,18 +135,28 @@ def _last_update_time(head: asyncpg.Record, templates: tuple[EventTemplate, ...]
     return templates[-1].event.timestamp if templates else created_at.timestamp()
 
 
-def make_session(key: SessionKey, revision: Revision, *, state: JsonObject, last_update_time: float) -> Session:
+_GIVEN = frozenset({"id", "app_name", "user_id", "state", "last_update_time"})
+
+
+def make_session(key: SessionKey, marker: str, *, state: JsonObject, last_update_time: float) -> Session:
     """A session without events, not by its constructor: what comes from the database needs no validation, which is a
     third of listing sessions."""
     app_name, user_id, session_id = key
     session = Session.__new__(Session)
-    fields = {"id": session_id, "app_name": app_name, "user_id": user_id, "state": state}
-    _set(session, "__dict__", {**fields, "events": [], "last_update_time": last_update_time})
-    _set(session, "__pydantic_fields_set__", {*fields, "last_update_time"})
+    fields = {
+        "id": session_id,
+        "app_name": app_name,
+        "user_id": user_id,
+        "state": state,
+        "events": [],
+        "last_update_time": last_update_time,
+    }
+    _set(session, "__dict__", fields)
+    _set(session, "__pydantic_fields_set__", set(_GIVEN))
     _set(session, "__pydantic_extra__", None)
-    _set(session, "__pydantic_private__", {"_storage_update_marker": revision.marker})
+    _set(session, "__pydantic_private__", {"_storage_update_marker": marker})
     return session
 
 
-def _join(*documents: Any) -> JsonObject:
-    return join_state(*(load_jsonb(document) if document else {} for document in documents))
+def _join(session: JsonObject, user: str | None, app: str | None) -> JsonObject:
+    return join_state(session, load_jsonb(user) if user else {}, load_jsonb(app) if app else {})

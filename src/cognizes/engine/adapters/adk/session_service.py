@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -20,7 +19,7 @@ from google.adk.sessions.session import Session
 
 from cognizes.engine import errors, models
 from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.revision import Revision, marker_of
 from cognizes.engine.adapters.adk.service_uri import known_settings, parse_address
 from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
 from cognizes.engine.adapters.adk.session_reader import SessionReader, make_session
@@ -30,7 +29,6 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
 from cognizes.engine.pulse.event_log import check_text
 from cognizes.engine.pulse.scopes import without_temp
-from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.settings import Settings
 
@@ -116,7 +114,7 @@ class OpenSessionService(BaseSessionService):
     ) -> Session:
         """A new session; a blank id asks for a new one. `AlreadyExistsError` when the id is taken."""
         engine = await self.engine()
-        with _adk_errors():
+        with _adk_errors:
             created = await engine.manager.sessions.create(
                 app_name, user_id, state=to_json(without_temp(state or {})), session_id=_clean(session_id) or None
             )
@@ -177,7 +175,7 @@ class OpenSessionService(BaseSessionService):
                 run_id=self._runs.get((revision.thread_id, event.invocation_id)),
             )
             is_strict = self._on_conflict == "raise"
-            with _adk_errors():
+            with _adk_errors:
                 is_new = await engine.manager.append_to_thread(
                     revision.thread_id,
                     row,
@@ -225,7 +223,7 @@ class OpenSessionService(BaseSessionService):
         """A new session with the same past, up to and including an event or up to now; from then on it is its own."""
         engine = await self.engine()
         source = await self._stored(engine, app_name, user_id, session_id)
-        with _adk_errors():
+        with _adk_errors:
             fork = await engine.sessions.fork(
                 source,
                 at_sequence=await _sequence_of(engine, source, at_event_id) if at_event_id else None,
@@ -298,7 +296,7 @@ def _key(app_name: str, user_id: str, session_id: str) -> SessionKey:
 def _empty_session(stored: models.Session) -> Session:
     return make_session(
         (stored.app_name, stored.user_id, stored.id),
-        Revision(thread_uuid(stored.thread_id), stored.version, stored.last_sequence),
+        marker_of(stored.thread_id, stored.version, stored.last_sequence),
         state=stored.state,
         last_update_time=stored.updated_at.timestamp() if stored.updated_at else 0.0,
     )
@@ -337,14 +335,19 @@ def _stale() -> StaleSessionError:
     )
 
 
-@contextmanager
-def _adk_errors() -> Iterator[None]:
-    """Within it, errors of the engine leave as ADK's."""
-    try:
-        yield
-    except errors.ConcurrencyConflictError as error:
-        raise _stale() from error
-    except (errors.AlreadyExistsError, errors.DuplicateEventError) as error:
-        raise AlreadyExistsError(str(error)) from error
-    except errors.NotFoundError as error:
-        raise SessionNotFoundError(str(error)) from error
+class _AdkErrors:
+    """Within it, errors of the engine leave as ADK's. A class, because every append passes it."""
+
+    def __enter__(self) -> None:
+        """Nothing is held."""
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, errors.ConcurrencyConflictError):
+            raise _stale() from error
+        if isinstance(error, errors.AlreadyExistsError | errors.DuplicateEventError):
+            raise AlreadyExistsError(str(error)) from error
+        if isinstance(error, errors.NotFoundError):
+            raise SessionNotFoundError(str(error)) from error
+
+
+_adk_errors = _AdkErrors()

@@ -73,7 +73,9 @@ BEGIN
            array_agg(l.id) FILTER (WHERE l.is_as_created)
       INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
-    PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+    IF p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL THEN
+        PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
+    END IF;
 
     v_now := clock_timestamp();
     v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
