@@ -19,6 +19,7 @@ EngineError
 ├── WaitExpiredError               nobody answered a waiting run in time
 ├── DatabaseError                  PostgreSQL said no
 │   ├── DatabaseUnavailableError   not reachable now; trying again is safe
+│   │   ├── StatementTimeoutError  a statement took too long and was stopped
 │   │   └── StreamUnavailableError the same of Redis, which carries streams between processes
 │   └── PoolTimeoutError           every connection stayed busy for too long
 ├── EngineClosedError              the engine was closed; open it again
@@ -119,6 +120,10 @@ class DatabaseError(EngineError):
 
 class DatabaseUnavailableError(DatabaseError):
     """PostgreSQL cannot be reached now; nothing is half done and trying again is safe."""
+
+
+class StatementTimeoutError(DatabaseUnavailableError):
+    """A statement took longer than COGNIZES_STATEMENT_TIMEOUT allows and was stopped; trying again is safe."""
 
 
 class StreamUnavailableError(DatabaseUnavailableError):

@@ -131,6 +131,13 @@ class Settings(BaseSettings):
     )
     requests_at_once: int = Field(default=2000, ge=1, description="Requests that one key or user may send in one go.")
 
+    failed_keys_per_second: float = Field(
+        default=1.0, gt=0, description="Wrong keys, tokens and tickets that one address may send in the long run."
+    )
+    failed_keys_at_once: int = Field(
+        default=100, ge=1, description="Wrong keys, tokens and tickets that one address may send in one go."
+    )
+
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")

@@ -192,3 +192,96 @@ async def test_one_connection_follows_so_many_contexts(guarded: Guarded) -> None
         answer: httpx.Response = await client.get("/api/access/me", params={"contexts": ",".join(["x"] * (most + 1))})
         assert answer.status_code == 422
         assert "COGNIZES_MAX_CONTEXTS_PER_CONNECTION" in answer.json()["detail"]
+
+
+async def test_wrong_keys_of_one_address_are_429_after_a_while_and_good_ones_go_on(database_url: str) -> None:
+    # One in an hour, in the long run: no machine is slow enough to earn another one meanwhile.
+    limits = {"failed_keys_per_second": 1 / 3600, "failed_keys_at_once": 3}
+    async with Engine.open(database_url, auth="required", **limits) as engine:
+        guarded = Guarded(engine)
+        used, unused = await guarded.key("a"), await guarded.key("a")
+        wrong = used[:-1] + ("a" if used[-1] != "a" else "b")
+        async with guarded.client(used) as good, guarded.client(wrong) as guesser:
+            assert (await good.get("/api/access/me")).status_code == 200
+            assert [(await guesser.get("/api/access/me")).status_code for _ in range(4)] == [401, 401, 401, 429]
+            refused = await guesser.get("/api/access/me", params={"ticket": "guessed"})
+            assert refused.status_code == 429
+            assert 1 <= int(refused.headers["retry-after"]) <= 3600
+            assert "wrong keys" in refused.json()["detail"]
+            # Whoever shares the address and was known before is not locked out; what nobody asks a key for is open.
+            assert (await good.get("/api/access/me")).status_code == 200
+            assert (await guesser.get("/health")).status_code == 200
+        async with guarded.client(unused) as unknown, guarded.client() as without:
+            assert (await unknown.get("/api/access/me")).status_code == 429
+            assert (await without.get("/api/access/me")).status_code == 401
+
+
+async def test_a_key_that_was_good_and_is_revoked_counts_as_wrong(database_url: str) -> None:
+    limits = {"failed_keys_per_second": 1 / 3600, "failed_keys_at_once": 2}
+    async with Engine.open(database_url, auth="required", **limits) as engine:
+        guarded = Guarded(engine)
+        key = await guarded.key("a")
+        async with guarded.client(key) as client:
+            assert (await client.get("/api/access/me")).status_code == 200
+            await engine.access.keys.revoke(key.split("_")[1])
+            assert [(await client.get("/api/access/me")).status_code for _ in range(3)] == [401, 401, 429]
+
+
+async def test_a_statement_that_takes_too_long_is_503_with_retry_after(guarded: Guarded) -> None:
+    pool = guarded.engine.database.pool
+    async with guarded.client(await guarded.key("a")) as client:
+        thread = await new_thread(client, "a")
+        async with pool.acquire() as holder, holder.transaction(), asyncio.timeout(60):
+            await holder.execute("SELECT FROM threads WHERE id = $1 FOR UPDATE", thread)
+            waiting = asyncio.create_task(client.patch(f"/api/sessions/{thread}", json={"title": "late"}))
+            # What PostgreSQL does when statement_timeout is over, at a moment of our choice.
+            while not await pool.fetchval(
+                "SELECT bool_or(pg_cancel_backend(pid)) FROM pg_stat_activity"
+                " WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE '%change_session%'"
+            ):
+                await asyncio.sleep(0.01)
+            answer = await waiting
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"]
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "COGNIZES_STATEMENT_TIMEOUT" in answer.json()["detail"]
+        assert (await client.get(f"/api/sessions/{thread}")).json()["title"] is None
+
+
+async def test_a_user_neither_lets_a_run_wait_nor_speaks_for_a_webhook(guarded: Guarded) -> None:
+    backend, user = await guarded.key("a"), await guarded.key("a", user_id="ada")
+    async with guarded.client(backend) as agent, guarded.client(user) as ada:
+        thread = await new_thread(agent, "a", "ada")
+        for kind, is_for_users in [("webhook", False), ("signal", False), ("human", True), ("message", True)]:
+            run = (await agent.post(f"/api/sessions/{thread}/runs", json={"start": True})).json()["id"]
+            places = (f"/api/sessions/{thread}/runs/{run}", f"/api/runs/{run}")
+            signal = {"correlation_key": "paid", "payload": {"amount": 1}}
+            for place in places:
+                wait = {"kind": kind, "correlation_key": "mine"}
+                assert (await ada.post(f"{place}/wait", json=wait)).status_code == 403
+                # Before anybody was asked there is nothing to answer, and what is said early would be kept.
+                assert (await ada.post(f"{place}/signal", json=signal)).status_code == 403
+            wait = {"kind": kind, "correlation_key": "paid"}
+            assert (await agent.post(f"{places[0]}/wait", json=wait)).status_code == 200
+            for place in places[not is_for_users :]:
+                answered = await ada.post(f"{place}/signal", json=signal)
+                if is_for_users:
+                    assert (answered.status_code, answered.json().get("outcome")) == (200, "resumed")
+                    break
+                assert answered.status_code == 403
+            if not is_for_users:
+                assert (await agent.post(f"{places[1]}/signal", json=signal)).json()["outcome"] == "resumed"
+
+
+async def test_what_an_administrator_does_to_a_run_names_the_administrator(guarded: Guarded) -> None:
+    key = await guarded.key("a", permissions=(Permission.ADMIN,))
+    async with guarded.client(key) as admin:
+        thread = await new_thread(admin, "a", "ada")
+        run = (await admin.post(f"/api/sessions/{thread}/runs", json={"start": True})).json()["id"]
+        assert (await admin.post(f"/api/debug/threads/{thread}/runs/{run}/cancel")).status_code == 200
+        events = (await admin.get(f"/api/sessions/{thread}/events")).json()["events"]
+    (action,) = [event for event in events if event["event_type"] == "monitor_action"]
+    name = f"key:{key.split('_')[1]}"
+    assert action["content"]["by"] == name
+    line, *_ = await guarded.engine.access.audit.read()
+    assert (line["actor"], line["app_name"], line["status"]) == (name, "a", 200)

@@ -6,14 +6,19 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from cognizes.engine import DatabaseError, Engine, EngineError, NotFoundError
 from cognizes.engine.database.queries import Queries, quote_schema
-from cognizes.engine.database.tenancy import acting_for, current_apps, enter_first
+from cognizes.engine.database.tenancy import acting_for, continue_in_task, current_apps, enter_first
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.models import Event
 
 
 @pytest.fixture
@@ -160,12 +165,12 @@ async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine
 async def test_what_a_request_starts_works_for_the_engine(two_tenants: Engine) -> None:
     """A batch or a hub that is begun by one tenant serves all of them."""
     with acting_for(["a"]):
-        assert current_apps() == ["a"]
+        assert current_apps() == ("a",)
         assert await asyncio.create_task(_apps()) is None
     assert current_apps() is None
 
 
-async def _apps() -> list[str] | None:
+async def _apps() -> tuple[str, ...] | None:
     return current_apps()
 
 
@@ -213,3 +218,111 @@ async def test_no_scan_of_any_query_can_start_before_the_apps_are_named(two_tena
                 assert node.get("Function Name") != "enter_tenant"
             looked_at += 1
     assert looked_at > 50
+
+
+def _said(text: str = "mine") -> Event:
+    return Event(id="", thread_id="", invocation_id="", author="user", event_type="message", content={"text": text})
+
+
+async def _threads(engine: Engine) -> dict[str, UUID]:
+    rows = await engine.database.pool.fetch("SELECT app_name, id FROM threads ORDER BY created_at DESC")
+    return {row["app_name"]: row["id"] for row in rows}
+
+
+async def test_batched_appends_are_held_back_too(two_tenants: Engine) -> None:
+    threads = await _threads(two_tenants)
+    with acting_for(["a"]):
+        assert await two_tenants.manager.append_to_thread(threads["a"], _said())
+        with pytest.raises(NotFoundError):
+            await two_tenants.manager.append_to_thread(threads["b"], _said())
+    rows = await two_tenants.database.pool.fetch("SELECT app_name FROM events WHERE content->>'text' = 'mine'")
+    assert [row["app_name"] for row in rows] == ["a"]
+
+
+async def test_created_sessions_are_held_back_too(two_tenants: Engine) -> None:
+    with acting_for(["a"]):
+        await two_tenants.sessions.create("a", "new", state={"k": 1, "user:k": 1, "app:k": 2})
+        with pytest.raises(EngineError):
+            await two_tenants.sessions.create("b", "new", state={"app:k": 2})
+    rows = await two_tenants.database.pool.fetch("SELECT app_name FROM threads WHERE user_id = 'new'")
+    assert [row["app_name"] for row in rows] == ["a"]
+    assert await two_tenants.database.pool.fetchval("SELECT state->>'k' FROM app_states WHERE app_name = 'b'") == "1"
+
+
+async def test_batches_of_many_tenants_never_mix(two_tenants: Engine) -> None:
+    """Each writes to its own thread and to the other's, all at once, among writes of the engine itself."""
+    threads = await _threads(two_tenants)
+    append = two_tenants.manager.append_to_thread
+    other = {"a": "b", "b": "a"}
+
+    async def write(app: str, number: int) -> None:
+        with acting_for([app]):
+            await append(threads[app], _said(f"{app}{number}"))
+            with pytest.raises(NotFoundError):
+                await append(threads[other[app]], _said(f"of {app}"))
+            await two_tenants.sessions.create(app, "many")
+            with pytest.raises(EngineError):
+                await two_tenants.sessions.create(other[app], "many")
+        await append(threads[app], _said(f"engine{number}"))
+
+    await asyncio.gather(*(write(app, number) for number in range(20) for app in ("a", "b")))
+    for app in ("a", "b"):
+        rows = await two_tenants.database.pool.fetch(
+            "SELECT content->>'text' AS text FROM events WHERE app_name = $1 AND event_type = 'message'", app
+        )
+        expected = sorted([f"{app}{n}" for n in range(20)] + [f"engine{n}" for n in range(20)])
+        assert sorted(row["text"] for row in rows) == expected
+    created = await two_tenants.database.pool.fetch(
+        "SELECT app_name, count(*) AS n FROM threads WHERE user_id = 'many' GROUP BY app_name ORDER BY app_name"
+    )
+    assert [tuple(row) for row in created] == [("a", 20), ("b", 20)]
+
+
+async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
+    threads = await _threads(two_tenants)
+    pool = two_tenants.database._tenant_pool
+    assert pool is not None
+    sent: list[str] = []
+    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
+    for connection in held:
+        connection.add_query_logger(lambda record: sent.append(record.query))
+    for connection in held:
+        await pool.release(connection)
+    with acting_for(["a"]):
+        await two_tenants.manager.append_to_thread(threads["a"], _said())
+    # asyncpg asks for types once for each connection.
+    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.entering("append_event")]
+
+
+async def test_recall_is_held_back_too(two_tenants: Engine) -> None:
+    for app in ("a", "b"):
+        await two_tenants.memory.remember(MemoryScope(app, "u"), [Remembered("one", f"the secret of {app}")])
+    for acting, asked, found in [("a", "a", 1), ("a", "b", 0), ("b", "a", 0)]:
+        with acting_for([acting]):
+            assert len(await two_tenants.memory.recall("secret", app=asked, user="u")) == found
+    assert len(await two_tenants.memory.recall("secret", app="b", user="u")) == 1
+
+
+async def test_following_is_held_back_although_somebody_else_follows_already(two_tenants: Engine) -> None:
+    threads = await _threads(two_tenants)
+    async with aclosing(two_tenants.hub.follow(threads["b"])) as engines, asyncio.timeout(60):
+        assert (await anext(engines)).sequence_num == 1
+        with acting_for(["a"]):
+            async with aclosing(two_tenants.hub.follow(threads["b"])) as strangers:
+                with pytest.raises(NotFoundError):
+                    await anext(strangers)
+            async with aclosing(two_tenants.hub.follow(threads["a"])) as own:
+                assert (await anext(own)).sequence_num == 1
+
+
+async def test_a_task_that_a_request_starts_for_itself_acts_for_it(two_tenants: Engine) -> None:
+    with acting_for(["a"]):
+        going_on = continue_in_task(_apps_twice())
+    assert await going_on == (("a",), ("a",))
+    assert await continue_in_task(_apps_twice()) == (None, None)
+
+
+async def _apps_twice() -> tuple[Any, Any]:
+    before = current_apps()
+    await asyncio.sleep(0)
+    return before, current_apps()

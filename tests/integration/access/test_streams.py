@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.access import Permission
+from cognizes.engine.access import Permission, Principal
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import READ_WRITE, Guarded, key_id, new_thread
 
@@ -56,6 +56,40 @@ async def test_a_ticket_of_a_revoked_key_opens_nothing(guarded: Guarded) -> None
         _, run = await start_run(client)
         ticket = await get_ticket(client)
     await guarded.engine.access.keys.revoke(key_id(key))
+    async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={ticket}") as stream:
+        assert stream.status == 401
+
+
+async def test_a_ticket_ends_when_its_key_does_although_that_was_decided_later(guarded: Guarded) -> None:
+    key = await guarded.key("a")
+    async with guarded.client(key) as client:
+        _, run = await start_run(client)
+        ticket, late = await get_ticket(client), await get_ticket(client)
+    await guarded.engine.access.keys.rotate(key_id(key), grace=timedelta(hours=1))
+    async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={ticket}") as stream:
+        assert stream.status == 200
+        (lease,) = guarded.engine.access.leases._by_key[key_id(key)]
+        assert lease.timer is not None
+        assert lease.timer.when() - asyncio.get_running_loop().time() <= 3600
+    await guarded.engine.database.pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
+    async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={late}") as stream:
+        assert stream.status == 401
+
+
+async def test_a_revocation_that_overtakes_a_ticket_wins(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = await guarded.key("a")
+    async with guarded.client(key) as client:
+        _, run = await start_run(client)
+        ticket = await get_ticket(client)
+    redeem = guarded.engine.access.tickets.redeem
+
+    async def overtaken(text: str) -> Principal | None:
+        principal = await redeem(text)
+        # The key is revoked, and this process hears of it, before the answer of the database is looked at.
+        await guarded.engine.access.keys.revoke(key_id(key))
+        return principal
+
+    monkeypatch.setattr(guarded.engine.access.tickets, "redeem", overtaken)
     async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={ticket}") as stream:
         assert stream.status == 401
 

@@ -100,6 +100,7 @@ WRONG = {
     "an empty list of apps": lambda: sign(apps=[]),
     "no signature": _unsigned,
     "a public key taken for a secret": lambda: sign("x" * 64, algorithm="HS256"),
+    "an end that no calendar has": lambda: sign(exp=10**30),
     "nonsense": lambda: "a.b.c",
     "nothing": lambda: "..",
 }
@@ -190,6 +191,32 @@ async def test_when_the_provider_is_away_the_keys_known_are_kept(provider: Provi
 async def test_keys_are_not_fetched_in_clear_from_elsewhere() -> None:
     with pytest.raises(AuthenticationError):
         await KeySet("http://id.example/jwks", cooldown=0).find("one")
+
+
+@pytest.mark.parametrize(
+    "document", ["[]", '"keys"', "null", "{}", '{"keys": {}}', '{"keys": [1, null, {}]}', "not json", '{"keys": []}']
+)
+async def test_a_set_of_keys_that_is_none_is_said_in_the_log_and_opens_nothing(
+    tmp_path: Path, document: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "jwks.json"
+    place.write_text(document)
+    with pytest.raises(AuthenticationError):
+        await Tokens(settings(place)).check(sign())
+    assert "the keys of COGNIZES_JWT_JWKS cannot be read" in caplog.text
+
+
+async def test_one_key_that_cannot_be_used_does_not_hide_the_others(tmp_path: Path) -> None:
+    place = tmp_path / "jwks.json"
+    odd = [1, {"kty": "RSA", "n": 1, "e": []}, {"kty": "EC", "crv": "P-256", "x": "?", "y": None}]
+    place.write_text(json.dumps({"keys": [*odd, *public_keys(one=PRIVATE)["keys"]]}))
+    assert (await Tokens(settings(place)).check(sign())).user_id == "ada"
+
+
+async def test_a_set_of_keys_that_is_none_is_no_error_of_the_server(with_tokens: Guarded, jwks_file: Path) -> None:
+    jwks_file.write_text("[]")
+    async with with_tokens.client(sign()) as client:
+        assert (await client.get("/api/access/me")).status_code == 401
 
 
 @pytest.fixture

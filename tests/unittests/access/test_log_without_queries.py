@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from cognizes.engine.api.main import create_app
 from cognizes.engine.cli.log_output import configure_logging
 from cognizes.engine.settings import Settings
 
@@ -26,4 +27,29 @@ def test_the_line_of_a_websocket_has_no_ticket(message: str, capsys: pytest.Capt
         root.setLevel(level)
     line = capsys.readouterr().err
     assert "/ws/signals" in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "arguments"),
+    [
+        ("uvicorn.error", '%s - "WebSocket %s" 403', ("127.0.0.1:5", "/ws/signals?ticket=secret")),
+        ("uvicorn.access", '%s - "%s %s HTTP/%s" %d', ("127.0.0.1:5", "GET", "/events?ticket=secret&x=1", "1.1", 200)),
+    ],
+)
+def test_the_application_itself_keeps_queries_out_of_uvicorns_log(
+    name: str, message: str, arguments: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is served, for example by `uvicorn cognizes.engine.api.main:app`."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: heard.append(record.getMessage()))
+    logger = logging.getLogger(name)
+    for attribute, value in {"filters": [], "handlers": [handler], "level": logging.INFO, "disabled": False}.items():
+        monkeypatch.setattr(logger, attribute, value)
+    logger.manager._clear_cache()
+    create_app()
+    logger.info(message, *arguments)
+    (line,) = heard
+    assert "127.0.0.1" in line
     assert "secret" not in line

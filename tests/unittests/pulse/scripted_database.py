@@ -50,9 +50,6 @@ class _Pool:
     def get_max_size(self) -> int:
         return 10
 
-    async def release(self, connection: _Connection) -> None:
-        connection.server.given_back += 1
-
 
 class _Connection:
     def __init__(self, server: ScriptedDatabase) -> None:
@@ -75,6 +72,7 @@ class ScriptedDatabase:
 
     def __init__(self) -> None:
         self.queries = _Names()
+        self.acting_apps = None
         self.is_awaited = False
         self.pool = _Pool()
         self.log: dict[UUID, list[str]] = {}
@@ -87,10 +85,15 @@ class ScriptedDatabase:
         self.given_back = 0
         self._released = asyncio.Condition()
 
-    async def acquire(self) -> _Connection:
+    async def acquire(self, *, for_tenants: bool) -> _Connection:
+        assert not for_tenants
         return _Connection(self)
 
-    async def fetch(self, query: str, *arguments: Any) -> list[_Row]:
+    async def release(self, connection: _Connection, *, for_tenants: bool) -> None:
+        assert not for_tenants
+        self.given_back += 1
+
+    async def fetch(self, query: str, *arguments: Any, apps: None = None) -> list[_Row]:
         return await self.execute(query, arguments)
 
     async def release_thread(self, thread: UUID) -> None:

@@ -16,6 +16,7 @@ class Number:
     value: int
     size: int = 1
     key: str = ""
+    company: str = ""
 
     @property
     def order_key(self) -> str:
@@ -242,3 +243,72 @@ async def test_the_end_of_the_loop_leaves_nobody_waiting(server: Server) -> None
     worker.cancel()
     outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, asyncio.CancelledError]
+
+
+async def test_a_batch_is_of_one_company_and_companies_take_turns(server: Server) -> None:
+    group = GroupCommit(server.send)
+    loud = [Number(n, company="loud") for n in range(1, 5)]
+    quiet = [Number(n, company="quiet") for n in range(5, 7)]
+    tasks = await behind_one(server, group, *loud[:2], *quiet[:1], *loud[2:], *quiet[1:])
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert server.batches == [[0], [1, 2, 3, 4], [5, 6]]
+    await group.close()
+    assert group.is_idle
+
+
+async def test_one_that_sends_much_lets_others_go_between(server: Server) -> None:
+    group = GroupCommit(server.send, max_items=2)
+    loud = [Number(n, company="loud") for n in range(1, 7)]
+    tasks = await behind_one(server, group, *loud, Number(7, company="quiet"))
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert server.batches == [[0], [1, 2], [7], [3, 4], [5, 6]]
+
+
+async def test_items_of_a_key_keep_their_order_whoever_sends_them(server: Server) -> None:
+    group = GroupCommit(server.send)
+    companies = ["a", "b", "b", "a", "", "a"]
+    items = [Number(n, key="k", company=company) for n, company in enumerate(companies, 1)]
+    tasks = await behind_one(server, group, *items)
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert server.batches == [[0], [1], [2, 3], [4], [5], [6]]
+
+
+async def test_those_who_left_leave_their_key_to_the_next_company(server: Server) -> None:
+    group = GroupCommit(server.send)
+    items = [Number(n, key="k", company=company) for n, company in enumerate("aab", 1)]
+    tasks = await behind_one(server, group, *items)
+    for task in tasks[1:3]:
+        task.cancel()
+    await asyncio.wait(tasks[1:3])
+    server.gate.set()
+    assert await tasks[3] == 6
+    await tasks[0]
+    assert server.batches == [[0], [3]]
+    await group.close()
+    assert group.is_idle
+
+
+async def test_who_waits_in_a_lane_is_followed_by_its_own_company_only() -> None:
+    sent: list[tuple[str, list[int]]] = []
+
+    async def way(items: list[Number]) -> list[int | None]:
+        sent.append(("way", [item.value for item in items]))
+        return [None if item.value == 1 else item.value for item in items]
+
+    async def patient(items: list[Number]) -> list[int | None]:
+        sent.append(("patient", [item.value for item in items]))
+        await turns()
+        return [item.value for item in items]
+
+    group = GroupCommit(way, patient=patient)
+    items = [Number(n, key="k", company=company) for n, company in enumerate("aab", 1)]
+    first = asyncio.create_task(group.submit(items[0]))
+    while len(sent) < 2:
+        await turns()
+    rest = [asyncio.create_task(group.submit(item)) for item in items[1:]]
+    assert await asyncio.gather(first, *rest) == [1, 2, 3]
+    assert sent == [("way", [1]), ("patient", [1]), ("patient", [2]), ("way", [3])]
+    await group.close()

@@ -32,6 +32,8 @@ class Held:
 class Log:
     """Threads and events, and the queries that the hub asks."""
 
+    acting_apps = None
+
     def __init__(self) -> None:
         self.threads: dict[UUID, list[Row]] = {}
         self.runs: dict[str, UUID] = {}

@@ -104,6 +104,19 @@ class ApiKeys:
             return None
         return key.principal
 
+    @property
+    def changes(self) -> int:
+        """How often something about keys is known to have changed."""
+        return self._changes
+
+    async def look_again(self, key_id: str) -> Principal | None:
+        """The caller that brings a key, as it is now; None when it opens nothing."""
+        row = await self._database.fetch_row("read_api_key", key_id)
+        if row is None or row["revoked_at"] is not None:
+            return None
+        key = _key(row)
+        return None if key.expires_at is not None and key.expires_at <= datetime.now(UTC) else key.principal
+
     async def is_usable(self, key_id: str) -> bool:
         """Whether a key opens anything today."""
         row = await self._database.fetch_row("read_api_key", key_id)

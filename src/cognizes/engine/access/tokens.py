@@ -68,6 +68,8 @@ class Tokens:
         except jwt.PyJWTError as error:
             # Its messages speak of claims and times, never of the signature's bytes or a key.
             raise AuthenticationError(f"the token is not valid: {error}") from error
+        except OverflowError as error:
+            raise AuthenticationError("the token is not valid: one of its times is no time") from error
         return self._principal(claims)
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
@@ -85,7 +87,7 @@ class Tokens:
             app_names=frozenset(apps),
             # An administrator looks after the users of its apps; everybody else is one of them.
             user_id=None if Permission.ADMIN in permissions else user,
-            expires_at=datetime.fromtimestamp(int(claims["exp"]) + _LEEWAY_SECONDS, UTC),
+            expires_at=_moment(int(claims["exp"]) + _LEEWAY_SECONDS),
         )
 
 
@@ -145,13 +147,32 @@ def _read(place: str) -> bytes:
 
 
 def _parse(document: bytes) -> dict[str, Any]:
-    jwt = _import_jwt()
-    try:
-        keys = jwt.PyJWKSet.from_dict(json.loads(document)).keys
-    except jwt.PyJWTError as error:
-        raise ValueError(str(error)) from error
+    content = json.loads(document)
+    entries = content.get("keys") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError('it is no set of keys: {"keys": [{"kty": …}, …]}')
+    keys = [key for entry in entries if (key := _parse_key(entry)) is not None]
+    if not keys:
+        raise ValueError("it has no key that can be used")
     # A secret among them would let whoever reads the set sign tokens.
     return {key.key_id or "": key for key in keys if key.key_type != "oct"}
+
+
+def _parse_key(entry: Any) -> Any | None:
+    """A key; None when it is of a kind that is not known here, which a set may hold as well."""
+    jwt = _import_jwt()
+    try:
+        return jwt.PyJWK(entry)
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+        logger.warning("a key of COGNIZES_JWT_JWKS cannot be used: %s", error)
+        return None
+
+
+def _moment(seconds: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise AuthenticationError("the token expires at no time that a calendar has") from error
 
 
 def _words(value: Any) -> list[str]:

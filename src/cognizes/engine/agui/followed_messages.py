@@ -11,6 +11,7 @@ from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.fold import Snapshot
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
@@ -97,8 +98,8 @@ async def merged(events: AsyncGenerator[Event, None], heads: AsyncIterable[Strea
             await queue.put(error)
 
     pumps = [
-        asyncio.create_task(pump_events(), name="follow-events"),
-        asyncio.create_task(pump(heads), name="follow-streams"),
+        continue_in_task(pump_events(), name="follow-events"),
+        continue_in_task(pump(heads), name="follow-streams"),
     ]
     try:
         while (move := await queue.get()) is not None:

@@ -17,6 +17,7 @@ from cognizes.engine.agui.frames import KEEP_ALIVE, FrameEncoder, clean_text, no
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, each
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class FrameStreams:
         loop = asyncio.get_running_loop()
         try:
             while True:
-                upcoming = asyncio.ensure_future(_next(frames))
+                upcoming = continue_in_task(_next(frames))
                 await asyncio.wait({upcoming, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if stopped.done():
                     # What is there already comes at once; what is still being said elsewhere is not waited for.

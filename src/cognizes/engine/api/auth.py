@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from cognizes.engine.access import ANYONE, AccessDesk, Permission, Principal
 from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.event_policy import check_event
-from cognizes.engine.api.limits import RequestRate, caller_of
+from cognizes.engine.api.limits import TokenBuckets, caller_of
 from cognizes.engine.api.requests import Scope
 from cognizes.engine.api.route_rules import SESSION_PARAMETER, STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
 from cognizes.engine.engine import Engine
@@ -74,7 +74,8 @@ class Gate:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._desk: AccessDesk = engine.access
-        self._rate = RequestRate(engine.settings)
+        settings = engine.settings
+        self._rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
         self._origins = origins_of(engine.settings.cors_origins)
 
     async def admit(self, connection: HTTPConnection) -> None:

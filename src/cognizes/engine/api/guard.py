@@ -17,12 +17,12 @@ from starlette.middleware.cors import CORSMiddleware
 from cognizes.engine.access import ANYONE, Principal
 from cognizes.engine.access.leases import Lease
 from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, credential_of, origins_of
-from cognizes.engine.api.limits import OpenStreams
+from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import AccessError, EngineError, TooManyRequestsError
+from cognizes.engine.errors import AccessError, AuthenticationError, EngineError, TooManyRequestsError
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +51,10 @@ class Guard:
             await _audit(engine, scope, ANYONE)
             return
         try:
-            principal = await engine.access.identify(credential_of(scope))
-        except AccessError as error:
-            scope[REFUSAL] = error
-            await self._app(scope, receive, _with_headers(scope, send))
-            return
+            principal = await _identify(engine, scope)
         except EngineError as error:
-            logger.warning("a caller could not be identified: %s", error)
+            if not isinstance(error, AccessError):
+                logger.warning("a caller could not be identified: %s", error)
             scope[REFUSAL] = error
             await self._app(scope, receive, _with_headers(scope, send))
             return
@@ -81,6 +78,19 @@ class Guard:
             connection.leave()
             engine.access.leases.close(lease)
             await _audit(engine, scope, principal)
+
+
+async def _identify(engine: Engine, scope: Scope) -> Principal:
+    credential = credential_of(scope)
+    failed: FailedKeys = scope["app"].state.failed_keys
+    failed.check(scope, credential)
+    try:
+        principal = await engine.access.identify(credential)
+    except AuthenticationError:
+        failed.note_failure(scope, credential)
+        raise
+    failed.note_success(credential)
+    return principal
 
 
 class _Connection:

@@ -7,18 +7,21 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, MutableMapping
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from cognizes.engine.access import Principal
+from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
 from cognizes.engine.errors import TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
+_TOO_MANY_FAILED = "too many wrong keys, tokens or tickets came from this address"
 UPLOAD_SECONDS = 120.0
 """For how long a large body waits until it may come, and then may take to come."""
 _CARRIES_EVENTS = re.compile(
@@ -29,28 +32,81 @@ _CARRIES_EVENTS = re.compile(
 )
 
 
-class RequestRate:
-    """A token bucket for each caller: so many requests at once, so many a second in the long run. Per process."""
+class TokenBuckets:
+    """A token bucket for each caller: so many at once, so many a second in the long run. Per process, and for those who
+    came last: what is remembered is bounded."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = settings.requests_per_second
-        self._size = float(settings.requests_at_once)
+    def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._size = float(size)
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: str) -> None:
-        """Counts a request; `TooManyRequestsError` says when to come back."""
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def check(self, caller: str, what: str) -> float:
+        """How many the caller may still send now, one at least; `TooManyRequestsError` says when to come back."""
         now = self._clock()
         level, since = self._buckets.get(caller, (self._size, now))
         level = min(self._size, level + (now - since) * self._rate)
         if level < 1:
-            raise TooManyRequestsError(
-                "too many requests; wait as long as Retry-After says", retry_after=(1 - level) / self._rate
-            )
-        self._buckets[caller] = (level - 1, now)
+            retry_after = (1 - level) / self._rate
+            raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
+        return level
+
+    def take(self, caller: str, what: str = "too many requests") -> None:
+        """Counts one; `TooManyRequestsError` says when to come back."""
+        self._buckets[caller] = (self.check(caller, what) - 1, self._clock())
         self._buckets.move_to_end(caller)
         if len(self._buckets) > _CALLERS_REMEMBERED:
             self._buckets.popitem(last=False)
+
+
+class FailedKeys:
+    """Who shows wrong keys, tokens or tickets too often is no longer asked who it is, for a while.
+
+    Counted by address. A key that was good before is looked at all the same: behind a proxy many callers share an
+    address, and one of them must not lock the others out.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buckets = TokenBuckets(
+            rate=settings.failed_keys_per_second, size=settings.failed_keys_at_once, clock=clock
+        )
+        self._good: OrderedDict[int, None] = OrderedDict()
+
+    def check(self, scope: Scope, credential: Credential) -> None:
+        """`TooManyRequestsError` when nothing more is believed of this address for now."""
+        if credential.text and self._buckets and hash(credential.text) not in self._good:
+            self._buckets.check(address_of(scope), _TOO_MANY_FAILED)
+
+    def note_failure(self, scope: Scope, credential: Credential) -> None:
+        """It was wrong. Showing nothing at all is no attempt."""
+        if credential.text:
+            self._good.pop(hash(credential.text), None)
+            self._buckets.take(address_of(scope), _TOO_MANY_FAILED)
+
+    def note_success(self, credential: Credential) -> None:
+        """It was good. A ticket is good once."""
+        if credential.bearer:
+            known = hash(credential.bearer)
+            self._good[known] = None
+            self._good.move_to_end(known)
+            if len(self._good) > _CALLERS_REMEMBERED:
+                self._good.popitem(last=False)
+
+
+def address_of(scope: Scope) -> str:
+    """Where a request comes from. Of IPv6 the network, of which anybody has all addresses."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return str(host)
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or ip_network((int(address) >> 64 << 64, 64)))
+    return str(address)
 
 
 class OpenStreams:

@@ -13,8 +13,9 @@ from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
 from cognizes.engine.api.connections import CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
-from cognizes.engine.api.limits import BodyLimit, OpenStreams
+from cognizes.engine.api.limits import BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
+from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
 from cognizes.engine.api.requests import RequestContext
 from cognizes.engine.api.routes import (
     access,
@@ -72,6 +73,7 @@ def create_app(
             if engine is None:
                 await app.state.engine.close()
 
+    keep_queries_out_of_logs()
     app = FastAPI(
         title="Cognizes Engine",
         version=__version__,
@@ -106,6 +108,7 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.engine = engine
     app.state.gate = Gate(engine)
     app.state.streams = OpenStreams(engine.settings)
+    app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
     app.state.wheel = HeartbeatWheel(seconds, send_seconds=patience)

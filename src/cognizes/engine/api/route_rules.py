@@ -77,7 +77,8 @@ _REACHES: list[tuple[re.Pattern[str], Reach]] = [
 _DEBUG = re.compile(r"/api/(debug|admin)/.*")
 _FOR_AGENTS = re.compile(
     r"(/v1)?/contexts/\{\w+\}/(messages/stream|messages/\{.*\}/(chunks|complete|abort)|tool-approvals)"
-    r"|/api/sessions/\{thread_id\}/runs(/\{run_id\}/(start|finish|fail|thinking-steps|tool-calls.*))?"
+    r"|/api/sessions/\{thread_id\}/runs(/\{run_id\}/(start|finish|fail|wait|thinking-steps|tool-calls.*))?"
+    r"|/api/runs/\{run_id\}/wait"
 )
 _READS_BY_POST = re.compile(r".*/(connect|recall|search)|/api/access/tickets")
 

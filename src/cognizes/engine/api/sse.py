@@ -7,13 +7,14 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.responses import Response
 
 from cognizes.engine.api.requests import LATER, Receive, Scope, Send
+from cognizes.engine.database.tenancy import continue_in_task
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class EventStream(Response):
             # What a reader that stopped reading costs; the usual 64 KiB is much for thousands of them.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        self._sending = asyncio.ensure_future(self._source(self))
+        self._sending = continue_in_task(self._source(self), name="event-stream")
         # Not in that task itself: one that is cancelled before its first step runs none of its own code.
         self._sending.add_done_callback(self._complete_soon)
         leave = self._wheel.join(self)
@@ -224,7 +225,7 @@ def _reset(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
-Source = Callable[[EventStream], Awaitable[None]]
+Source = Callable[[EventStream], Coroutine[Any, Any, None]]
 
 
 def each(frames: AsyncGenerator[str, None]) -> Source:

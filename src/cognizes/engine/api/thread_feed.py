@@ -10,6 +10,9 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
+from fastapi import WebSocketException
+
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 EVERYTHING = "*"
 _WAITING = 256
+_POLICY_VIOLATION = 1008
+_REASON_BYTES = 120
 
 
 class ThreadFeed:
@@ -40,11 +45,16 @@ class ThreadFeed:
         try:
             head = (await self._engine.manager.sessions.get_thread(self._name)).last_sequence
         except NotFoundError:
+            if self._engine.database.acting_apps is not None:
+                # Test notifications are not for tenants: a thread that one cannot see is somebody else's, or nobody's.
+                raise WebSocketException(
+                    _POLICY_VIOLATION, f"there is no thread {self._name}"[:_REASON_BYTES]
+                ) from None
             head = None
         if head is not None:
             self._thread = UUID(self._name)
             start = head if self._after is None else max(self._after, 0)
-            self._pump = asyncio.create_task(self._follow(self._thread, start), name="thread-feed")
+            self._pump = continue_in_task(self._follow(self._thread, start), name="thread-feed")
         self._engine.listener.on_event(DEFAULT_CHANNEL, self._on_notification)
         return self
 

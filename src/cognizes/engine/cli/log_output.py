@@ -7,6 +7,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
+from cognizes.engine.api.quiet_logs import without_query
 from cognizes.engine.settings import Settings
 
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
@@ -16,7 +17,7 @@ def configure_logging(settings: Settings) -> None:
     """Sends everything to standard error, as text or as one JSON object a line."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_no_cancellation)
-    handler.addFilter(_without_query)
+    handler.addFilter(without_query)
     handler.setFormatter(
         JsonLines()
         if settings.log_format == "json"
@@ -28,13 +29,6 @@ def configure_logging(settings: Settings) -> None:
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
     """uvicorn logs a traceback for each request that the shutdown cuts off; that was our wish, not an error."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
-
-
-def _without_query(record: logging.LogRecord) -> bool:
-    """uvicorn logs a WebSocket's path with its query, and there the ticket stands."""
-    if record.name == "uvicorn.error" and "WebSocket %s" in str(record.msg) and isinstance(record.args, tuple):
-        record.args = tuple(arg.partition("?")[0] if isinstance(arg, str) else arg for arg in record.args)
-    return True
 
 
 class JsonLines(logging.Formatter):

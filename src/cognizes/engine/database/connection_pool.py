@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,13 +13,16 @@ from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate, translated
 from cognizes.engine.database.queries import Queries, quote_schema
-from cognizes.engine.database.tenancy import current_apps, enter_first
+from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
 from cognizes.engine.errors import PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 SERVER_ROLE = "cognizes_server"
+
+Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
+"""Asks a named query with its arguments."""
 
 
 async def _keep_session(connection: Any) -> None:
@@ -73,9 +76,19 @@ class Database:
             if pool is not None:
                 await pool.expire_connections()
 
-    async def acquire(self) -> PoolConnectionProxy[Any]:
-        """A connection, to be given back to `pool.release`; `PoolTimeoutError` when none became free in time."""
-        return await self._acquire_from(self.pool)
+    async def acquire(self, *, for_tenants: bool = False) -> PoolConnectionProxy[Any]:
+        """A connection, to be given back with `release`; `PoolTimeoutError` when none became free in time."""
+        return await self._acquire_from(self._pool(for_tenants=for_tenants))
+
+    async def release(self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False) -> None:
+        """Gives a connection back to where it came from."""
+        await self._pool(for_tenants=for_tenants).release(connection)
+
+    def _pool(self, *, for_tenants: bool) -> asyncpg.Pool[Any]:
+        if not for_tenants:
+            return self.pool
+        assert self._tenant_pool is not None  # noqa: S101 - nobody acts for tenants without it
+        return self._tenant_pool
 
     async def _acquire_from(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         self._waiting += 1
@@ -92,12 +105,12 @@ class Database:
             self._waiting -= 1
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection for the length of a block.
+    async def connection(self, *, for_tenants: bool = False) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        """A connection for the length of a block: of the engine itself, whoever's task this is, unless for tenants.
 
         Never ask for a second one while holding one: ten writers on ten connections would wait for each other.
         """
-        connection = await self.acquire()
+        connection = await self.acquire(for_tenants=for_tenants)
         try:
             yield connection
         except DRIVER_ERRORS as error:
@@ -105,11 +118,23 @@ class Database:
                 cut(connection)
             raise translate(error) from error
         finally:
-            await self.pool.release(connection)
+            await self.release(connection, for_tenants=for_tenants)
 
-    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """All rows of a named query."""
-        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[Fetch]:
+        """Several questions on one connection, each asked like `fetch` asks it."""
+        apps = self.acting_apps
+        async with self.connection(for_tenants=apps is not None) as connection:
+
+            async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
+                return await self._ask(connection, apps, query, arguments)
+
+            yield fetch
+
+    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
+        """All rows of a named query; on behalf of some apps, else of those of the request that this task answers."""
+        apps = self.acting_apps if apps is None else apps
+        if apps is not None:
             return await self._fetch_for(apps, query, arguments)
         async with self.connection() as connection:
             rows: list[asyncpg.Record] = await connection.fetch(self.queries[query], *arguments)
@@ -117,14 +142,14 @@ class Database:
 
     async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         """The first row of a named query."""
-        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+        if (apps := self.acting_apps) is not None:
             return next(iter(await self._fetch_for(apps, query, arguments)), None)
         async with self.connection() as connection:
             return await connection.fetchrow(self.queries[query], *arguments)
 
     async def fetch_value(self, query: str, *arguments: Any) -> Any:
         """The first column of the first row of a named query."""
-        if self._tenant_pool is not None and (apps := current_apps()) is not None:
+        if (apps := self.acting_apps) is not None:
             row = next(iter(await self._fetch_for(apps, query, arguments)), None)
             return None if row is None else row[0]
         async with self.connection() as connection:
@@ -134,6 +159,18 @@ class Database:
     def has_second_wall(self) -> bool:
         """Whether requests of tenants are held back by row level security too."""
         return self._tenant_pool is not None
+
+    @property
+    def acting_apps(self) -> Apps | None:
+        """On whose behalf this task asks, where the second wall stands; None when it works for the engine itself."""
+        return current_apps() if self._tenant_pool is not None else None
+
+    def entering(self, query: str) -> str:
+        """A named query that first names its apps, in one more parameter."""
+        sql = self._entering_or_none(query)
+        if sql is None:
+            raise ValueError(f"the query {query} writes by itself and cannot be one statement behind the second wall")
+        return sql
 
     def without_tenants(self) -> Database:
         """The same database, always asked by the engine itself: for who comes in, which no tenant may read."""
@@ -159,30 +196,26 @@ class Database:
         self._tenant_pool = pool
         return None
 
-    async def _fetch_for(self, apps: list[str], query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
-        async with self._tenant_connection() as connection:
-            if query not in self._entering:
-                self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
-            entering = self._entering[query]
-            if entering is not None:
-                rows: list[asyncpg.Record] = await connection.fetch(entering, *arguments, apps)
-                return rows
-            async with connection.transaction():
-                await connection.fetchval(self.queries["enter_tenant"], apps)
-                return list(await connection.fetch(self.queries[query], *arguments))
+    async def _fetch_for(self, apps: Apps, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+        async with self.connection(for_tenants=True) as connection:
+            return await self._ask(connection, apps, query, arguments)
 
-    @asynccontextmanager
-    async def _tenant_connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        assert self._tenant_pool is not None  # noqa: S101 - its callers have asked
-        connection = await self._acquire_from(self._tenant_pool)
-        try:
-            yield connection
-        except DRIVER_ERRORS as error:
-            if isinstance(error, UNAVAILABLE):
-                cut(connection)
-            raise translate(error) from error
-        finally:
-            await self._tenant_pool.release(connection)
+    async def _ask(
+        self, connection: PoolConnectionProxy[Any], apps: Apps | None, query: str, arguments: tuple[Any, ...]
+    ) -> list[asyncpg.Record]:
+        if apps is None:
+            return list(await connection.fetch(self.queries[query], *arguments))
+        entering = self._entering_or_none(query)
+        if entering is not None:
+            return list(await connection.fetch(entering, *arguments, apps))
+        async with connection.transaction():
+            await connection.fetchval(self.queries["enter_tenant"], apps)
+            return list(await connection.fetch(self.queries[query], *arguments))
+
+    def _entering_or_none(self, query: str) -> str | None:
+        if query not in self._entering:
+            self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
+        return self._entering[query]
 
 
 async def _close(pool: asyncpg.Pool[Any]) -> None:

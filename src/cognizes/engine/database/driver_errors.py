@@ -18,6 +18,7 @@ from cognizes.engine.errors import (
     LeaseLostError,
     LimitExceededError,
     NotFoundError,
+    StatementTimeoutError,
 )
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
@@ -55,6 +56,12 @@ _SAID_BY_OUR_FUNCTIONS: dict[str, type[EngineError]] = {
 }
 
 
+_TOO_LONG = (
+    "PostgreSQL did not answer in time and was told to stop; nothing is half done; try again in a moment, "
+    "or raise COGNIZES_STATEMENT_TIMEOUT"
+)
+
+
 def translate(error: BaseException) -> EngineError:
     """The engine's error for a driver's error."""
     if isinstance(error, EngineError):
@@ -63,6 +70,8 @@ def translate(error: BaseException) -> EngineError:
         return _translate_server_error(error)
     if isinstance(error, asyncpg.exceptions.DataError | UnicodeEncodeError | OverflowError):
         return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return StatementTimeoutError(_TOO_LONG)
     if isinstance(error, UNAVAILABLE):
         return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
     return DatabaseError(str(error))
@@ -84,9 +93,7 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
         case "40P01" | "40001":
             return DatabaseUnavailableError("two transactions stood in each other's way; try again")
         case "57014":
-            return DatabaseError(
-                "a statement took longer than COGNIZES_STATEMENT_TIMEOUT allows and was stopped; nothing was stored"
-            )
+            return StatementTimeoutError(_TOO_LONG)
         case "42P01" | "42883" | "3F000":
             return DatabaseError(f"the schema is not there or not current ({error}); run `cognizes migrate`")
     if isinstance(error, UNAVAILABLE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.connection_pool import Database, cut
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate
+from cognizes.engine.database.tenancy import Apps
 
 logger = logging.getLogger(__name__)
 
@@ -21,29 +23,34 @@ class StickyConnection:
     """Runs one statement after the other on a connection of the pool, given back after a short idle time.
 
     Giving back and taking again costs more than a tenth of an append. One user at a time; when somebody else waits for
-    a connection of the pool, this one goes back after every use.
+    a connection of the pool, this one goes back after every use. One for tenants takes it from behind the second wall,
+    and names in every statement on whose behalf it is sent.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, for_tenants: bool = False) -> None:
         self._database = database
+        self._for_tenants = for_tenants
         self._connection: PoolConnectionProxy[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._uses = 0
         self._is_in_use = False
         self._releases: set[asyncio.Task[None]] = set()
 
-    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
         """All rows of a named query."""
+        sql = self._database.queries[query]
+        if apps is not None:
+            sql, arguments = self._database.entering(query), (*arguments, apps)
         self._uses += 1
         if self._connection is None:
             if self._releases:
                 # The pool gives to whoever asks first: those who waited must get their chance.
                 await asyncio.wait(self._releases)
                 await asyncio.sleep(0)
-            self._connection = await self._database.acquire()
+            self._connection = await self._database.acquire(for_tenants=self._for_tenants)
         self._is_in_use = True
         try:
-            rows: list[asyncpg.Record] = await self._connection.fetch(self._database.queries[query], *arguments)
+            rows: list[asyncpg.Record] = await self._connection.fetch(sql, *arguments)
         except DRIVER_ERRORS as error:
             if isinstance(error, UNAVAILABLE):
                 cut(self._connection)
@@ -87,6 +94,25 @@ class StickyConnection:
 
     async def _release(self, connection: PoolConnectionProxy[Any]) -> None:
         try:
-            await self._database.pool.release(connection)
+            await self._database.release(connection, for_tenants=self._for_tenants)
         except DRIVER_ERRORS as error:
             logger.debug("a broken connection was given back: %s", error)
+
+
+class StickyConnections:
+    """One of the engine itself, and one for its tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._own = StickyConnection(database)
+        self._of_tenants = StickyConnection(database, for_tenants=True)
+
+    def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> Awaitable[list[asyncpg.Record]]:
+        """All rows of a named query; with apps, on their behalf."""
+        if apps is None:
+            return self._own.fetch(query, *arguments)
+        return self._of_tenants.fetch(query, *arguments, apps=apps)
+
+    async def close(self) -> None:
+        """Gives the connections back now."""
+        await self._own.close()
+        await self._of_tenants.close()

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Apps = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Tenancy:
-    apps: list[str]
+    apps: Apps
     task: asyncio.Task[Any] | None
 
 
+Result = TypeVar("Result")
 _current: ContextVar[_Tenancy | None] = ContextVar("tenancy", default=None)
 _PARAMETER = re.compile(r"\$(\d+)")
 _COMMENT = re.compile(r"--[^\n]*")
@@ -31,21 +34,34 @@ _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 def acting_for(apps: Iterable[str]) -> Iterator[None]:
     """Within it, what this task asks the database for is limited to rows of these apps.
 
-    Only this task: one that it starts may work for others too (a batch of writes, a hub), and is the engine's own.
+    Only this task: one that it starts may work for others too (a batch of writes, a hub), and is the engine's own,
+    unless it was started by `continue_in_task`.
     """
-    token = _current.set(_Tenancy(sorted(apps), asyncio.current_task()))
+    token = _current.set(_Tenancy(tuple(sorted(apps)), asyncio.current_task()))
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def current_apps() -> list[str] | None:
+def current_apps() -> Apps | None:
     """The apps of the request that this task answers; None when it works for the engine."""
     tenancy = _current.get()
     if tenancy is None or tenancy.task is not asyncio.current_task():
         return None
     return tenancy.apps
+
+
+def continue_in_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
+    """A task that a request starts for itself alone: it acts for whom this one acts."""
+    apps = current_apps()
+    if apps is None:
+        return asyncio.create_task(work, name=name)
+    context = copy_context()
+    task = asyncio.create_task(work, name=name, context=context)
+    # Before its first step: a task that was just created has not begun.
+    context.run(_current.set, _Tenancy(apps, task))
+    return task
 
 
 def enter_first(sql: str, schema: str) -> str | None:

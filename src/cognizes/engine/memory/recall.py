@@ -21,6 +21,7 @@ from typing import Any
 import asyncpg
 
 from cognizes.engine.database import Database
+from cognizes.engine.database.connection_pool import Fetch
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.embedders.embedder import Embedder
@@ -155,8 +156,8 @@ class Recall:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
         vector = await self._embed(query)
-        async with self._database.connection() as connection:
-            search = _Search(connection, self._database, scope)
+        async with self._database.asking() as fetch:
+            search = _Search(fetch, scope)
             pool = await self._gather(search, query, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
             records = await search.read(candidate.id for candidate in ranked)
@@ -166,8 +167,8 @@ class Recall:
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
         """The candidates of a recall before they are ranked: for those who measure the ranking."""
         vector = await self._embed(query)
-        async with self._database.connection() as connection:
-            search = _Search(connection, self._database, (app, user, *Filters().columns))
+        async with self._database.asking() as fetch:
+            search = _Search(fetch, (app, user, *Filters().columns))
             return await self._gather(search, query, vector, _POOL)
 
     async def _gather(self, search: _Search, query: str, vector: list[float] | None, size: int) -> Pool:
@@ -186,9 +187,8 @@ class Recall:
 class _Search:
     """The queries of one recall, on one connection."""
 
-    def __init__(self, connection: Any, database: Database, arguments: tuple[Any, ...]) -> None:
-        self._connection = connection
-        self._queries = database.queries
+    def __init__(self, fetch: Fetch, arguments: tuple[Any, ...]) -> None:
+        self._ask = fetch
         self._arguments = arguments
 
     async def by_words(self, query: str, limit: int) -> dict[int, Candidate]:
@@ -218,12 +218,11 @@ class _Search:
         return sorted(edges)
 
     async def read(self, ids: Iterable[int]) -> dict[int, MemoryRecord]:
-        rows = await self._connection.fetch(self._queries["read_memories"], *self._arguments[:2], list(ids))
+        rows = await self._ask("read_memories", *self._arguments[:2], list(ids))
         return {row["id"]: record_from_row(row) for row in rows}
 
     async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        rows: list[asyncpg.Record] = await self._connection.fetch(self._queries[query], *self._arguments, *arguments)
-        return rows
+        return await self._ask(query, *self._arguments, *arguments)
 
 
 def rank(pool: Pool, weights: Weights) -> list[Candidate]:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.sticky_connection import StickyConnection
+from cognizes.engine.database.sticky_connection import StickyConnections
+from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.pulse.group_commit import GroupCommit
 
@@ -27,6 +28,7 @@ class AppendItem:
 
     `may_be_resent`: the caller chose the id, so the event may be there already. Looking for it before storing it would
     cost all the events that are not there: it `is_looked_for` when the server has refused something, or was away.
+    `apps`: on whose behalf it is written, behind the second wall; None for the engine itself.
     """
 
     thread_id: UUID
@@ -51,6 +53,7 @@ class AppendItem:
     expected_app_version: int | None = None
     fence: tuple[str, int] | None = None
     is_looked_for: bool = False
+    apps: Apps | None = None
 
     @property
     def order_key(self) -> int:
@@ -66,6 +69,11 @@ class AppendItem:
     def identity(self) -> str:
         """An event that comes again must find the first one stored."""
         return self.event_id
+
+    @property
+    def company(self) -> Apps | None:
+        """A transaction sees the rows of one caller's apps."""
+        return self.apps
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,7 +118,7 @@ class AppendBatcher:
         self._retry_seconds = retry_seconds
         connections = database.pool.get_max_size()
         # Readers must find a connection, too: a small pool is not for two batches at once.
-        self._connections = [StickyConnection(database) for _ in range(2 if connections >= _ENOUGH_FOR_TWO else 1)]
+        self._connections = [StickyConnections(database) for _ in range(2 if connections >= _ENOUGH_FOR_TWO else 1)]
         self._places_to_wait = max(1, connections // 4)
         self._groups: GroupCommit[AppendItem, AppendAnswer] = GroupCommit(
             *(partial(self._send, fetch=connection.fetch, wait=False) for connection in self._connections),
@@ -119,6 +127,7 @@ class AppendBatcher:
 
     async def submit(self, item: AppendItem) -> AppendAnswer:
         """Stores an item, or says why not; returns after the commit."""
+        item.apps = self._database.acting_apps
         return await self._groups.submit(item)
 
     async def close(self) -> None:
@@ -167,12 +176,13 @@ class AppendBatcher:
             (item,) = items
             query = "append_event" if item.fence is None else "append_fenced_event"
             fields = (*_fields(item), wait, *self._limits, *_expected(item), *(item.fence or ()))
-            return await fetch(query, item.thread_id, *fields)
+            return await fetch(query, item.thread_id, *fields, apps=item.apps)
         threads = {item.order_key: item.thread_id for item in items}
         places = {key: place for place, key in enumerate(threads, start=1)}
         index = [places[item.order_key] for item in items]
         columns, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
-        return await fetch("append_events", [*threads.values()], index, *columns, wait, *self._limits, *expected)
+        fields = (*columns, wait, *self._limits, *expected)
+        return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
 
 
 def _look_for_resent(items: list[AppendItem]) -> bool:

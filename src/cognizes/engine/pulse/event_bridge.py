@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from cognizes.engine.database.documents import dump_json
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import message_role, message_text
@@ -210,7 +211,7 @@ class PulseEventBridge:
         _add(self._followers, run_id, frames)
         try:
             await self.start()
-            pump = asyncio.create_task(self._pump(run_id, after, frames.put), name="bridge-pump")
+            pump = continue_in_task(self._pump(run_id, after, frames.put), name="bridge-pump")
             while (frame := await frames.get()) is not None:
                 yield frame
             await pump

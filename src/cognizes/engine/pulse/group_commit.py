@@ -7,7 +7,7 @@ timer and no waiting for company.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,6 +37,11 @@ class GroupItem(Protocol):
         """Whether it may share a batch with others."""
         ...
 
+    @property
+    def company(self) -> Hashable:
+        """A batch holds items of one company only: those it is sent on behalf of."""
+        ...
+
 
 Item = TypeVar("Item", bound=GroupItem)
 Answer = TypeVar("Answer")
@@ -53,6 +58,7 @@ class GroupCommit(Generic[Item, Answer]):
     - An item that is answered with None stands in somebody else's way. It is sent again in the `patient` way, in a
       lane of its own; later items of its key wait behind it, nobody else does.
     - One item's error fails nobody else.
+    - Companies take turns: one that sends much makes no other wait for more than a batch.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._queues: dict[Hashable, deque[Entry[Item, Answer]]] = {}
-        self._ready: deque[Hashable] = deque()
+        self._ready: OrderedDict[Hashable, deque[Hashable]] = OrderedDict()
         self._waiting = 0
         self._on_the_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +89,7 @@ class GroupCommit(Generic[Item, Answer]):
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
-            self._ready.append(key)
+            self._make_ready(key, item.company)
         queue.append((item, future))
         self._waiting += 1
         self._use_free_way()
@@ -124,15 +130,26 @@ class GroupCommit(Generic[Item, Answer]):
         # A fair share: a way that took everything would leave the other ways nothing but late-comers, one by one.
         share = -(-(self._waiting + self._on_the_way) // self._number_of_ways)
         batch: list[Entry[Item, Answer]] = []
+        while self._ready and not batch:
+            company, ready = self._ready.popitem(last=False)
+            batch = self._take_of(company, ready, min(share, self._max_items))
+            if ready:
+                self._ready[company] = ready
+        return batch
+
+    def _take_of(self, company: Hashable, ready: deque[Hashable], at_most: int) -> list[Entry[Item, Answer]]:
+        """A batch of one company, from the keys of it that are ready."""
+        batch: list[Entry[Item, Answer]] = []
         room = self._max_bytes
-        while self._ready and len(batch) < min(share, self._max_items):
-            key = self._ready[0]
-            taken = self._take(self._queues[key], room, self._max_items - len(batch), is_first=not batch)
-            if not taken and self._queues[key]:
+        while ready and len(batch) < at_most:
+            key = ready[0]
+            queue = self._queues[key]
+            taken = self._take(queue, company, room, self._max_items - len(batch), is_first=not batch)
+            if not taken and queue and queue[0][0].company == company:
                 break
-            self._ready.popleft()
+            ready.popleft()
             if not taken:
-                del self._queues[key]
+                self._let_go(key)
             batch += taken
             if taken and not taken[0][0].is_sociable:
                 break
@@ -140,7 +157,7 @@ class GroupCommit(Generic[Item, Answer]):
         return batch
 
     def _take(
-        self, queue: deque[Entry[Item, Answer]], room: int, at_most: int, *, is_first: bool
+        self, queue: deque[Entry[Item, Answer]], company: Hashable, room: int, at_most: int, *, is_first: bool
     ) -> list[Entry[Item, Answer]]:
         """The first items of a key: as many as there is room for, and one at least when nobody else is in the batch."""
         taken: list[Entry[Item, Answer]] = []
@@ -148,6 +165,8 @@ class GroupCommit(Generic[Item, Answer]):
         while queue and len(taken) < at_most:
             item, future = queue[0]
             if not future.cancelled():
+                if item.company != company:
+                    break
                 is_alone = is_first and not taken
                 if not is_alone and (item.size > room or not item.is_sociable or item.identity in identities):
                     break
@@ -172,20 +191,27 @@ class GroupCommit(Generic[Item, Answer]):
                 self._let_go(key)
 
     def _let_go(self, key: Hashable) -> None:
-        if self._queues[key]:
-            self._ready.append(key)
+        if queue := self._queues[key]:
+            self._make_ready(key, queue[0][0].company)
             self._use_free_way()
         else:
             del self._queues[key]
+
+    def _make_ready(self, key: Hashable, company: Hashable) -> None:
+        ready = self._ready.get(company)
+        if ready is None:
+            ready = self._ready[company] = deque()
+        ready.append(key)
 
     async def _wait_in_lane(self, key: Hashable, entries: list[Entry[Item, Answer]]) -> None:
         """Sends what stands in somebody's way, and what has come for its key meanwhile, until nothing more comes."""
         if self._patient is None:
             raise RuntimeError("an item was postponed although there is no patient way to send it")
+        company = entries[0][0].company
         while entries:
             await self._send(entries, self._patient)
             await asyncio.sleep(0)
-            entries = self._take(self._queues[key], self._max_bytes, self._max_items, is_first=True)
+            entries = self._take(self._queues[key], company, self._max_bytes, self._max_items, is_first=True)
         self._let_go(key)
 
     async def _send(

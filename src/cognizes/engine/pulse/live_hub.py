@@ -261,10 +261,13 @@ class LiveHub:
         return channel
 
     async def _open(self, thread_id: UUID, channel: _Channel) -> None:
-        while not channel.is_open and not channel.has_ended:
+        # A tenant asks even where somebody else has opened the channel: it may not see what others see.
+        must_ask = self._database.acting_apps is not None
+        while (must_ask or not channel.is_open) and not channel.has_ended:
             row = await self._until_available(self._database.fetch_row, "read_thread_head", thread_id, otherwise=None)
             if row is None and not self._is_closed:
                 raise NotFoundError(f"there is no thread {thread_id}")
+            must_ask = False
             # Somebody else may have opened it while the database answered.
             if row is not None and not channel.is_open:
                 channel.head = row["last_sequence"]

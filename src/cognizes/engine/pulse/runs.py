@@ -24,6 +24,7 @@ from cognizes.engine.database.documents import (
     load_jsonb,
     unescape_text,
 )
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import IllegalTransitionError, LeaseLostError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
@@ -71,7 +72,7 @@ class Runs:
 
     async def _create_or_cancel(self, session: Session, run_id: str | None) -> Run:
         """A running run; one that was created while its caller was cancelled does not stay running."""
-        creating = asyncio.ensure_future(self.create(session, run_id=run_id, running=True))
+        creating = continue_in_task(self.create(session, run_id=run_id, running=True))
         try:
             return await asyncio.shield(creating)
         except asyncio.CancelledError:

@@ -15,7 +15,8 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
-from cognizes.engine.database.sticky_connection import StickyConnection
+from cognizes.engine.database.sticky_connection import StickyConnections
+from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
@@ -37,6 +38,11 @@ class _NewSession:
     user_delta: str | None
     app_delta: str | None
     size: int
+    apps: Apps | None = None
+
+    @property
+    def company(self) -> Apps | None:
+        return self.apps
 
     @property
     def order_key(self) -> int:
@@ -51,7 +57,7 @@ class _NewSession:
         return True
 
 
-_COLUMNS = [field.name for field in fields(_NewSession) if field.name != "size"]
+_COLUMNS = [field.name for field in fields(_NewSession) if field.name not in ("size", "apps")]
 _ENOUGH_FOR_TWO = 6
 
 _Batch = list[_NewSession]
@@ -97,7 +103,7 @@ class SessionStore:
         self._settings = settings
         # Readers and appends must find connections, too: a small pool is not for two batches at once.
         ways = 2 if database.pool.get_max_size() >= _ENOUGH_FOR_TWO else 1
-        self._connections = [StickyConnection(database) for _ in range(ways)]
+        self._connections = [StickyConnections(database) for _ in range(ways)]
         self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
             *(partial(self._send, fetch=connection.fetch) for connection in self._connections)
         )
@@ -136,6 +142,7 @@ class SessionStore:
             user_delta=dump_jsonb(delta.user) if delta.user else None,
             app_delta=dump_jsonb(delta.app) if delta.app else None,
             size=200,
+            apps=self._database.acting_apps,
         )
         for text, value in (
             (new.metadata, metadata),
@@ -288,7 +295,7 @@ class SessionStore:
         columns = [_column([getattr(new, name) for new in batch]) for name in _COLUMNS]
 
         async def call() -> _Rows:
-            return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes)]
+            return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps)]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
 

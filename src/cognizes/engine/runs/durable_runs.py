@@ -21,6 +21,7 @@ from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, escape_text, text_bytes
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
@@ -152,7 +153,7 @@ class DurableRuns(Runs):
             run = await taking
             return run, await self.manager.sessions.get_thread(run.thread_id)
 
-        task = asyncio.ensure_future(take())
+        task = continue_in_task(take())
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from cognizes.engine.database import Database
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.event_log import EventLog
@@ -84,7 +85,7 @@ class ContextFeed:
             async with self._watch() as watch:
                 await self._catch_up()
                 await self._show(await _until_available(self._sources.streams.heads, [self._thread_id]))
-                moving = asyncio.create_task(self._follow_streams(watch), name="signals-streams")
+                moving = continue_in_task(self._follow_streams(watch), name="signals-streams")
                 try:
                     async with aclosing(self._sources.hub.follow(self._thread_id, after=self.position)) as events:
                         async for event in events:

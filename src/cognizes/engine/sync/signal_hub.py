@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.sync.context_feed import ContextFeed, Sources
 from cognizes.engine.sync.signals import Signal, SignalType
@@ -156,7 +157,7 @@ class SignalSubscription:
 
     def _start(self, thread_id: UUID) -> None:
         feed = self._feeds[thread_id]
-        task = asyncio.create_task(feed.run(), name="signals")
+        task = continue_in_task(feed.run(), name="signals")
         self._tasks[thread_id] = task
         task.add_done_callback(lambda done: self._end(thread_id, feed, done))
 

@@ -34,6 +34,7 @@ from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import JsonObject, Run
@@ -281,7 +282,9 @@ class AgentHost:
         run.has_begun = True
         lease = self._engine.runs.leases.hold(run.fence, run.lose)
         try:
-            await self._executor.execute(run, partial(self._runner_for, run, run_input), session, run_input, turn)
+            # Whoever asked for it, a run has to do with the rows of its own app.
+            with acting_for([run.key[0]]):
+                await self._executor.execute(run, partial(self._runner_for, run, run_input), session, run_input, turn)
         finally:
             self._engine.runs.leases.drop(lease)
             run.fence.end()

@@ -1,4 +1,5 @@
-"""What a person does to a run from the monitor. Each is written into the thread first, by the author `monitor`."""
+"""What a person does to a run from the monitor. Each is written into the thread first, by the author `monitor`, with
+the name of the caller."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
+from cognizes.engine.access import Principal
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.api.agents import CurrentHost, Served
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import CurrentEngine, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -41,24 +44,28 @@ class RunSignal(Body):
 
 
 @router.post("/runs/{run_id}/cancel", response_model=RunView, summary="Cancel a run, audited")
-async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served) -> Response:
+async def cancel_run(
+    thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served, caller: Caller
+) -> Response:
     """A hosted agent is stopped; any other run is marked as cancelled."""
     run = await engine.runs.get(thread_id, run_id)
     if run.status in _ENDED:
         raise ConflictError(f"run {run_id} has ended already: {run.status}")
-    await _audit(engine, thread_id, run_id, {"action": "cancel"})
+    await _note(engine, caller, thread_id, run_id, {"action": "cancel"})
     if not await _cancel_hosted(engine, agents, thread_id, run_id):
         await engine.runs.cancel(thread_id, run_id)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
 
 
 @router.post("/runs/{run_id}/signal", summary="Signal a waiting run, audited")
-async def signal_run(thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine) -> Response:
+async def signal_run(
+    thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine, caller: Caller
+) -> Response:
     """Ends the wait for this key. `outcome` is `resumed`, `kept` for a wait to come, or `duplicate`."""
     run = await engine.runs.get(thread_id, run_id)
     if run.status in _ENDED:
         raise ConflictError(f"run {run_id} has ended already: {run.status}")
-    await _audit(engine, thread_id, run_id, {"action": "signal", "correlation_key": body.correlation_key})
+    await _note(engine, caller, thread_id, run_id, {"action": "signal", "correlation_key": body.correlation_key})
     outcome = await engine.runs.signal(
         run_id, correlation_key=body.correlation_key, payload=body.payload, thread_id=thread_id
     )
@@ -75,7 +82,9 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
 
 
 @router.post("/answers", status_code=202, summary="Approve or deny what an agent asked for, audited")
-async def answer_questions(thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost) -> Response:
+async def answer_questions(
+    thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost, caller: Caller
+) -> Response:
     """Starts the run that goes on with the answers, and does not wait for its end."""
     session = await engine.manager.sessions.get_thread(thread_id)
     history = await read_history(engine.manager.events, thread_id)
@@ -84,7 +93,7 @@ async def answer_questions(thread_id: ThreadId, body: Answers, engine: CurrentEn
         raise ConflictError(f"the open questions are {sorted(open_ids) or 'none'}; answer exactly these")
     for interrupt_id, approved in body.answers.items():
         content: JsonObject = {"action": "approve" if approved else "deny", "interrupt_id": interrupt_id}
-        await _audit(engine, thread_id, None, content)
+        await _note(engine, caller, thread_id, None, content)
     run_input = RunAgentInput(
         thread_id=session.id,
         run_id=str(new_id()),
@@ -111,14 +120,14 @@ async def _cancel_hosted(engine: Engine, agents: Any, thread_id: UUID, run_id: s
     return cancelled
 
 
-async def _audit(engine: Engine, thread_id: UUID, run_id: str | None, content: JsonObject) -> None:
+async def _note(engine: Engine, caller: Principal, thread_id: UUID, run_id: str | None, content: JsonObject) -> None:
     event = Event(
         id="",
         thread_id=str(thread_id),
         invocation_id="",
         author=AUTHOR,
         event_type=ACTION,
-        content=content,
+        content={**content, "by": caller.name},
         run_id=run_id,
     )
     await engine.manager.append_to_thread(thread_id, event)

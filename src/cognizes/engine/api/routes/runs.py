@@ -11,7 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from cognizes.engine.api.auth import Gate, principal_of
+from cognizes.engine.access import Principal
+from cognizes.engine.api.auth import Caller, Gate, principal_of
 from cognizes.engine.api.dependencies import CurrentEngine, Limit, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -32,11 +33,13 @@ from cognizes.engine.api.views import (
     step_view,
 )
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.errors import ConflictError, NotFoundError, PermissionDeniedError
 from cognizes.engine.models import Run
+from cognizes.engine.runs.waits import WaitKind
 
 router = APIRouter(responses=PROBLEMS, tags=["runs"])
 
+_ENDED_BY_USERS = (WaitKind.HUMAN, WaitKind.MESSAGE)
 _OF_SESSION = "/api/sessions/{thread_id}/runs"
 _RUN = _OF_SESSION + "/{run_id:path}"
 _BY_ID = "/api/runs/{run_id:path}"
@@ -133,8 +136,8 @@ async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine) -> Re
 
 
 @router.post(_RUN + "/signal", response_model=Signalled, summary="Signal a run")
-async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine) -> Response:
-    return await _signal(engine, run, body)
+async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
+    return await _signal(engine, caller, run, body)
 
 
 @router.post(_RUN + "/thinking-steps", status_code=201, response_model=RunView, summary="Add a thinking step")
@@ -177,10 +180,10 @@ async def find_runs(
 
 
 @router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run by its id")
-async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine) -> Response:
+async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
     """Ends the wait for this key, now or as soon as the run waits for it; the same key again counts once. 409, and
-    nothing changes, when the run waits for another key or has ended."""
-    return await _signal(engine, run, body)
+    nothing changes, when the run waits for another key or has ended. An end user answers what people are asked."""
+    return await _signal(engine, caller, run, body)
 
 
 @router.post(_BY_ID + "/cancel", response_model=RunView, summary="Cancel a run by its id")
@@ -208,7 +211,10 @@ async def _wait(engine: Engine, run: Run, body: NewWait) -> Response:
     return DocumentResponse(run_view(await engine.runs.wait(run, **body.model_dump())))
 
 
-async def _signal(engine: Engine, run: Run, body: NewSignal) -> Response:
+async def _signal(engine: Engine, caller: Principal, run: Run, body: NewSignal) -> Response:
+    # A user sees which key its run waits for: it must not be able to say what only a webhook or a program says.
+    if caller.user_id is not None and (run.wait is None or run.wait.kind not in _ENDED_BY_USERS):
+        raise PermissionDeniedError("a user may answer a run that waits for a person or a message, and no other")
     outcome = await engine.runs.signal(
         run.id, correlation_key=body.correlation_key, payload=body.payload, thread_id=run.thread_id
     )

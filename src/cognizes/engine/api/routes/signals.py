@@ -17,6 +17,7 @@ from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, 
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel
+from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
 from cognizes.engine.sync.signal_hub import SignalSubscription
@@ -114,7 +115,8 @@ class _SignalSocket:
 
     async def run(self) -> None:
         """Hears and tells until one of both ends."""
-        tasks = [asyncio.create_task(work, name="ws-signals") for work in (self._hear(), self._tell(), self._beat_on())]
+        works = (self._hear(), self._tell(), self._beat_on())
+        tasks = [continue_in_task(work, name="ws-signals") for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

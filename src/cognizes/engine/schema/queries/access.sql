@@ -26,12 +26,17 @@ INSERT INTO {schema}.access_tickets
        (secret_hash, name, key_id, app_names, user_id, permissions, principal_expires_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval);
 
--- redeem_ticket: Who a ticket is for, once.
-DELETE FROM {schema}.access_tickets t WHERE secret_hash = $1
-RETURNING name, key_id, app_names, user_id, permissions, principal_expires_at,
-          t.expires_at > clock_timestamp()
-          AND (t.key_id IS NULL OR EXISTS (SELECT FROM {schema}.api_keys k
-                                            WHERE k.id = t.key_id AND k.revoked_at IS NULL)) AS is_valid;
+-- redeem_ticket: Who a ticket is for, once. Its key may have been revoked, or given an end, since the ticket was made.
+WITH redeemed AS (
+    DELETE FROM {schema}.access_tickets WHERE secret_hash = $1 RETURNING *
+)
+SELECT t.name, t.key_id, t.app_names, t.user_id, t.permissions,
+       least(t.principal_expires_at, k.expires_at) AS principal_expires_at,
+       t.expires_at > clock_timestamp()
+       AND (t.key_id IS NULL OR k.id IS NOT NULL AND k.revoked_at IS NULL)
+       AND coalesce(least(t.principal_expires_at, k.expires_at) > clock_timestamp(), true) AS is_valid
+  FROM redeemed t
+  LEFT JOIN {schema}.api_keys k ON k.id = t.key_id;
 
 -- write_audit: One line of the audit log.
 INSERT INTO {schema}.audit_log (app_name, actor, action, target, status, request_id) VALUES ($1, $2, $3, $4, $5, $6);

@@ -1,0 +1,87 @@
+"""Wrong keys are counted by address, and what is remembered of them is bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cognizes.engine import Settings
+from cognizes.engine.access.desk import Credential
+from cognizes.engine.api import limits
+from cognizes.engine.api.limits import FailedKeys, TokenBuckets, address_of
+from cognizes.engine.errors import TooManyRequestsError
+
+WRONG = Credential(bearer="wrong")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def of(host: str) -> dict[str, Any]:
+    return {"type": "http", "client": (host, 1)}
+
+
+def test_attempts_come_back_with_time() -> None:
+    clock = Clock()
+    failed = FailedKeys(Settings(failed_keys_per_second=0.5, failed_keys_at_once=2), clock=clock)
+    for _ in range(2):
+        failed.check(of("10.0.0.1"), WRONG)
+        failed.note_failure(of("10.0.0.1"), WRONG)
+    with pytest.raises(TooManyRequestsError) as refused:
+        failed.check(of("10.0.0.1"), WRONG)
+    assert refused.value.retry_after == 2
+    failed.check(of("10.0.0.2"), WRONG)
+    clock.now = 2
+    failed.check(of("10.0.0.1"), WRONG)
+
+
+def test_showing_nothing_is_no_attempt() -> None:
+    failed = FailedKeys(Settings(failed_keys_at_once=1))
+    for _ in range(10):
+        failed.note_failure(of("10.0.0.1"), Credential())
+    failed.check(of("10.0.0.1"), WRONG)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_CALLERS_REMEMBERED", 10)
+    failed = FailedKeys(Settings())
+    for number in range(100):
+        failed.note_failure(of(f"10.0.0.{number}"), WRONG)
+        failed.note_success(Credential(bearer=str(number)))
+    assert (len(failed._buckets), len(failed._good)) == (10, 10)
+
+
+def test_a_ticket_is_good_once() -> None:
+    failed = FailedKeys(Settings())
+    failed.note_success(Credential(ticket="used"))
+    assert not failed._good
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("a-unix-socket", "a-unix-socket"),
+    ],
+)
+def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
+    assert address_of(of(host)) == address
+
+
+def test_a_connection_without_an_address_has_one_of_its_own() -> None:
+    assert address_of({"type": "http", "client": None}) == ""
+
+
+def test_buckets_say_when_to_come_back() -> None:
+    buckets = TokenBuckets(rate=1, size=1, clock=Clock())
+    buckets.take("a")
+    with pytest.raises(TooManyRequestsError):
+        buckets.take("a")
+    buckets.take("b")
