@@ -11,6 +11,7 @@ from cognizes.engine.database.maintenance import Maintenance
 
 
 async def test_snapshots_keep_the_newest_and_the_first(engine: Engine) -> None:
+    await engine.maintenance.close()  # it would do, and count, the same
     session = await engine.sessions.create("app", "user", state={"n": 0})
     for number in range(1, 7):
         await engine.sessions.update(session, {"n": number})
@@ -23,6 +24,7 @@ async def test_snapshots_keep_the_newest_and_the_first(engine: Engine) -> None:
 
 
 async def test_chunks_go_by_age(engine: Engine) -> None:
+    await engine.maintenance.close()  # it would do, and count, the same
     session = await engine.sessions.create("app", "user")
     for age in (0, 30):
         await engine.database.pool.execute(
@@ -36,6 +38,7 @@ async def test_chunks_go_by_age(engine: Engine) -> None:
 
 
 async def test_finished_runs_go_by_age_and_their_events_stay(engine: Engine) -> None:
+    await engine.maintenance.close()  # it would do, and count, the same
     session = await engine.sessions.create("app", "user")
     for run_id in ("old", "new", "running"):
         await engine.runs.create(session, run_id=run_id, running=True)

@@ -190,7 +190,7 @@ class Database:
         except DRIVER_ERRORS as error:
             await pool.close()
             return str(translate(error))
-        if role is None or role["bypasses"] or not role["is_server"] or not role["protected_tables"]:
+        if role is None or role["bypasses"] or not role["is_server"] or not role["is_protected"]:
             await pool.close()
             return f"row level security does not hold for {role['name'] if role else 'the role'}"
         self._tenant_pool = pool

@@ -62,8 +62,12 @@ SELECT current_user::text AS name,
        r.rolsuper OR r.rolbypassrls AS bypasses,
        coalesce(pg_has_role(current_user, (SELECT oid FROM pg_roles WHERE rolname = 'cognizes_server'), 'USAGE'), false)
            AS is_server,
-       (SELECT count(*) FROM pg_class c
-         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relrowsecurity AND c.relforcerowsecurity) AS protected_tables
+       (SELECT coalesce(bool_and(c.relrowsecurity
+                                 AND (c.relforcerowsecurity OR NOT pg_has_role(current_user, c.relowner, 'USAGE'))), false)
+          FROM pg_class c
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
+         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p')
+           AND has_table_privilege(c.oid, 'SELECT')) AS is_protected
   FROM pg_roles r WHERE r.rolname = current_user;
 
 -- enter_tenant: The apps whose rows the transaction may see.
