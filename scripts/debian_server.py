@@ -28,6 +28,8 @@ import platformdirs
 
 DATABASE = "cognizes-engine"
 SUPERUSER = "postgres"
+PLAIN_USERS = ("cognizes_owner", "cognizes_tenant")
+"""Whom PgBouncer lets in, too. Who wants them creates them in PostgreSQL."""
 SUITE = "trixie"
 PACKAGES = ("postgresql-17", "postgresql-17-pgvector", "postgresql-17-cron", "pgbouncer")
 POSTGRES_BINARIES = "/usr/lib/postgresql/17/bin"
@@ -58,7 +60,7 @@ printf '%s\n' "$POSTGRES_SETTINGS" >> cluster/postgresql.conf
 as_postgres pg_ctl start --pgdata=cluster --wait --timeout=60
 
 printf '%s\n' "$PGBOUNCER_SETTINGS" > pgbouncer.ini
-printf '"%s" ""\n' "$PGUSER" > pgbouncer-users.txt
+printf '"%s" ""\n' "$PGUSER" $PLAIN_USERS > pgbouncer-users.txt
 as_postgres pgbouncer pgbouncer.ini &
 timeout 30 sh -c 'until psql --port="$PGBOUNCER_PORT" -c "SELECT 1" "$DATABASE"; do sleep 0.05; done' 2> /dev/null
 
@@ -304,6 +306,7 @@ def _environment(postgres_port: int, pgbouncer_port: int) -> dict[str, str]:
         "PGHOST": "127.0.0.1",
         "PGPORT": str(postgres_port),
         "PGUSER": SUPERUSER,
+        "PLAIN_USERS": " ".join(PLAIN_USERS),
         "DATABASE": DATABASE,
         "PGBOUNCER_PORT": str(pgbouncer_port),
         "POSTGRES_SETTINGS": _POSTGRES_SETTINGS.format(port=postgres_port, database=DATABASE),

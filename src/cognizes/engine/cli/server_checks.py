@@ -88,6 +88,8 @@ async def _check_cron(database: Database, settings: Settings) -> Finding:
     assert server is not None  # noqa: S101 - as above
     if not server["is_available"]:
         remedy = "optional: install pg_cron on the server"
+    elif not server["may_look"]:
+        remedy = "optional: let a superuser create pg_cron in this database and grant this user its schema cron"
     elif not server["is_loaded"]:
         remedy = "optional: add pg_cron to shared_preload_libraries and restart the server"
     else:

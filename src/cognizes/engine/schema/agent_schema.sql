@@ -3361,9 +3361,12 @@ $$;
 
 -- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
 -- every migration. False where the role is not there and may not be made.
+-- The engine's own user takes the role and must not inherit it: policies for a role hold for whoever inherits it, and the
+-- engine would see nothing. Where somebody else let it inherit, its tables are not forced, which only concerns their owner.
 CREATE OR REPLACE FUNCTION "public".protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_table record;
+    v_is_superuser boolean := (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cognizes_server') THEN
         BEGIN
@@ -3375,17 +3378,20 @@ BEGIN
                 NULL; -- in another database of this server, at the same moment
         END;
     END IF;
-    IF NOT pg_has_role(current_user, 'cognizes_server', 'MEMBER') THEN
+    IF NOT pg_has_role(current_user, 'cognizes_server', 'SET')
+       OR NOT v_is_superuser AND pg_has_role(current_user, 'cognizes_server', 'USAGE') THEN
         BEGIN
-            EXECUTE format('GRANT cognizes_server TO %I', current_user);
-        EXCEPTION WHEN insufficient_privilege THEN
+            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', current_user);
+        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
             NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
         END;
     END IF;
     GRANT USAGE ON SCHEMA "public" TO cognizes_server;
     FOR v_table IN
-        SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AND c.relforcerowsecurity AS is_protected
+        SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
+               owner.rolsuper OR NOT pg_has_role(owner.oid, 'cognizes_server', 'USAGE') AS may_be_forced
           FROM pg_class c
+          JOIN pg_roles owner ON owner.oid = c.relowner
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
          WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p')
            AND pg_has_role(c.relowner, 'USAGE')
@@ -3401,8 +3407,9 @@ BEGIN
                 'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
                 'USING (app_name = ANY ((SELECT "public".tenant_apps())::text[]))', v_table.name);
         END IF;
-        IF NOT v_table.is_protected THEN
-            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', v_table.name);
+        IF NOT v_table.is_protected OR v_table.is_forced <> v_table.may_be_forced THEN
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, %s FORCE ROW LEVEL SECURITY', v_table.name,
+                           CASE WHEN v_table.may_be_forced THEN '' ELSE 'NO' END);
         END IF;
     END LOOP;
     RETURN true;
@@ -3412,5 +3419,5 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('99_protect_tenants.sql', 0, '0fa1696fdc0e9ee367351dd7cca456dce69cdbd33440a25fbf956b0c0ac953ac', '0.1.0')
+VALUES ('99_protect_tenants.sql', 0, '3e83bb70feddf28cbde06f56c3f9e8d5a65105f6c7a6320cdd52fd28e6608199', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();

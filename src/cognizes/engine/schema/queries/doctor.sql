@@ -6,6 +6,7 @@ SELECT pg_notify($1, $2);
 
 -- explain_cron: Why pg_cron does or does not run our jobs.
 SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron') AS is_available,
-       current_setting('shared_preload_libraries') LIKE '%pg_cron%' AS is_loaded,
-       coalesce(current_setting('cron.database_name', true), 'postgres') AS cron_database,
+       pg_has_role('pg_read_all_settings', 'USAGE') AS may_look,
+       CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE')
+            THEN current_setting('shared_preload_libraries') LIKE '%pg_cron%' END AS is_loaded,
        current_database() AS this_database;

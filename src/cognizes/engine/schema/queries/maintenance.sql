@@ -21,10 +21,13 @@ WITH job AS (
 )
 SELECT EXISTS (SELECT FROM job);
 
--- has_cron: Whether pg_cron can schedule jobs in this very database.
-SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron')
-   AND current_setting('shared_preload_libraries') LIKE '%pg_cron%'
-   AND coalesce(current_setting('cron.database_name', true), '') = current_database();
+-- has_cron: Whether pg_cron can schedule jobs in this very database. Who may not see how the server is set up cannot create
+-- it either.
+SELECT CASE WHEN NOT pg_has_role('pg_read_all_settings', 'USAGE')
+            THEN EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron')
+            ELSE EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron')
+                 AND current_setting('shared_preload_libraries') LIKE '%pg_cron%'
+                 AND coalesce(current_setting('cron.database_name', true), '') = current_database() END;
 
 -- create_cron: Makes pg_cron's functions available.
 CREATE EXTENSION IF NOT EXISTS pg_cron;
