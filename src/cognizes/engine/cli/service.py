@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -110,4 +111,7 @@ class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            # What was imported stays for good: a full collection need not walk over it while everybody waits.
+            gc.collect()
+            gc.freeze()
             self._announce()
