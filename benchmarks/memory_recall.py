@@ -1,8 +1,8 @@
 """How well memories are recalled, and how fast.
 
     uv run python benchmarks/memory_recall.py --data DIR          quality, on LoCoMo's public JSON in that directory
-    uv run python benchmarks/memory_recall.py --scale [--million] speed: recall with many memories, ingest
-    ... [--quick] [--out DIRECTORY]
+    uv run python benchmarks/memory_recall.py --scale [--million] speed, as memories grow (memory_scale.py)
+    ... [--embedder NAME] [--quick] [--out DIRECTORY]
 
 Quality: every turn of a conversation is a memory, every conversation a user of its own; a question (categories 1 to 4)
 should bring the turns that hold its evidence. R@k is the share of a question's evidence among the first k, averaged
@@ -17,15 +17,12 @@ import asyncio
 import itertools
 import json
 import math
-import random
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from google.adk.events.event import Event
@@ -36,12 +33,12 @@ from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Candidate, Pool, Weights, rank
 from cognizes.engine.memory.scope import MemoryScope
-from report import Bars, Grid, Lines, Report, Target
+from memory_scale import FULL, MILLION, QUICK, measure_scale
+from report import Bars, Grid, Report, Target
 
 _HERE = Path(__file__).parent
 _APP = "bench"
 _FIRST = 10
-_MODEL = "wordllama-256"
 Score = tuple[float, float, float]
 
 
@@ -243,125 +240,23 @@ async def measure_quality(engine: Engine, data: Path, directory: Path, report: R
     report.details["chosen_weights"] = [vars(choice) for choice in chosen]
 
 
-# Speed
-
-_FILL = """
-INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, session_id, position, text, terms, length)
-SELECT $1, user_id, $1, 'turn', n::text, (n / 20)::text, n, text, terms, cardinality(terms)
-  FROM (SELECT n, $2 || (n / $3) AS user_id,
-               (SELECT string_agg('w' || floor(power(5000, random()))::int, ' ')
-                  FROM generate_series(1, 12) WHERE n IS NOT NULL) AS text
-          FROM generate_series($4::int, $5::int - 1) n) texts,
-       LATERAL (SELECT memory_term_keys($1, user_id, text) AS terms) keys
-"""
-_FILL_VECTORS = """
-INSERT INTO memory_vectors (app_name, user_id, memory_id, model, embedding)
-SELECT m.app_name, m.user_id, m.id, $1,
-       (SELECT array_agg((random() - 0.5)::real) FROM generate_series(1, 256) WHERE m.id IS NOT NULL)::vector::halfvec
-  FROM memories m
- WHERE NOT EXISTS (SELECT FROM memory_vectors v
-                    WHERE v.app_name = m.app_name AND v.user_id = m.user_id AND v.memory_id = m.id)
-"""
-_SMALL_SCOPE = 1000
-_LARGE_SCOPE = 100_000
-
-
-async def fill(engine: Engine, prefix: str, scope: int, first: int, last: int) -> None:
-    """Memories of made-up words, a few of them frequent, in scopes of one size, with random vectors."""
-    async with engine.database.connection() as connection:
-        for start in range(first, last, 20_000):
-            stop = min(start + 20_000, last)
-            await connection.execute(_FILL, _APP, prefix, scope, start, stop, timeout=600)
-        await connection.execute(_FILL_VECTORS, _MODEL, timeout=3600)
-        await connection.execute("VACUUM ANALYZE memories", timeout=3600)
-        await connection.execute("VACUUM ANALYZE memory_vectors", timeout=3600)
-
-
-async def recall_times(engine: Engine, user: str, *, rounds: int) -> list[float]:
-    """Milliseconds of recalls with questions of six words, five of them frequent."""
-    dice = random.Random(7)
-    times = []
-    for number in range(rounds + 10):
-        query = " ".join(f"w{int(5000 ** dice.random())}" for _ in range(6))
-        started = time.perf_counter()
-        await engine.memory.recall(query, app=_APP, user=user, k=10)
-        if number >= 10:
-            times.append((time.perf_counter() - started) * 1000)
-    return sorted(times)
-
-
-async def ingest_rate(engine: Engine, count: int, *, with_vectors: bool) -> float:
-    """Memories a second, in one batch after the other, until they can be recalled by words, or by meaning too."""
-    dice = random.Random(11)
-    scope = MemoryScope(_APP, f"ingest-{with_vectors}")
-    items = [
-        Remembered(str(n), " ".join(f"word{int(5000 ** dice.random())}" for _ in range(12)), session_id="s", position=n)
-        for n in range(count)
-    ]
-    started = time.perf_counter()
-    await engine.memory.remember_turns(scope, items)
-    if with_vectors:
-        await drained(engine)
-    return count / (time.perf_counter() - started)
-
-
-async def measure_speed(
-    open_engine: Callable[..., Awaitable[Engine]], report: Report, *, quick: bool, million: bool
-) -> None:
-    """Recall as the database grows, and ingest."""
-    rounds = 30 if quick else 200
-    engine = await open_engine(memory_background=False)
-    sizes = [1000, 10_000] if quick else [1000, 100_000, *([1_000_000] if million else [])]
-    large = 20_000 if quick else _LARGE_SCOPE
-    p50, p95, before = [], [], 0
-    try:
-        for size in sizes:
-            await fill(engine, "u", _SMALL_SCOPE, before, size)
-            before = size
-            times = await recall_times(engine, "u0", rounds=rounds)
-            p50.append(median(times))
-            p95.append(times[int(len(times) * 0.95)])
-        await fill(engine, "large", large, 0, large)
-        started = time.perf_counter()
-        await engine.memory.background._graph.grow()  # type: ignore[union-attr]
-        building = time.perf_counter() - started
-        wide = await recall_times(engine, "large0", rounds=max(rounds // 4, 10))
-        plain = await ingest_rate(engine, 500 if quick else 5000, with_vectors=False)
-    finally:
-        await engine.close()
-    engine = await open_engine()
-    try:
-        embedded = await ingest_rate(engine, 500 if quick else 5000, with_vectors=True)
-    finally:
-        await engine.close()
-    places = [f"{size:,} memories, scope {_SMALL_SCOPE:,}".replace(",", " ") for size in sizes]
-    rows = [*zip(places, p50, p95, strict=True), (f"scope {large:,}".replace(",", " "), median(wide), wide[-1])]
-    report.grids.append(Grid("Recall, k = 10, milliseconds", ("", "p50", "p95"), rows))
-    report.grids.append(
-        Grid(
-            "Ingest, memories a second",
-            ("", "rate"),
-            [("until found by words", plain), ("until found by meaning, too", embedded), ("graph, seconds", building)],
-        )
-    )
-    report.panels.append(Lines("Recall p50, scope of 1 000", "ms", "memories in the database", sizes, {"ours": p50}))
-    report.details["milliseconds_large_scope"] = wide
-
-
 async def main() -> None:
     """Measures what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the directory of locomo10.json")
     parser.add_argument("--scale", action="store_true", help="measure speed")
-    parser.add_argument("--million", action="store_true", help="up to a million memories; takes half an hour")
-    parser.add_argument("--quick", action="store_true", help="three conversations; 10 000 memories")
+    parser.add_argument("--million", action="store_true", help="with --scale: up to a million memories; ten minutes")
+    parser.add_argument("--embedder", default="wordllama", help="COGNIZES_EMBEDDER: wordllama, minilm, …")
+    parser.add_argument("--quick", action="store_true", help="three conversations; 30 000 memories")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="cognizes-recall-"))
     report = Report("memory_recall", "Memory: recall")
 
     async def open_engine(**settings: Any) -> Engine:
-        return await Engine.open(data_dir=directory / "data", statement_timeout=0, **settings).start()
+        return await Engine.open(
+            data_dir=directory / "data", statement_timeout=0, embedder=options.embedder, **settings
+        ).start()
 
     try:
         if options.data is not None:
@@ -371,7 +266,8 @@ async def main() -> None:
             finally:
                 await engine.close()
         if options.scale:
-            await measure_speed(open_engine, report, quick=options.quick, million=options.million)
+            plan = QUICK if options.quick else MILLION if options.million else FULL
+            await measure_scale(open_engine, report, plan)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     report.print()

@@ -67,13 +67,13 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over a logarithmic axis, from zero up: `series[name][i]` belongs to `places[i]`."""
+    """Lines over a logarithmic axis, from zero up: `series[name][i]` belongs to `places[i]`; None has no point."""
 
     title: str
     unit: str
     axis: str
     places: Sequence[int]
-    series: dict[str, Sequence[float]]
+    series: dict[str, Sequence[float | None]]
 
 
 @dataclass
@@ -188,7 +188,7 @@ def _draw_bars(panel: Bars) -> str:
 
 
 def _draw_lines(panel: Lines) -> str:
-    top = _nice_top(max(value for values in panel.series.values() for value in values) * 1.15)
+    top = _nice_top(max(value or 0 for values in panel.series.values() for value in values) * 1.15)
     parts = [_frame(panel, top)]
     first, last = math.log10(panel.places[0]), math.log10(panel.places[-1])
 
@@ -199,10 +199,11 @@ def _draw_lines(panel: Lines) -> str:
         parts.append(_text(across(place), _BOTTOM + 20, f"{place:,}".replace(",", " "), anchor="middle"))
     parts.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 40, panel.axis, anchor="middle", size=12))
     for colour, values in zip(_COLOURS, panel.series.values(), strict=False):
-        points = [(across(place), _height(value, top)) for place, value in zip(panel.places, values, strict=True)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        shown = [(place, value) for place, value in zip(panel.places, values, strict=True) if value is not None]
+        points = [(across(place), _height(value, top), value) for place, value in shown]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
-        for (x, y), value in zip(points, values, strict=True):
+        for x, y, value in points:
             parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour}'/>")
             parts.append(_text(x, y - 9, format_number(value), size=12, anchor="middle"))
     return "".join(parts)

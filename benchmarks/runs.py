@@ -3,8 +3,9 @@
     uv run python benchmarks/runs.py [--quick] [--out DIRECTORY]
 
 Starts an embedded PostgreSQL of its own (fsync on). The peer is the queue that people write by hand: one table without
-leases, events or fencing, `FOR UPDATE SKIP LOCKED`, two commits a job. Workers are connections of one process in both;
-for the kill a real `cognizes worker` dies.
+leases, events or fencing, `FOR UPDATE SKIP LOCKED`, two commits a job. Workers are loops of one process in both, which
+claim one run, complete it, and claim the next; a real `Worker` also reads the session and the steps, and writes an
+episode. For the kill a real `cognizes worker` dies.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ _QUICK = Plan(runs=300, signals=30, kills=1)
 
 async def claim_and_finish(engine: Engine, runs: int, workers: int) -> float:
     """Runs per second from a full queue, claimed and completed by so many workers."""
-    sessions = [await engine.sessions.create("bench", f"user-{number}") for number in range(min(runs, 500))]
-    for number in range(runs):
-        await engine.runs.enqueue(sessions[number % len(sessions)], f"noop-{workers}")
+    await _enqueue(engine, runs, f"noop-{workers}")
     left = runs
 
     async def work(name: str) -> None:
@@ -70,6 +69,30 @@ async def claim_and_finish(engine: Engine, runs: int, workers: int) -> float:
     began = time.perf_counter()
     await asyncio.gather(*(work(f"w{number}") for number in range(workers)))
     return runs / (time.perf_counter() - began)
+
+
+async def work_off(engine: Engine, runs: int, concurrency: int) -> float:
+    """Runs per second of one real worker that has room for so many, until the last has ended."""
+    await _enqueue(engine, runs, "noop-worker")
+    left = runs
+    is_done = asyncio.Event()
+
+    async def handler(run: HandledRun) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            is_done.set()
+
+    began = time.perf_counter()
+    async with Worker(engine, {"noop-worker": handler}, concurrency=concurrency):
+        await is_done.wait()
+    return runs / (time.perf_counter() - began)
+
+
+async def _enqueue(engine: Engine, runs: int, handler: str) -> None:
+    sessions = [await engine.sessions.create("bench", f"user-{number}") for number in range(min(runs, 500))]
+    for number in range(runs):
+        await engine.runs.enqueue(sessions[number % len(sessions)], handler)
 
 
 async def by_hand(url: str, runs: int, workers: int) -> float:
@@ -180,6 +203,7 @@ async def run(plan: Plan) -> Report:
     try:
         async with Engine.open(server.url, pool_size=20) as engine:
             ours = [await claim_and_finish(engine, plan.runs, workers) for workers in _WORKERS]
+            worker = await work_off(engine, plan.runs // 2, _WORKERS[-1])
         theirs = [await by_hand(server.url, plan.runs, workers) for workers in _WORKERS]
         async with Engine.open(server.url) as engine:
             waits = await signal_to_resumed(engine, plan.signals)
@@ -192,6 +216,7 @@ async def run(plan: Plan) -> Report:
     ]
     report.grids = [
         Grid("Runs claimed and completed per second", ("", "engine", "by hand", "ratio"), rows),
+        Grid("Runs worked off per second", ("", "engine"), [(f"one Worker, {_WORKERS[-1]} at once", worker)]),
         Grid("Signal to resumed, ms", ("", "p50", "p95"), [("one at a time", median(waits), percentile(waits, 0.95))]),
         Grid(
             f"kill -9 to continued, s (lease {_LEASE_SECONDS:g} s)",

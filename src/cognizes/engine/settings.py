@@ -40,10 +40,13 @@ class Settings(BaseSettings):
     )
     embedder: str = Field(
         default="auto",
-        pattern="^(auto|none|wordllama|openai|gemini)$",
+        pattern="^(auto|none|wordllama|minilm|openai|gemini)$",
         description="Who makes vectors of memories: auto is the local wordllama if it is installed.",
     )
-    embedding_model: str = Field(default="", description="The model of a remote embedder; empty for its usual one.")
+    embedding_model: str = Field(
+        default="",
+        description="The model of a remote embedder, or for minilm the directory of one; empty for the usual one.",
+    )
     embedding_url: str = Field(default="", description="Where a remote embedder is, e.g. http://localhost:11434/v1.")
     embedding_api_key: SecretStr | None = Field(default=None, description="The key of a remote embedder.")
     memory_background: bool = Field(

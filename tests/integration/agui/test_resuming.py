@@ -124,6 +124,25 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
     assert ends.count("run_finished") == 1
 
 
+async def test_a_server_that_was_paused_goes_on_with_its_own_run(servers: tuple[Server, Server]) -> None:
+    """It finds its own run with a lease that ran out: the run is resumed like anybody else's, and does not fail."""
+    _, only = servers
+    gate = Gate()
+    run = await only.say("steady", gate.text, thread_id=str(uuid4()), run_id="r1")
+    await until_said(only.engine, run, 2)
+    await lose(only.engine, run, only)
+
+    async def is_claimed_again() -> bool:
+        return (await stored(only.engine, run)).attempt == 2
+
+    await until(is_claimed_again)
+    await until(lambda: is_over(run))
+    gate.open()
+    done = await until_status(only.engine, await stored(only.engine, run), RunStatus.COMPLETED, RunStatus.FAILED)
+    assert (done.status, done.error, done.attempt) == (RunStatus.COMPLETED, None, 2)
+    assert (gates_directory() / f"{gate.name}.calls").read_text() == "called\n"
+
+
 async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(servers: tuple[Server, Server]) -> None:
     first, second = servers
     run = await first.say("slow", Gate().text, thread_id=str(uuid4()), run_id="r1")

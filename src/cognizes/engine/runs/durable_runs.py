@@ -37,6 +37,7 @@ from cognizes.engine.runs.leases import LeaseKeeper
 from cognizes.engine.runs.resumption import make_context
 from cognizes.engine.runs.run_context import InProcessRun
 from cognizes.engine.runs.steps import Step, list_steps
+from cognizes.engine.runs.turnover import Claiming, Ending, Turnover
 from cognizes.engine.runs.waits import SignalOutcome, Wait, check_wait
 from cognizes.engine.settings import Settings
 
@@ -74,10 +75,12 @@ class DurableRuns(Runs):
         self.settings = settings
         self.doorbell = RunDoorbell(listener)
         self.leases = LeaseKeeper(database, self.doorbell, seconds=settings.run_lease_seconds)
+        self._turnover = Turnover(database, lease=self.leases.duration, give_back=self.release)
         self.worker_id = new_worker_id()
 
     async def close(self) -> None:
-        """Stops keeping leases."""
+        """Answers those who end or claim runs, and stops keeping leases."""
+        await self._turnover.close()
         await self.leases.close()
 
     # A run from its creation to its end
@@ -166,11 +169,9 @@ class DurableRuns(Runs):
     # For workers
 
     async def claim(self, handlers: Iterable[str], *, worker_id: str | None = None, limit: int = 1) -> list[Run]:
-        """Takes pending runs of these handlers, oldest first, never one that waits. Each comes with a lease."""
-        rows = await self.database.fetch(
-            "claim_runs", list(handlers), worker_id or self.worker_id, self.leases.duration, limit
-        )
-        return [run_from_row(row) for row in rows]
+        """Takes pending runs of these handlers, each with a lease: those first that were due first, none that waits."""
+        wanted = tuple(sorted(set(handlers)))
+        return await self._turnover.claim(Claiming(wanted, worker_id or self.worker_id, limit))
 
     async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> int:
         """Takes one pending run, whatever its handler; its attempt. `ConflictError` when it is not pending."""
@@ -408,17 +409,18 @@ class DurableRuns(Runs):
         if error is not None:
             content["error"] = error
         async with self._once(UUID(run.thread_id), event_id):
-            await self.database.fetch_value(
-                "end_run",
-                UUID(run.thread_id),
-                run.id,
-                run.attempt,
-                status,
-                result,
-                escape_text(error) if error is not None else None,
-                event_id or str(new_id()),
-                EVENT_OF_STATUS[status],
-                dump_json(content),
+            return await self._turnover.end(
+                Ending(
+                    UUID(run.thread_id),
+                    run.id,
+                    run.attempt,
+                    status,
+                    result,
+                    escape_text(error) if error is not None else None,
+                    event_id or str(new_id()),
+                    EVENT_OF_STATUS[status],
+                    dump_json(content),
+                )
             )
         return await self.get(run.thread_id, run.id)
 

@@ -13,7 +13,8 @@ Nobody sets a state: it follows from the thread's events, which also say what ru
 | `observe` | ProcessingToolResults |
 | `decision_asked`, a confirmation that Google ADK asks for | AwaitingToolApproval, until it is answered |
 | `run_waiting` | Paused, or AwaitingToolApproval when that is what it waits for |
-| `run_released` (its worker fell silent), `error` in a run or with `retryable` | TransientFailure |
+| `run_released` by a worker that stops on purpose: another one goes on | Paused |
+| `run_released` (an attempt failed, its worker fell silent), `error` in a run or with `retryable` | TransientFailure |
 | `run_failed`, any other `error` | Failed |
 | `cancel_requested` | Cancelling |
 | `run_finished`, `run_cancelled`, `complete`, `cancelled`, `branch_switched`, an answer without a run | Idle |
@@ -168,6 +169,8 @@ class StateFold:
         if kind == "error":
             # Whether a run can go on after an error is for the run to say.
             return _S.TRANSIENT_FAILURE if self.runs or event.content.get("retryable") else _S.FAILED
+        if kind == "run_released" and event.content.get("is_failure") is False:
+            return _S.PAUSED
         if kind in _TARGETS:
             return _TARGETS[kind]
         if kind in ("decision_asked", "decision_answered"):

@@ -245,6 +245,9 @@ class AgentHost:
         and what it had said is kept, which it is in any case."""
         stored = await self._engine.manager.sessions.get_thread(run.thread_id)
         key = (stored.app_name, stored.user_id, stored.id)
+        if not await self._leave_own(key, run):
+            await self._engine.runs.release(run)
+            return
         await self._engine.streams.interrupt_run(thread_uuid(run.thread_id), run.id)
         place = thread_uuid(run.thread_id), run.id
         invocation_id: str | None = await self._engine.database.fetch_value("find_invocation_of_run", *place)
@@ -259,6 +262,16 @@ class AgentHost:
             hosted.begin(_new_input(run_input, _NOTHING_NEW, run_id=run.id))
             self._active[key] = hosted
             hosted.task = asyncio.create_task(self._execute(hosted, session, run_input, None), name=f"run-{run.id}")
+
+    async def _leave_own(self, key: SessionKey, run: Run) -> bool:
+        """A server that was paused for longer than its lease finds its own run: the attempt it woke up with can write
+        nothing more, and ends before the next one begins. False when its code does not stop."""
+        mine = self._active.get(key)
+        if mine is None or mine.run_id != run.id or mine.task is None:
+            return True
+        mine.lose()
+        await asyncio.wait([mine.task], timeout=self._engine.settings.run_lease_seconds / 2)
+        return mine.task.done()
 
     def _make_run(self, key: SessionKey, stored: models.Session, created: Run, turn: UserTurn) -> HostedRun:
         run_id = created.id

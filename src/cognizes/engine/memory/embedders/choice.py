@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cognizes.engine.errors import SetupError
 from cognizes.engine.memory.embedders.embedder import Embedder
+from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
 from cognizes.engine.memory.embedders.remote import GEMINI_URL, OPENAI_URL, GeminiEmbedder, OpenAiEmbedder
 from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder, has_word_llama
 from cognizes.engine.settings import Settings
@@ -20,6 +23,8 @@ def choose_embedder(settings: Settings) -> Embedder | None:
             return WordLlamaEmbedder() if has_word_llama() else None
         case "wordllama":
             return WordLlamaEmbedder()
+        case "minilm":
+            return MiniLmEmbedder(Path(settings.embedding_model) if settings.embedding_model else None)
         case "openai" | "gemini":
             return _remote(settings)
     raise SetupError(f"there is no embedder {settings.embedder!r}")

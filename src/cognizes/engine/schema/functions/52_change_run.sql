@@ -1,6 +1,7 @@
 -- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
 CREATE OR REPLACE FUNCTION {schema}.change_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json
+    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json,
+    p_result json DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
@@ -16,7 +17,7 @@ BEGIN
             MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
     END IF;
     UPDATE {schema}.runs
-       SET status = p_status,
+       SET status = p_status, result = coalesce(p_result, result),
            -- Another try begins as if nothing had gone wrong.
            error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
            failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,

@@ -1,8 +1,8 @@
--- Gives pending runs of these handlers to a worker, oldest first. A run, or a thread, that somebody else holds right now
--- is passed over, so nobody waits here. With several handlers the one with the oldest run is served first.
-CREATE OR REPLACE FUNCTION {schema}.claim_runs(
-    p_handlers text[], p_worker_id text, p_lease interval, p_limit integer
-) RETURNS SETOF {schema}.runs LANGUAGE plpgsql
+-- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
+-- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
+-- here. With several handlers the one with the oldest run is served first.
+CREATE OR REPLACE FUNCTION {schema}.claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
+RETURNS SETOF {schema}.runs LANGUAGE plpgsql
 -- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -14,28 +14,30 @@ DECLARE
     v_handler text;
     v_run record;
     v_claimed integer := 0;
+    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
+    v_now timestamptz := clock_timestamp();
 BEGIN
     FOR v_handler IN
         SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
-         CROSS JOIN LATERAL (SELECT r.created_at FROM {schema}.runs r
+         CROSS JOIN LATERAL (SELECT greatest(r.created_at, r.available_at) AS due_at FROM {schema}.runs r
                               WHERE r.handler = asked.handler AND r.status = 'pending'
-                              ORDER BY r.created_at LIMIT 1) AS oldest
-         ORDER BY oldest.created_at
+                                AND greatest(r.created_at, r.available_at) <= v_now
+                              ORDER BY greatest(r.created_at, r.available_at) LIMIT 1) AS oldest
+         ORDER BY oldest.due_at
     LOOP
         FOR v_run IN
             SELECT r.thread_id, r.id FROM {schema}.runs r JOIN {schema}.threads t ON t.id = r.thread_id
-             WHERE r.handler = v_handler AND r.status = 'pending'
-               AND (r.available_at IS NULL OR r.available_at <= clock_timestamp())
-             ORDER BY r.created_at, r.id
-             LIMIT p_limit - v_claimed
+             WHERE r.handler = v_handler AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
+             ORDER BY greatest(r.created_at, r.available_at), r.id
+             LIMIT cardinality(p_worker_ids) - v_claimed
                FOR UPDATE OF r SKIP LOCKED
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
-            PERFORM {schema}.take_run(v_run.thread_id, v_run.id, p_worker_id, p_lease);
-            RETURN QUERY SELECT * FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
             v_claimed := v_claimed + 1;
+            PERFORM {schema}.take_run(v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease);
+            RETURN QUERY SELECT * FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
         END LOOP;
-        EXIT WHEN v_claimed >= p_limit;
+        EXIT WHEN v_claimed >= cardinality(p_worker_ids);
     END LOOP;
 END
 $$;

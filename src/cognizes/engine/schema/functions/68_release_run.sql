@@ -25,7 +25,7 @@ BEGIN
     PERFORM {schema}.change_run(
         p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
-                          'available_at', v_again_at));
+                          'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     UPDATE {schema}.runs
        SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
      WHERE thread_id = p_thread_id AND id = p_run_id;

@@ -1,8 +1,8 @@
 -- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
--- vector is compared; of one with many the graph is walked until enough of his are found.
+-- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
 ) RETURNS TABLE (id bigint, cosine double precision)
 LANGUAGE plpgsql STABLE
 SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
@@ -10,7 +10,7 @@ DECLARE
     v_has_graph boolean;
     v_filter text := '';
 BEGIN
-    SELECT s.graph_is_ready AND s.graph_model = p_model INTO v_has_graph
+    SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
       FROM {schema}.memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
     IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
         v_filter := 'AND EXISTS (SELECT FROM {schema}.memories m

@@ -2,10 +2,10 @@
 -- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
 -- other memory has, and falls quickly; of an identifier it counts twice.
 -- Of a user with very many memories, those that hold only words found in every fiftieth memory are looked at only if
--- they hold all of them; how often such a word occurs is not counted to the end.
+-- they hold all of them; how often such a word occurs is not counted to the end. With p_exact they are.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
 ) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
@@ -26,7 +26,7 @@ BEGIN
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
-    IF v_memories > 20000 THEN
+    IF v_memories > 20000 AND NOT p_exact THEN
         v_many := (v_memories / 50)::bigint;
         FOR v_key IN SELECT DISTINCT key FROM unnest(v_keys) AS key LOOP
             SELECT count(*) INTO v_count

@@ -113,10 +113,10 @@ SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_cal
 SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- recall_by_words: The best memories of a user by BM25.
-SELECT * FROM {schema}.recall_by_words($1, $2, $9, $10, $3, $4, $5, $6, $7, $8);
+SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9);
 
 -- recall_by_vector: The memories of a user nearest to a vector.
-SELECT * FROM {schema}.recall_by_vector($1, $2, $9, $10, $11, $3, $4, $5, $6, $7, $8);
+SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9);
 
 -- read_memory_neighbours: Who said a memory, in which session, and what stands before and after it there.
 SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS previous_author, after.id AS next_id,

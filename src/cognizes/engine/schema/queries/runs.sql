@@ -45,20 +45,40 @@ SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, 
 -- enqueue_run: A new run for a worker, or one that is leased at once, and its event.
 SELECT {schema}.enqueue_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10, $11, $12::text::json);
 
--- claim_runs: Pending runs for a worker, oldest first.
-SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
-       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
-       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.claim_runs($1, $2, $3, $4);
+-- turn_over_runs: Some runs end, others are claimed; what became of each.
+SELECT place, outcome,
+       (run).id, (run).thread_id, (run).app_name, (run).status, (run).thinking_steps::text AS thinking_steps,
+       (run).tool_calls::text AS tool_calls, (run).error, (run).created_at, (run).started_at, (run).completed_at,
+       (run).handler, (run).input::text AS input, (run).result::text AS result, (run).worker_id, (run).attempt,
+       (run).failures, (run).max_attempts, (run).available_at, (run).lease_expires_at, (run).wait_kind, (run).wait_key,
+       (run).wait_reason, (run).wait_expires_at, (run).wait_timeout_node,
+       (run).resumption_context::text AS resumption_context
+  FROM {schema}.turn_over_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11);
+
+-- end_runs: Some runs end, whoever holds them now is waited for; what became of each.
+SELECT place, outcome,
+       (run).id, (run).thread_id, (run).app_name, (run).status, (run).thinking_steps::text AS thinking_steps,
+       (run).tool_calls::text AS tool_calls, (run).error, (run).created_at, (run).started_at, (run).completed_at,
+       (run).handler, (run).input::text AS input, (run).result::text AS result, (run).worker_id, (run).attempt,
+       (run).failures, (run).max_attempts, (run).available_at, (run).lease_expires_at, (run).wait_kind, (run).wait_key,
+       (run).wait_reason, (run).wait_expires_at, (run).wait_timeout_node,
+       (run).resumption_context::text AS resumption_context
+  FROM {schema}.end_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, true);
 
 -- claim_run: One run for a worker; its attempt.
 SELECT {schema}.claim_run($1, $2, $3, $4);
 
 -- extend_leases: Those who execute these runs are alive, and will say so again in time. Returns whose leases hold.
+-- Locked in one order first: those who end several runs of a thread take them in the same one.
+WITH mine AS MATERIALIZED (
+    SELECT r.thread_id, r.id, r.attempt
+      FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS held (thread_id, id, attempt)
+      JOIN {schema}.runs r ON r.thread_id = held.thread_id AND r.id = held.id AND r.attempt = held.attempt
+     WHERE r.status = 'running' ORDER BY r.thread_id, r.id FOR NO KEY UPDATE OF r
+)
 UPDATE {schema}.runs r
    SET lease_expires_at = clock_timestamp() + $4::interval
-  FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS mine (thread_id, id, attempt)
+  FROM mine
  WHERE r.thread_id = mine.thread_id AND r.id = mine.id AND r.attempt = mine.attempt AND r.status = 'running'
 RETURNING r.thread_id, r.id, r.attempt;
 
@@ -78,9 +98,6 @@ SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signa
 
 -- release_run: Back to the queue, now or after a while; or failed.
 SELECT {schema}.release_run($1, $2, $3, $4, $5, $6);
-
--- end_run: The end of a run that an attempt holds, and its event.
-SELECT {schema}.end_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9::text::json);
 
 -- begin_step: A step of a run starts, unless it has finished before. Returns it as it was before.
 WITH fence AS (

