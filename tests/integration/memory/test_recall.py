@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.recall import Filters, Hit
+from cognizes.engine.memory.recall import Filters, Hit, Recall
 from cognizes.engine.memory.scope import MemoryScope
 
 ADA = MemoryScope("shop", "ada")
@@ -223,6 +223,49 @@ class TestByMeaning:
         assert (await recall(engine, "is the puppy sick?"))[0].text == "my dog needs the veterinarian"
         assert (await recall(engine, "young cat", kinds=["note"]))[0].text == "a kitten was born"
         assert [hit.text for hit in await recall(engine, "puppy", scope=BOB)] == ["my dog needs the veterinarian too"]
+
+
+class TestOfACrowdedUser:
+    """More memories than are looked at one by one."""
+
+    async def test_frequent_words_are_found_and_rare_ones_dominate(self, database_url: str) -> None:
+        async with Engine.open(database_url, embedder="none") as engine:
+            await notes(engine, "every memory talks about quinces and pears", "zyzzyva about quinces")
+            await _crowd(engine, "talks about quinces", 8000)
+            await _crowd(engine, "talks about pears", 8000)
+            await _crowd(engine, "every memory", 4500)
+            exact = Recall(engine.database, embedder=None, exact=True)
+            for query, best in (
+                ("quinces and pears", "every memory talks about quinces and pears"),
+                (
+                    "which memory talks about pears and quinces every time?",
+                    "every memory talks about quinces and pears",
+                ),
+                ("zyzzyva quinces", "zyzzyva about quinces"),
+            ):
+                (hit, *more) = await recall(engine, query, k=200)
+                (same, *_) = await exact.recall(query, app="shop", user="ada", k=1)
+                assert (hit.text, hit.memory.id, len(more)) == (best, same.memory.id, 199), query
+            # Nothing holds both: then one of them is enough; and the filters choose before there are enough.
+            assert {hit.text for hit in await recall(engine, "quinces memory", k=300, kinds=["turn"])} <= {
+                "talks about quinces",
+                "every memory",
+            }
+            assert [hit.text for hit in await recall(engine, "quinces", kinds=["note"])] == [
+                "zyzzyva about quinces",
+                "every memory talks about quinces and pears",
+            ]
+            assert await recall(engine, "quinces", scope=BOB) == []
+
+
+async def _crowd(engine: Engine, text: str, count: int) -> None:
+    """Many memories of one text, stored as fast as can be."""
+    await engine.database.pool.execute(
+        "INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length) "
+        "SELECT 'shop', 'ada', 'shop', 'turn', $1::text || n, $1::text, keys, cardinality(keys) "
+        "FROM memory_term_keys('shop', 'ada', $1::text) AS keys, generate_series(1, $2::int) n",
+        text, count,
+    )  # fmt: skip
 
 
 _words = st.sampled_from(["tea", "coffee", "order", "ORD-1", "退款", "政策", "dog", "garden", "zyzzyva", "monday"])

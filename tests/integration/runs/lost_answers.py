@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
+from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.errors import DatabaseUnavailableError
 
 
@@ -24,4 +25,21 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> 
         return answer
 
     monkeypatch.setattr(engine.database, "fetch_value", fetch_value)
+    return asked
+
+
+def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
+    """Loses the first answer to the end of a run; returns the list of all its ends that were asked for from now on."""
+    asked: list[str] = []
+    ask = StickyConnection.fetch
+
+    async def fetch(self: StickyConnection, name: str, *arguments: Any) -> Any:
+        answer = await ask(self, name, *arguments)
+        if name == "turn_over_runs" and run_id in arguments[1]:
+            asked.append(run_id)
+            if len(asked) == 1:
+                raise DatabaseUnavailableError("the connection was cut after the commit")
+        return answer
+
+    monkeypatch.setattr(StickyConnection, "fetch", fetch)
     return asked

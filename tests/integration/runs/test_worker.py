@@ -19,7 +19,7 @@ from cognizes.engine import (
 )
 from cognizes.engine.runs import HandledRun, Worker
 from tests.integration.runs.conditions import expire_lease, later, run_events, until, until_status
-from tests.integration.runs.lost_answers import lose_answer
+from tests.integration.runs.lost_answers import lose_end
 
 
 async def test_steps_run_once_and_a_linear_handler_goes_on_after_its_wait(engine: Engine) -> None:
@@ -357,7 +357,7 @@ async def test_an_end_whose_answer_was_lost_has_happened_once(
 
     session = await engine.sessions.create("shop", "ada")
     run = await engine.runs.enqueue(session, "work")
-    asked = lose_answer(monkeypatch, engine, "end_run")
+    asked = lose_end(monkeypatch, run.id)
     caplog.set_level("INFO", logger="cognizes.engine.runs.worker")
     async with Worker(engine, {"work": work}) as worker:
         await until_status(engine, run, status)
@@ -366,7 +366,7 @@ async def test_an_end_whose_answer_was_lost_has_happened_once(
             return not worker.active
 
         await until(is_idle)
-    assert asked == ["end_run"]
+    assert asked == [run.id] * 2
     assert "any more" not in caplog.text
     events = await run_events(engine, run)
     assert len([kind for kind in events if kind in ("run_finished", "run_failed")]) == 1

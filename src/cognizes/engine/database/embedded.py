@@ -225,6 +225,9 @@ class EmbeddedPostgres:
             "max_connections": "200",
             "shared_buffers": f"{max(64, min(512, memory // 8))}MB",
             "effective_cache_size": f"{max(256, memory // 2)}MB",
+            # A graph of vectors that does not fit is built many times slower; vacuum does well with less.
+            "maintenance_work_mem": f"{max(64, min(256, memory // 16))}MB",
+            "autovacuum_work_mem": "64MB",
             "max_wal_size": "2GB",
             "checkpoint_timeout": "15min",
             "wal_compression": "pglz",

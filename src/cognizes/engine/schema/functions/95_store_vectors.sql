@@ -2,7 +2,12 @@
 -- users with many memories go into the graph. Returns how many were kept.
 CREATE OR REPLACE FUNCTION {schema}.store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql AS $$
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
 DECLARE
     v_kept bigint;
 BEGIN

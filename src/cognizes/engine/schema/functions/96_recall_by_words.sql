@@ -1,8 +1,10 @@
 -- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
 -- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
 -- other memory has, and falls quickly; of an identifier it counts twice.
--- Of a user with very many memories, those that hold only words found in every fiftieth memory are looked at only if
--- they hold all of them; how often such a word occurs is not counted to the end. With p_exact they are.
+-- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
+-- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
+-- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
+-- down to a single one only if rare words bring too little, since it counts less than any of them.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
@@ -15,11 +17,12 @@ DECLARE
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
     v_length double precision;
-    v_many bigint;
-    v_rare bigint[] := '{}';
-    v_common bigint[] := '{}';
-    v_key bigint;
-    v_count bigint;
+    v_frequent bigint[] := '{}';
+    v_found double precision[] := '{}';
+    v_rare bigint[] := v_keys;
+    v_others bigint[] := '{}';
+    v_enough integer := 2 * p_limit;
+    v_brought bigint;
 BEGIN
     SELECT s.memories, greatest(s.total_length::double precision / nullif(s.memories, 0), 1) INTO v_memories, v_length
       FROM {schema}.memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
@@ -27,22 +30,21 @@ BEGIN
         RETURN;
     END IF;
     IF v_memories > 20000 AND NOT p_exact THEN
-        v_many := (v_memories / 50)::bigint;
-        FOR v_key IN SELECT DISTINCT key FROM unnest(v_keys) AS key LOOP
-            SELECT count(*) INTO v_count
-              FROM (SELECT FROM {schema}.memories m WHERE m.terms @> ARRAY[v_key] LIMIT v_many + 1) counted;
-            IF v_count > v_many THEN
-                v_common := v_common || v_key;
-            ELSE
-                v_rare := v_rare || v_key;
-            END IF;
-        END LOOP;
-    ELSE
-        v_rare := v_keys;
+        SELECT f.keys, f.found INTO v_frequent, v_found
+          FROM {schema}.find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
+        v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
+        SELECT count(*) INTO v_brought FROM (
+            SELECT FROM {schema}.memories m
+             WHERE m.terms && v_rare
+               AND {schema}.memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
+        v_others := {schema}.find_by_frequent_terms(
+            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
+            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier, key = ANY (v_common) AS is_common
+        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
+               v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_keys) AS key GROUP BY key
     ), matching AS MATERIALIZED (
         -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
@@ -53,20 +55,17 @@ BEGIN
          WHERE m.terms && v_rare
            AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
         UNION ALL
-        SELECT m.id, m.length, m.terms,
-               NOT v_filters OR {schema}.memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+        SELECT m.id, m.length, m.terms, true
           FROM {schema}.memories m
-         WHERE v_common <> '{}' AND m.terms @> v_common AND NOT m.terms && v_rare
-           AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
-        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.is_common, matching.id, matching.length,
+        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
                matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
          WHERE matching.terms @> ARRAY[wanted.key]
     ), words AS (
         SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
-          FROM (SELECT key, CASE WHEN bool_or(is_common) THEN greatest(count(*), v_many * 2) ELSE count(*) END AS found
-                  FROM hits GROUP BY key) counted
+          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
     )
     SELECT hits.id,
            sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),

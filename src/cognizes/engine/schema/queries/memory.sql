@@ -158,11 +158,11 @@ SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
 
 -- claim_embeddings: Memories that wait for a vector, longest first. The claim runs out by itself.
 WITH claimed AS (
+    -- By their places, which are locked: found by their keys, all of a long queue would be read for every batch.
     UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp() + $2::interval
-      FROM (SELECT app_name, user_id, memory_id FROM {schema}.memory_embedding_queue
-             WHERE NOT is_parked AND due_at <= clock_timestamp()
-             ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
-     WHERE q.app_name = due.app_name AND q.user_id = due.user_id AND q.memory_id = due.memory_id
+     WHERE q.ctid = ANY (ARRAY(SELECT due.ctid FROM {schema}.memory_embedding_queue due
+                                WHERE NOT due.is_parked AND due.due_at <= now()
+                                ORDER BY due.due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING q.app_name, q.user_id, q.memory_id, q.attempts
 )
 SELECT claimed.*, m.text, m.author, m.revision

@@ -1,0 +1,29 @@
+-- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
+-- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
+CREATE OR REPLACE FUNCTION {schema}.find_by_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
+    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
+) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_number integer := cardinality(p_keys);
+    v_condition text;
+    v_found bigint[];
+    v_all bigint[] := '{}';
+BEGIN
+    FOR v_size IN REVERSE v_number .. p_fewest LOOP
+        SELECT string_agg(format('m.terms @> %L::bigint[]', chosen.keys), ' OR ') INTO v_condition
+          FROM (SELECT array_agg(p_keys[place]) AS keys
+                  FROM generate_series(1, (1 << v_number) - 1) AS mask, generate_series(1, v_number) AS place
+                 WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
+        EXECUTE format(
+            'SELECT array_agg(id) FROM (
+                 SELECT m.id FROM {schema}.memories m
+                  WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
+                    AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
+        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
+        v_all := v_all || v_found;
+        EXIT WHEN cardinality(v_all) >= p_enough;
+    END LOOP;
+    RETURN v_all;
+END
+$$;

@@ -1,0 +1,26 @@
+-- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
+-- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
+CREATE OR REPLACE FUNCTION {schema}.find_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
+    OUT keys bigint[], OUT found double precision[]
+) LANGUAGE sql STABLE AS $$
+    WITH span AS (
+        SELECT min(id) AS first, max(id) AS last FROM {schema}.memories
+         WHERE app_name = p_app_name AND user_id = p_user_id
+    ), sample AS MATERIALIZED (
+        SELECT part.terms
+          FROM span, generate_series(0, 19) AS number,
+               LATERAL (SELECT m.terms FROM {schema}.memories m
+                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+                           AND m.id >= span.first + (span.last - span.first) / 20 * number
+                         ORDER BY m.id LIMIT 50) part
+    ), counted AS (
+        SELECT key, count(*) AS held, (SELECT count(*) FROM sample) AS size
+          FROM sample, (SELECT DISTINCT unnest(p_keys)) AS asked (key)
+         WHERE sample.terms @> ARRAY[key] GROUP BY key
+    )
+    SELECT coalesce(array_agg(key ORDER BY held, key), '{}'),
+           coalesce(array_agg(p_memories * held / size ORDER BY held, key), '{}')
+      FROM counted
+     WHERE held >= greatest(4, 2500 * size / p_memories)
+$$;
