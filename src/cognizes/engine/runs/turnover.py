@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -95,7 +95,6 @@ class Answer:
 
 
 Item = Ending | Claiming
-_Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 class Turnover:
@@ -116,7 +115,7 @@ class Turnover:
         ways = 2 if database.pool.get_max_size() >= _ENOUGH_FOR_TWO else 1
         self._connections = [StickyConnection(self._database) for _ in range(ways)]
         self._groups: GroupCommit[Item, Answer] = GroupCommit(
-            *(partial(self._send, fetch=connection.fetch) for connection in self._connections), patient=self._wait
+            *(partial(self._send, connection) for connection in self._connections), patient=self._wait
         )
 
     async def end(self, item: Ending) -> Run:
@@ -149,7 +148,7 @@ class Turnover:
         for connection in self._connections:
             await connection.close()
 
-    async def _send(self, items: list[Item], *, fetch: _Fetch) -> list[Answer | None]:
+    async def _send(self, connection: StickyConnection, items: list[Item]) -> list[Answer | None]:
         endings = [item for item in items if isinstance(item, Ending)]
         groups: dict[tuple[str, ...], list[Claiming]] = defaultdict(list)
         for item in items:
@@ -160,7 +159,7 @@ class Turnover:
             {"handlers": handlers, "workers": [item.worker_id for item in seated]}
             for handlers, seated in zip(groups, seats, strict=True)
         ]
-        rows = await fetch("turn_over_runs", *_columns(endings), dump_json(claims), self._lease)
+        rows = await connection.fetch("turn_over_runs", *_columns(endings), dump_json(claims), self._lease)
         answers = _answers(endings, rows)
         self._seat(seats, rows)
         return [
