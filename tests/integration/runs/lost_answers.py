@@ -33,8 +33,8 @@ def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
     asked: list[str] = []
     ask = StickyConnection.fetch
 
-    async def fetch(self: StickyConnection, name: str, *arguments: Any) -> Any:
-        answer = await ask(self, name, *arguments)
+    async def fetch(self: StickyConnection, name: str, *arguments: Any, **options: Any) -> Any:
+        answer = await ask(self, name, *arguments, **options)
         if name == "turn_over_runs" and run_id in arguments[1]:
             asked.append(run_id)
             if len(asked) == 1:

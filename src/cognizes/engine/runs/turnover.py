@@ -46,6 +46,7 @@ class Ending:
     event_type: str
     content: str
     is_sociable: bool = True
+    company: None = None
 
     @property
     def size(self) -> int:
@@ -73,6 +74,7 @@ class Claiming:
     claimed: list[Run] = field(default_factory=list)
     is_left: bool = False
     is_sociable: bool = True
+    company: None = None
     size: int = 0
 
     @property

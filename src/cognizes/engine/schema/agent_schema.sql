@@ -555,6 +555,26 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0009_monitor.sql', 9, '7c9ebe03cb654e83c3a5d82b59cd88d24fb7040fe469e9e3e42a68cfc651caad', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0011_memory.sql
+-- Runs are claimed in the order in which they became due, and what is due in days does not stand in front of what is due
+-- now. Functions whose arguments have changed leave no older namesake behind.
+
+CREATE INDEX IF NOT EXISTS idx_runs_due ON "public".runs (handler, greatest(created_at, available_at), id)
+    WHERE status = 'pending';
+DROP INDEX IF EXISTS "public".idx_runs_claimable;
+
+DROP FUNCTION IF EXISTS "public".change_run(uuid, text, text, text, text, text, json);
+DROP FUNCTION IF EXISTS "public".claim_runs(text[], text, interval, integer);
+DROP FUNCTION IF EXISTS "public".end_run(uuid, text, integer, text, json, text, text, text, json);
+DROP FUNCTION IF EXISTS "public".recall_by_words(
+    text, text, text, text, text, text[], text, timestamptz, timestamptz, integer);
+DROP FUNCTION IF EXISTS "public".recall_by_vector(
+    text, text, text, integer, text, text, text[], text, timestamptz, timestamptz, integer);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0011_memory.sql', 11, '19b1119d4159d4b4547cbf6718e929c9e7972d6e1112ba62fbec7c17021b9335', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -1424,7 +1444,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- 52_change_run.sql
 -- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
 CREATE OR REPLACE FUNCTION "public".change_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json
+    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json,
+    p_result json DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
@@ -1440,7 +1461,7 @@ BEGIN
             MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
     END IF;
     UPDATE "public".runs
-       SET status = p_status,
+       SET status = p_status, result = coalesce(p_result, result),
            -- Another try begins as if nothing had gone wrong.
            error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
            failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
@@ -1455,7 +1476,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('52_change_run.sql', 0, '6cf208c316dd1f9b07895cd32855f6b448f31b0d80f1a911d4cd8da9d74c9e66', '0.1.0')
+VALUES ('52_change_run.sql', 0, 'd854675228a3fc16de086c268601088f9ee31060578d967c323bec64b19f03f8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 53_record_run_progress.sql
@@ -1647,11 +1668,11 @@ VALUES ('57_take_run.sql', 0, '31a186ad21ca78bfff9b4bd5c6a67daf9f23e873f87a3bb69
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 58_claim_runs.sql
--- Gives pending runs of these handlers to a worker, oldest first. A run, or a thread, that somebody else holds right now
--- is passed over, so nobody waits here. With several handlers the one with the oldest run is served first.
-CREATE OR REPLACE FUNCTION "public".claim_runs(
-    p_handlers text[], p_worker_id text, p_lease interval, p_limit integer
-) RETURNS SETOF "public".runs LANGUAGE plpgsql
+-- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
+-- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
+-- here. With several handlers the one with the oldest run is served first.
+CREATE OR REPLACE FUNCTION "public".claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
+RETURNS SETOF "public".runs LANGUAGE plpgsql
 -- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -1663,34 +1684,36 @@ DECLARE
     v_handler text;
     v_run record;
     v_claimed integer := 0;
+    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
+    v_now timestamptz := clock_timestamp();
 BEGIN
     FOR v_handler IN
         SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
-         CROSS JOIN LATERAL (SELECT r.created_at FROM "public".runs r
+         CROSS JOIN LATERAL (SELECT greatest(r.created_at, r.available_at) AS due_at FROM "public".runs r
                               WHERE r.handler = asked.handler AND r.status = 'pending'
-                              ORDER BY r.created_at LIMIT 1) AS oldest
-         ORDER BY oldest.created_at
+                                AND greatest(r.created_at, r.available_at) <= v_now
+                              ORDER BY greatest(r.created_at, r.available_at) LIMIT 1) AS oldest
+         ORDER BY oldest.due_at
     LOOP
         FOR v_run IN
             SELECT r.thread_id, r.id FROM "public".runs r JOIN "public".threads t ON t.id = r.thread_id
-             WHERE r.handler = v_handler AND r.status = 'pending'
-               AND (r.available_at IS NULL OR r.available_at <= clock_timestamp())
-             ORDER BY r.created_at, r.id
-             LIMIT p_limit - v_claimed
+             WHERE r.handler = v_handler AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
+             ORDER BY greatest(r.created_at, r.available_at), r.id
+             LIMIT cardinality(p_worker_ids) - v_claimed
                FOR UPDATE OF r SKIP LOCKED
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
-            PERFORM "public".take_run(v_run.thread_id, v_run.id, p_worker_id, p_lease);
-            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
             v_claimed := v_claimed + 1;
+            PERFORM "public".take_run(v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease);
+            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
         END LOOP;
-        EXIT WHEN v_claimed >= p_limit;
+        EXIT WHEN v_claimed >= cardinality(p_worker_ids);
     END LOOP;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('58_claim_runs.sql', 0, '2c79bb8830f1be8b5a6799d901c646db7713ebd70c6a1f0ac5ffaf5e7016af8f', '0.1.0')
+VALUES ('58_claim_runs.sql', 0, '0a5fa0f73b7b1fd793c6e2547b11052cda701210285b8abd489bc19f04d697d3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 59_claim_run.sql
@@ -2036,7 +2059,7 @@ BEGIN
     PERFORM "public".change_run(
         p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
-                          'available_at', v_again_at));
+                          'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     UPDATE "public".runs
        SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
      WHERE thread_id = p_thread_id AND id = p_run_id;
@@ -2045,25 +2068,86 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('68_release_run.sql', 0, '1b163cac2c7024c646a800d8d602c220d12f2eb14c714656e85e550438538d53', '0.1.0')
+VALUES ('68_release_run.sql', 0, 'f19e7c359d97c9e7f06a81f4f5383d38b4f72aab84b9f387b95a78f1ac741e66', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
--- 69_end_run.sql
--- Ends a run that an attempt holds: `completed` with a result, `failed` with an error, `cancelled`.
--- SQLSTATE CZ423: the attempt does not hold the run; CZ422: an illegal move.
-CREATE OR REPLACE FUNCTION "public".end_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_status text, p_result json, p_error text, p_event_id text,
-    p_event_type text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
+-- 69_end_runs.sql
+-- Ends runs that attempts hold, each with its event: `completed` with a result, `failed` with an error. One that cannot be
+-- ended stops no other; item i is answered with place i:
+--   ended    `run` is what it is now
+--   fenced   the attempt does not hold the run any more; nothing changed; `run` is what it is
+--   missing  there is no such run
+--   busy     without p_wait only: somebody else holds it, or its thread, right now. A batch never waits for one of its
+--            items: whoever waits while he holds others could be waiting in a circle
+CREATE OR REPLACE FUNCTION "public".end_runs(
+    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
+    p_event_ids text[], p_event_types text[], p_contents text[], p_wait boolean
+) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    i integer;
 BEGIN
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    PERFORM "public".change_run(p_thread_id, p_run_id, p_status, p_error, p_event_id, p_event_type, p_content);
-    UPDATE "public".runs SET result = p_result WHERE thread_id = p_thread_id AND id = p_run_id AND p_result IS NOT NULL;
+    FOR i IN SELECT n FROM generate_subscripts(p_run_ids, 1) AS n ORDER BY p_thread_ids[n], p_run_ids[n] LOOP
+        place := i;
+        IF p_wait THEN
+            PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE;
+            PERFORM FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i] FOR UPDATE;
+        END IF;
+        PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            SELECT r.* INTO run FROM "public".runs r
+             WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i] FOR UPDATE SKIP LOCKED;
+        END IF;
+        IF NOT FOUND THEN
+            outcome := CASE WHEN EXISTS (SELECT FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i])
+                            THEN 'busy' ELSE 'missing' END;
+            run := NULL;
+        ELSIF run.status <> 'running' OR run.attempt <> p_attempts[i] THEN
+            outcome := 'fenced';
+        ELSE
+            PERFORM "public".change_run(
+                p_thread_ids[i], p_run_ids[i], p_statuses[i], p_errors[i], p_event_ids[i], p_event_types[i],
+                p_contents[i]::json, p_results[i]::json);
+            SELECT r.* INTO run FROM "public".runs r WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i];
+            outcome := 'ended';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('69_end_run.sql', 0, '818540506135b3e3623dce82e5a23f1cc7bf56e52dfe149eeda2749fcdd67bfc', '0.1.0')
+VALUES ('69_end_runs.sql', 0, '7bf92e8ea33e989426f0a844d2bbeda15fd830da4e090559c23569a0d5a453da', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 69_turn_over_runs.sql
+-- Ends some runs, as `end_runs` does, and then claims others, as `claim_runs` does, in one commit. p_claims is a list of
+-- {"handlers": [...], "workers": [...]}; what claim n of it brings is answered with place n and the outcome `claimed`.
+CREATE OR REPLACE FUNCTION "public".turn_over_runs(
+    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
+    p_event_ids text[], p_event_types text[], p_contents text[], p_claims jsonb, p_lease interval
+) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_claim record;
+BEGIN
+    RETURN QUERY SELECT * FROM "public".end_runs(
+        p_thread_ids, p_run_ids, p_attempts, p_statuses, p_results, p_errors, p_event_ids, p_event_types, p_contents,
+        false);
+    FOR v_claim IN
+        SELECT (entry.number - 1)::integer AS place,
+               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'handlers')) AS handlers,
+               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'workers')) AS workers
+          FROM jsonb_array_elements(p_claims) WITH ORDINALITY AS entry (claim, number)
+    LOOP
+        RETURN QUERY SELECT v_claim.place, 'claimed', c FROM "public".claim_runs(
+            v_claim.handlers, v_claim.workers, p_lease) AS c;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('69_turn_over_runs.sql', 0, 'a25c93330e9d9c99e7ff2a046ff55f48722c095b0561d722c3f40741b67d9fdf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 70_is_conversation.sql
@@ -2847,7 +2931,12 @@ CREATE OR REPLACE FUNCTION "public".store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
     p_created_at timestamptz[], p_embed boolean
-) RETURNS bigint LANGUAGE plpgsql AS $$
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
 DECLARE
     v_stored bigint;
 BEGIN
@@ -2895,7 +2984,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('92_store_memories.sql', 0, '247516a547308a3299398377a549047be810c261eca160c5072ae19489cc265a', '0.1.0')
+VALUES ('92_store_memories.sql', 0, '535c87d349ca574d18e3ddc493d68650e9683448e6742e960de6a2776983bec7', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 93_delete_long_term_memory.sql
@@ -3097,7 +3186,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- users with many memories go into the graph. Returns how many were kept.
 CREATE OR REPLACE FUNCTION "public".store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql AS $$
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
 DECLARE
     v_kept bigint;
 BEGIN
@@ -3132,7 +3226,74 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_store_vectors.sql', 0, '2bd66356d56e7ae6b3f08d833220a49c92a1af24dcf81ab738d5c1e2072396d5', '0.1.0')
+VALUES ('95_store_vectors.sql', 0, '0e1b70b952edff5cf68fa6e0ab0982cd68acba2e26b16257f872e6ab0136e9f5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 96_find_by_frequent_terms.sql
+-- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
+-- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
+CREATE OR REPLACE FUNCTION "public".find_by_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
+    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
+) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_number integer := cardinality(p_keys);
+    v_condition text;
+    v_found bigint[];
+    v_all bigint[] := '{}';
+BEGIN
+    FOR v_size IN REVERSE v_number .. p_fewest LOOP
+        SELECT string_agg(format('m.terms @> %L::bigint[]', chosen.keys), ' OR ') INTO v_condition
+          FROM (SELECT array_agg(p_keys[place]) AS keys
+                  FROM generate_series(1, (1 << v_number) - 1) AS mask, generate_series(1, v_number) AS place
+                 WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
+        EXECUTE format(
+            'SELECT array_agg(id) FROM (
+                 SELECT m.id FROM "public".memories m
+                  WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
+                    AND "public".memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
+        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
+        v_all := v_all || v_found;
+        EXIT WHEN cardinality(v_all) >= p_enough;
+    END LOOP;
+    RETURN v_all;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_find_by_frequent_terms.sql', 0, '523cee77e71cae99f5f07a05f8c9e3ad4a15beb0fe23d8949f0a6118b04a9271', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
+-- 96_find_frequent_terms.sql
+-- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
+-- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
+CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
+    OUT keys bigint[], OUT found double precision[]
+) LANGUAGE sql STABLE AS $$
+    WITH span AS (
+        SELECT min(id) AS first, max(id) AS last FROM "public".memories
+         WHERE app_name = p_app_name AND user_id = p_user_id
+    ), sample AS MATERIALIZED (
+        SELECT part.terms
+          FROM span, generate_series(0, 19) AS number,
+               LATERAL (SELECT m.terms FROM "public".memories m
+                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+                           AND m.id >= span.first + (span.last - span.first) / 20 * number
+                         ORDER BY m.id LIMIT 50) part
+    ), counted AS (
+        SELECT key, count(*) AS held, (SELECT count(*) FROM sample) AS size
+          FROM sample, (SELECT DISTINCT unnest(p_keys)) AS asked (key)
+         WHERE sample.terms @> ARRAY[key] GROUP BY key
+    )
+    SELECT coalesce(array_agg(key ORDER BY held, key), '{}'),
+           coalesce(array_agg(p_memories * held / size ORDER BY held, key), '{}')
+      FROM counted
+     WHERE held >= greatest(4, 2500 * size / p_memories)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 96_memory_passes.sql
@@ -3170,10 +3331,10 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 
 -- 96_recall_by_vector.sql
 -- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
--- vector is compared; of one with many the graph is walked until enough of his are found.
+-- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
 CREATE OR REPLACE FUNCTION "public".recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
 ) RETURNS TABLE (id bigint, cosine double precision)
 LANGUAGE plpgsql STABLE
 SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
@@ -3181,7 +3342,7 @@ DECLARE
     v_has_graph boolean;
     v_filter text := '';
 BEGIN
-    SELECT s.graph_is_ready AND s.graph_model = p_model INTO v_has_graph
+    SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
       FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
     IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
         v_filter := 'AND EXISTS (SELECT FROM "public".memories m
@@ -3209,18 +3370,20 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_vector.sql', 0, 'a4efdf75abafe15df28be911778d96a91dc389bcb12bd6c55d99d81d9be85346', '0.1.0')
+VALUES ('96_recall_by_vector.sql', 0, 'c7feb06f30be54c13ca66f2aa32b37af47dba5d075ab5b88e6bd59113fd2ce91', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 96_recall_by_words.sql
 -- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
 -- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
 -- other memory has, and falls quickly; of an identifier it counts twice.
--- Of a user with very many memories, those that hold only words found in every fiftieth memory are looked at only if
--- they hold all of them; how often such a word occurs is not counted to the end.
+-- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
+-- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
+-- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
+-- down to a single one only if rare words bring too little, since it counts less than any of them.
 CREATE OR REPLACE FUNCTION "public".recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
 ) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
@@ -3230,34 +3393,34 @@ DECLARE
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
     v_length double precision;
-    v_many bigint;
-    v_rare bigint[] := '{}';
-    v_common bigint[] := '{}';
-    v_key bigint;
-    v_count bigint;
+    v_frequent bigint[] := '{}';
+    v_found double precision[] := '{}';
+    v_rare bigint[] := v_keys;
+    v_others bigint[] := '{}';
+    v_enough integer := 2 * p_limit;
+    v_brought bigint;
 BEGIN
     SELECT s.memories, greatest(s.total_length::double precision / nullif(s.memories, 0), 1) INTO v_memories, v_length
       FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
-    IF v_memories > 20000 THEN
-        v_many := (v_memories / 50)::bigint;
-        FOR v_key IN SELECT DISTINCT key FROM unnest(v_keys) AS key LOOP
-            SELECT count(*) INTO v_count
-              FROM (SELECT FROM "public".memories m WHERE m.terms @> ARRAY[v_key] LIMIT v_many + 1) counted;
-            IF v_count > v_many THEN
-                v_common := v_common || v_key;
-            ELSE
-                v_rare := v_rare || v_key;
-            END IF;
-        END LOOP;
-    ELSE
-        v_rare := v_keys;
+    IF v_memories > 20000 AND NOT p_exact THEN
+        SELECT f.keys, f.found INTO v_frequent, v_found
+          FROM "public".find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
+        v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
+        SELECT count(*) INTO v_brought FROM (
+            SELECT FROM "public".memories m
+             WHERE m.terms && v_rare
+               AND "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
+        v_others := "public".find_by_frequent_terms(
+            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
+            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier, key = ANY (v_common) AS is_common
+        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
+               v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_keys) AS key GROUP BY key
     ), matching AS MATERIALIZED (
         -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
@@ -3268,20 +3431,17 @@ BEGIN
          WHERE m.terms && v_rare
            AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
         UNION ALL
-        SELECT m.id, m.length, m.terms,
-               NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+        SELECT m.id, m.length, m.terms, true
           FROM "public".memories m
-         WHERE v_common <> '{}' AND m.terms @> v_common AND NOT m.terms && v_rare
-           AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
-        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.is_common, matching.id, matching.length,
+        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
                matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
          WHERE matching.terms @> ARRAY[wanted.key]
     ), words AS (
         SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
-          FROM (SELECT key, CASE WHEN bool_or(is_common) THEN greatest(count(*), v_many * 2) ELSE count(*) END AS found
-                  FROM hits GROUP BY key) counted
+          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
     )
     SELECT hits.id,
            sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
@@ -3293,7 +3453,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_words.sql', 0, '1a5390aaf0531d48b03a2077d068172cc175ab0cd3eda422b050a0a52f1d73cd', '0.1.0')
+VALUES ('96_recall_by_words.sql', 0, 'e2623a16833937d6a3a565b845669b204220d02ac7883ab0a2240f8f4daa752c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 97_notify_key_change.sql
