@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 from uuid import UUID
@@ -28,8 +27,6 @@ from cognizes.engine.pulse.group_commit import GroupCommit
 from cognizes.engine.pulse.runs import run_from_row
 
 logger = logging.getLogger(__name__)
-
-_ENOUGH_FOR_TWO = 4
 
 
 @dataclass(slots=True, frozen=True)
@@ -114,11 +111,9 @@ class Turnover:
         self._lease = lease
         self._give_back = give_back
         self._returns: set[asyncio.Task[None]] = set()
-        ways = 2 if database.pool.get_max_size() >= _ENOUGH_FOR_TWO else 1
-        self._connections = [StickyConnection(self._database) for _ in range(ways)]
-        self._groups: GroupCommit[Item, Answer] = GroupCommit(
-            *(partial(self._send, connection) for connection in self._connections), patient=self._wait
-        )
+        self._connection = StickyConnection(self._database)
+        # One batch at a time: two would only wait for each other's flush, and be half as large.
+        self._groups: GroupCommit[Item, Answer] = GroupCommit(self._send, patient=self._wait)
 
     async def end(self, item: Ending) -> Run:
         """Ends a run. `LeaseLostError` when its attempt does not hold it any more."""
@@ -147,10 +142,9 @@ class Turnover:
         await self._groups.close()
         while self._returns:
             await asyncio.wait(self._returns)
-        for connection in self._connections:
-            await connection.close()
+        await self._connection.close()
 
-    async def _send(self, connection: StickyConnection, items: list[Item]) -> list[Answer | None]:
+    async def _send(self, items: list[Item]) -> list[Answer | None]:
         endings = [item for item in items if isinstance(item, Ending)]
         groups: dict[tuple[str, ...], list[Claiming]] = defaultdict(list)
         for item in items:
@@ -161,7 +155,7 @@ class Turnover:
             {"handlers": handlers, "workers": [item.worker_id for item in seated]}
             for handlers, seated in zip(groups, seats, strict=True)
         ]
-        rows = await connection.fetch("turn_over_runs", *_columns(endings), dump_json(claims), self._lease)
+        rows = await self._connection.fetch("turn_over_runs", *_columns(endings), dump_json(claims), self._lease)
         answers = _answers(endings, rows)
         self._seat(seats, rows)
         return [
