@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine import Engine, InvalidInputError, NotFoundError
+from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.scope import MemoryScope
@@ -225,6 +225,22 @@ class TestEpisodesOfRuns:
         entry = await engine.memory.remember_run(*await ended_run(engine, "word " * 1000))
         assert len(entry.summary) <= 500
         assert entry.summary.endswith("…")
+
+    async def test_a_run_that_was_tried_again_is_told_by_its_last_end(self, engine: Engine) -> None:
+        session = await engine.sessions.create("shop", "ada")
+        run = await engine.runs.enqueue(session, "work")
+        with pytest.raises(ConflictError, match="pending"):
+            await engine.memory.remember_run(run.thread_id, run.id)
+        (first,) = await engine.runs.claim(["work"])
+        await engine.runs.remember(await engine.runs.abandon(first, error="boom"))
+        assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["failed: boom"]
+        await engine.runs.retry(run.thread_id, run.id)
+        (second,) = await engine.runs.claim(["work"])
+        await engine.sessions.append(session, author="a", kind="assistant_message", text="done", run_id=run.id)
+        await engine.runs.remember(await engine.runs.complete(second))
+        assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["done"]
+        hits = await engine.memory.recall("boom", app="shop", user="ada")
+        assert not any("boom" in hit.text for hit in hits)
 
     async def test_an_unknown_run(self, engine: Engine) -> None:
         session = await engine.sessions.create("shop", "ada")

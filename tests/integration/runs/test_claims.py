@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from cognizes.engine import ConflictError, Engine, IllegalTransitionError, InvalidInputError, LeaseLostError, RunStatus
+from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.runs.run_memory import RunMemory
 from tests.integration.runs.conditions import expire_lease, later, run_events, until_status
 
 
@@ -86,6 +89,9 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
     await engine.runs.expire()
     (new,) = await engine.runs.claim(["work"])
     before = await engine.sessions.events(session)
+    memory = RunMemory(engine.memory, session)
+    await memory.write_scratchpad("mine")
+    snapshot = replace(await memory.snapshot(), working_memory=WorkingMemory("app", session.id, variables={"n": 9}))
     fence = RunFence(thread_uuid(old.thread_id), old.id, old.attempt)
     with fenced_by(fence):
         for write in (
@@ -100,6 +106,8 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
             lambda: engine.runs.abandon(old, error="late"),
             lambda: engine.runs.release(old, cause="late"),
             lambda: engine.runs.wait(old, kind="human", correlation_key="late"),
+            lambda: memory.write_scratchpad("late"),
+            lambda: engine.memory.snapshots.apply(session, snapshot, run_id=old.id),
         ):
             with pytest.raises(LeaseLostError):
                 await write()
@@ -108,6 +116,7 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
         await engine.sessions.append(other, author="a", kind="note")
     assert await engine.sessions.events(session) == before
     assert (await engine.manager.sessions.get_thread(session.thread_id)).state == session.state
+    assert (await memory.snapshot()).working_memory.scratchpad == "mine"
     assert (await engine.runs.complete(new, {"answer": 42})).result == {"answer": 42}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import timedelta
 
 from cognizes.engine.database import Database
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
 _LONGEST_PAUSE = 60.0
+_GRAPH_SECONDS = 60.0
+"""Who became crowded is looked up this often: it is a look at all users."""
 _CLAIM = timedelta(minutes=5)
 _ATTEMPTS = 5
 _EPISODES = 20
@@ -57,13 +60,15 @@ class MemoryBackground:
 
     async def _embed(self, queue: EmbeddingQueue) -> None:
         pause = 1.0
+        grown_at = float("-inf")
         while True:
             self._rung.clear()
             try:
                 taken = await queue.work()
                 pause = 1.0
                 if taken < BATCH:
-                    if self._graph is not None:
+                    if self._graph is not None and time.monotonic() >= grown_at + _GRAPH_SECONDS:
+                        grown_at = time.monotonic()
                         await self._graph.grow()
                     await _wait(self._rung, _LOOK_SECONDS)
                 continue

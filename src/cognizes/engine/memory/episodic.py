@@ -13,7 +13,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
-from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.words import join_words, split_words
@@ -21,6 +21,7 @@ from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.event_log import check_object, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 
+_ENDS = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 _SUMMARY_LINES = 3
 _SUMMARY_SECONDS = 60.0
 _SUMMARY_LENGTH = 500
@@ -146,15 +147,20 @@ class EpisodicMemoryStore:
     async def write_for_run(
         self, thread_id: str | UUID, run_id: str, *, agent_id: str | None = None, summary: str | None = None
     ) -> EpisodicEntry:
-        """The episode of a run that ended; written once, however often it is asked for.
+        """The episode of a run that ended; written once, however often it is asked for. `ConflictError` before its end.
 
-        Its summary is the given one, the summariser's, or the first lines of the final answer.
+        Its summary is the given one, the summariser's, or the first lines of the final answer. A run that was tried
+        again has another end, and the episode tells of that.
         """
         ended, row = await self._read_end(thread_id, run_id)
+        if ended.status not in _ENDS:
+            raise ConflictError(f"run {run_id} is {ended.status}; there is an episode of it when it has ended")
         scope = MemoryScope(row["app_name"], row["user_id"], agent_id or "")
-        episode_id = f"run/{thread_id}/{run_id}"
+        episode_id = f"run/{thread_uuid(thread_id)}/{run_id}"
         if (kept := await self.get(scope, episode_id)) is not None:
-            return kept
+            if kept.created_at == row["completed_at"]:
+                return kept
+            await self.delete(scope, episode_id)
         told = summary if summary is not None else await self._summarise(ended)
         entry = EpisodicEntry(
             scope,

@@ -21,6 +21,7 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTer
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
+from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.state_manager import StateManager
 
 
@@ -133,6 +134,7 @@ class MemorySnapshots:
             dump_jsonb(memory.to_json()),
             run_id,
             self._max_state_bytes,
+            attempt_at(thread_id, run_id) if run_id is not None else None,
         )
         return applied
 

@@ -12,6 +12,7 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.fencing import RunFence
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class WorkingMemoryStore:
         )
         return WorkingMemory.from_json(load_jsonb(document)) if document is not None else None
 
-    async def write_scratchpad(self, scope: MemoryScope, session_id: str, scratchpad: Any) -> None:
-        """Replaces the scratchpad alone."""
+    async def write_scratchpad(
+        self, scope: MemoryScope, session_id: str, scratchpad: Any, *, fence: RunFence | None = None
+    ) -> None:
+        """Replaces the scratchpad alone; with a fence, by the attempt that holds its run or not at all."""
         empty = WorkingMemory(scope.agent_id, check_text("session_id", session_id), updated_at=datetime.now(UTC))
         await self._database.fetch_value(
             "write_scratchpad",
@@ -80,6 +83,7 @@ class WorkingMemoryStore:
             session_id,
             dump_jsonb(replace(empty, scratchpad=scratchpad).to_json()),
             empty.updated_at,
+            *((fence.thread_id, fence.run_id, fence.attempt) if fence is not None else (None, None, None)),
         )
 
     async def delete(self, scope: MemoryScope, session_id: str) -> bool:

@@ -11,6 +11,8 @@ from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Session
+from cognizes.engine.pulse.fencing import fence_of_thread
+from cognizes.engine.pulse.session_store import thread_uuid
 
 
 class RunMemory:
@@ -45,7 +47,8 @@ class RunMemory:
 
     async def write_scratchpad(self, scratchpad: Any) -> None:
         """Replaces the scratchpad of the working memory."""
-        await self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad)
+        fence = fence_of_thread(thread_uuid(self._session.thread_id))
+        await self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad, fence=fence)
 
     async def snapshot(self) -> MemorySnapshot:
         """What the agent has in mind now."""

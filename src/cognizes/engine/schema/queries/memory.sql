@@ -6,11 +6,13 @@ VALUES ($1, $2, $3, $4, (SELECT id FROM {schema}.threads
 ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
    DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at;
 
--- write_scratchpad: The same, for the scratchpad alone; the document is used whole when there is none yet.
+-- write_scratchpad: The same, for the scratchpad alone; the document is used whole when there is none yet. An attempt that
+-- does not hold its run is refused.
 INSERT INTO {schema}.agent_states AS s (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
-VALUES ($1, $2, $3, $4, (SELECT id FROM {schema}.threads
-                          WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
-        $5::text::jsonb, $6)
+SELECT $1, $2, $3, $4, (SELECT id FROM {schema}.threads
+                         WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
+       $5::text::jsonb, $6
+  FROM {schema}.check_fence($7, $8, $9)
 ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
    DO UPDATE SET payload = s.payload || jsonb_build_object('scratchpad', excluded.payload -> 'scratchpad',
                                                            'updated_at', excluded.payload -> 'updated_at'),
@@ -42,8 +44,10 @@ SELECT t.session_id, t.app_name, t.user_id, t.version, t.last_sequence, t.update
   FROM {schema}.threads t
  WHERE t.id = $1;
 
--- apply_memory_snapshot: Makes a thread's variables and the agent's working memory those of a snapshot, once.
-SELECT {schema}.apply_memory_snapshot($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, $8);
+-- apply_memory_snapshot: Makes a thread's variables and the agent's working memory those of a snapshot, once; an attempt
+-- that does not hold its run is refused.
+SELECT {schema}.apply_memory_snapshot($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, $8)
+  FROM {schema}.check_fence($1, $7, $9);
 
 -- set_long_term: Sets a key.
 SELECT * FROM {schema}.set_long_term_memory($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9);
