@@ -10,6 +10,7 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
+from cognizes.engine.api.main import create_app
 from tests.integration.access.conftest import Guarded, new_thread
 
 
@@ -285,3 +286,38 @@ async def test_what_an_administrator_does_to_a_run_names_the_administrator(guard
     assert action["content"]["by"] == name
     line, *_ = await guarded.engine.access.audit.read()
     assert (line["actor"], line["app_name"], line["status"]) == (name, "a", 200)
+
+
+async def test_a_users_event_changes_state_and_does_nothing_else(guarded: Guarded) -> None:
+    async with guarded.client(await guarded.key("a", user_id="ada")) as ada:
+        thread = await new_thread(ada, "a")
+        for actions in ({"requested_tool_confirmations": {"c": {}}}, {"stateDelta": {"app:x": 1}}, {"escalate": True}):
+            refused = await ada.post(f"/api/sessions/{thread}/events", json=event(actions=actions))
+            assert refused.status_code == 403
+        allowed = event(actions={"state_delta": {"mine": 1}})
+        assert (await ada.post(f"/api/sessions/{thread}/events", json=allowed)).status_code == 201
+
+
+async def test_a_body_too_deep_to_be_read_is_no_error_of_the_server(guarded: Guarded) -> None:
+    async with guarded.client(await guarded.key("a")) as client:
+        thread = await new_thread(client, "a")
+        run = (await client.post(f"/api/sessions/{thread}/runs", json={"start": True})).json()["id"]
+        for path in (f"/api/sessions/{thread}/runs/{run}/cancel", f"/api/sessions/{thread}/events"):
+            answer = await client.post(path, content=b"[" * 500_000, headers={"content-type": "application/json"})
+            assert answer.status_code < 500
+
+
+async def test_a_server_without_keys_answers_to_names_of_this_machine(engine: Engine) -> None:
+    """Who makes the name of a page point here has a page of the same origin, which says so nowhere but in Host."""
+    transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+        for host, status in (("localhost:8000", 200), ("evil.example:8000", 403)):
+            answer = await client.get("/api/sessions", params={"app_name": "a"}, headers={"host": host})
+            assert answer.status_code == status, answer.text
+
+
+async def test_with_keys_any_name_will_do(guarded: Guarded) -> None:
+    transport = httpx.ASGITransport(app=guarded.app)
+    headers = {"authorization": f"Bearer {await guarded.key('a')}", "host": "shop.example"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client:
+        assert (await client.get("/api/access/me")).status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
@@ -50,3 +51,20 @@ async def test_the_engine_sees_everything_and_its_tenants_do_not(owner_url: str)
         session = await engine.sessions.create("c", "u")
         await engine.sessions.append(session, author="user", kind="user_message", text="hi")
         assert await engine.database.pool.fetchval("SELECT count(*) FROM threads") == 2
+
+
+async def test_an_owner_that_is_made_a_member_later_is_not_blind(
+    owner_url: str, postgres_server: EmbeddedPostgres
+) -> None:
+    name = urlsplit(owner_url).username
+    superuser = await asyncpg.connect(postgres_server.url)
+    try:
+        await superuser.execute(f"REVOKE cognizes_server FROM {name}")
+        async with Engine.open(owner_url) as engine:
+            await engine.sessions.create("a", "u")
+        await superuser.execute(f"GRANT cognizes_server TO {name}")
+    finally:
+        await superuser.close()
+    async with Engine.open(owner_url, auth="required") as engine:
+        assert engine.database.has_second_wall
+        assert len((await engine.sessions.list("a")).items) == 1

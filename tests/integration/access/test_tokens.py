@@ -134,11 +134,17 @@ class Provider:
     def __init__(self) -> None:
         self.document = json.dumps(public_keys(one=PRIVATE)).encode()
         self.requests = 0
+        self.redirect = ""
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 provider.requests += 1
+                if provider.redirect and not self.path.endswith("/moved"):
+                    self.send_response(302)
+                    self.send_header("Location", provider.redirect)
+                    self.end_headers()
+                    return
                 self.send_response(200 if provider.document else 500)
                 self.end_headers()
                 self.wfile.write(provider.document)
@@ -191,6 +197,14 @@ async def test_when_the_provider_is_away_the_keys_known_are_kept(provider: Provi
 async def test_keys_are_not_fetched_in_clear_from_elsewhere() -> None:
     with pytest.raises(AuthenticationError):
         await KeySet("http://id.example/jwks", cooldown=0).find("one")
+
+
+async def test_keys_are_not_fetched_in_clear_after_a_redirection(provider: Provider) -> None:
+    provider.redirect = "http://id.example/jwks"
+    with pytest.raises(AuthenticationError):
+        await KeySet(provider.url, cooldown=0).find("one")
+    provider.redirect = provider.url + "/moved"
+    assert await KeySet(provider.url, cooldown=0).find("one")
 
 
 @pytest.mark.parametrize(

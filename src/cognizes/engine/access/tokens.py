@@ -136,14 +136,28 @@ class KeySet:
 
 
 def _read(place: str) -> bytes:
-    url = urlsplit(place)
-    if url.scheme not in ("http", "https"):
+    if urlsplit(place).scheme not in ("http", "https"):
         return Path(place).read_bytes()
-    if url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
-        raise SetupError("COGNIZES_JWT_JWKS must be an https URL: who can change the keys on the way can be anybody")
-    with urllib.request.urlopen(place, timeout=_FETCH_SECONDS) as answer:  # noqa: S310 - its scheme was checked
+    _check_safe(place)
+    with urllib.request.build_opener(_SafeRedirects).open(place, timeout=_FETCH_SECONDS) as answer:
         document: bytes = answer.read(_LARGEST_SET)
         return document
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a provider that has moved, but not into the clear."""
+
+    def redirect_request(  # noqa: PLR0917 - as urllib has it
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        _check_safe(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_safe(place: str) -> None:
+    url = urlsplit(place)
+    if url.scheme != "https" and (url.scheme != "http" or url.hostname not in ("127.0.0.1", "::1", "localhost")):
+        raise SetupError("COGNIZES_JWT_JWKS must be an https URL: who can change the keys on the way can be anybody")
 
 
 def _parse(document: bytes) -> dict[str, Any]:

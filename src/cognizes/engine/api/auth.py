@@ -7,6 +7,7 @@ its own; a permission that is missing, and the name of a foreign app, which says
 from __future__ import annotations
 
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -68,6 +69,35 @@ def check_origin(scope: Scope, *, allowed: list[str], asks_for_keys: bool) -> No
     raise PermissionDeniedError(f"pages of {origin} may not call this server; see COGNIZES_CORS_ORIGINS")
 
 
+def check_host(scope: Scope, *, allowed: list[str]) -> None:
+    """A server without keys, on an address of this machine, answers to names of this machine.
+
+    A page elsewhere whose name was made to point here (DNS rebinding) is of the same origin to its browser. An address
+    in place of a name cannot be made to point elsewhere.
+    """
+    place, _ = scope.get("server") or ("", None)
+    if not _is_address(place, loopback=True):
+        return
+    try:
+        name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or "localhost"
+    except ValueError:
+        name = "?"
+    known = ("localhost", *(urlsplit(origin).hostname for origin in allowed))
+    if name in known or name.endswith(".localhost") or _is_address(name):
+        return
+    raise PermissionDeniedError(
+        f"this server asks for no key and answers to names of this machine, not to {name!r}; see COGNIZES_CORS_ORIGINS"
+    )
+
+
+def _is_address(text: str, *, loopback: bool = False) -> bool:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    return address.is_loopback if loopback else True
+
+
 class Gate:
     """Compares what a request asks for with its caller."""
 
@@ -83,6 +113,8 @@ class Gate:
         scope = connection.scope
         rule = _rule(scope)
         check_origin(scope, allowed=self._origins, asks_for_keys=self._desk.is_required)
+        if not self._desk.is_required:
+            check_host(scope, allowed=self._origins)
         self._check_contexts(connection)
         principal = principal_of(connection)
         if rule.is_audited:
@@ -162,11 +194,13 @@ class Gate:
         and one that does not exist yet may begin tomorrow, and be somebody else's."""
         if principal.sees_everything:
             return None
-        for row in await self._engine.database.fetch("find_run_owners", run_id):
-            if principal.sees(row["app_name"], row["user_id"]):
-                found: UUID = row["id"]
-                return found
-        raise NotFoundError(f"there is no run {run_id}")
+        apps = None if principal.app_names is None else sorted(principal.app_names)
+        found: UUID | None = await self._engine.database.fetch_value(
+            "find_thread_of_run", run_id, apps, principal.user_id
+        )
+        if found is None:
+            raise NotFoundError(f"there is no run {run_id}")
+        return found
 
     def _check_contexts(self, connection: HTTPConnection) -> None:
         self.check_count(connection.query_params.get("contexts", "").count(",") + 1)
@@ -197,7 +231,7 @@ async def _body(connection: HTTPConnection) -> dict[str, Any]:
         return {}
     try:
         body = await connection.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 

@@ -45,6 +45,10 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
     if isinstance(content, dict) and ("adk" in content or content.get("role", "user") != "user"):
         raise PermissionDeniedError("a user may not write what ADK stores (`adk`), nor content of another role")
     actions = body.get("actions")
+    if isinstance(actions, dict) and actions.keys() - {"state_delta"}:
+        raise PermissionDeniedError(
+            "a user's event changes state and does nothing else (`actions` holds `state_delta` only)"
+        )
     changed = [body.get("delta"), body.get("state"), actions.get("state_delta") if isinstance(actions, dict) else None]
     for delta in changed:
         if isinstance(delta, dict) and any(str(key).startswith("app:") for key in delta):

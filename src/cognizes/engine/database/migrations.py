@@ -75,7 +75,7 @@ class Migrator:
         """Runs what is pending; returns its names."""
         with translated():
             await self._check_server()
-            if not self._todo(await self._applied()):
+            if not self._todo(await self._applied()) and not await self._connection.fetchval(self._queries["is_blind"]):
                 return []
             async with self._connection.transaction():
                 await self._connection.execute(self._queries["lock_migrations"], _LOCK)

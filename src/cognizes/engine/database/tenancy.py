@@ -70,7 +70,7 @@ def enter_first(sql: str, schema: str) -> str | None:
     Statements that write by themselves cannot stand inside another one. Those that call a function which writes can.
     """
     plain = _COMMENT.sub("", sql).strip()
-    begins = plain[:6].upper()
+    begins = plain.lstrip("( \n")[:6].upper()
     if begins[:4] == "WITH" and _WRITES.search(plain):
         return None
     if begins != "SELECT" and begins[:4] != "WITH":

@@ -143,7 +143,7 @@ class _SignalSocket:
             text = await self._websocket.receive_text()
             try:
                 request = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 request = None
             await self.handle(request)
 

@@ -5,11 +5,14 @@
 -- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
 -- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
 -- down to a single one only if rare words bring too little, since it counts less than any of them.
+-- It is the owner's: behind row level security a GIN index is of no use, because `&&` is not leakproof. It tells ids and
+-- scores; whose they are is asked by the query that calls it, and the memories themselves are read behind the wall.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
 ) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET work_mem = '16MB' AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
     v_keys bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_words);

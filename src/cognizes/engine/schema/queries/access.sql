@@ -48,14 +48,15 @@ SELECT app_name, created_at, actor, action, target, status, request_id
 -- read_thread_owner: Whose a thread is.
 SELECT app_name, user_id FROM {schema}.threads WHERE id = $1;
 
--- find_run_owners: The threads that have a run of this id, newest first, and whose they are.
-SELECT t.id, t.app_name, t.user_id
+-- find_thread_of_run: The newest thread that has a run of this id, among those of some apps and of a user.
+SELECT t.id
   FROM {schema}.threads t
  WHERE t.id IN (SELECT thread_id FROM {schema}.runs WHERE id = $1
                 UNION
                 SELECT thread_id FROM {schema}.events WHERE run_id = $1)
+   AND ($2::text[] IS NULL OR t.app_name = ANY ($2)) AND ($3::text IS NULL OR t.user_id = $3)
  ORDER BY t.id DESC
- LIMIT 1000;
+ LIMIT 1;
 
 -- describe_role: Who a connection is, and whether row level security holds for it.
 SELECT current_user::text AS name,

@@ -116,8 +116,9 @@ SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_cal
 -- store_memories: A batch of memories of one user, one transaction.
 SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
--- recall_by_words: The best memories of a user by BM25.
-SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9);
+-- recall_by_words: The best memories of a user by BM25; none of one whom row level security hides.
+SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9)
+ WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2);
 
 -- recall_by_vector: The memories of a user nearest to a vector.
 SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9);

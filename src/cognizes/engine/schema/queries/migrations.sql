@@ -17,5 +17,11 @@ SELECT current_setting('server_version_num')::integer AS number,
        current_setting('server_version') AS spelling,
        EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AS has_vector;
 
+-- is_blind: Whether the owner of the tables was made to inherit the tenants' role since, and so sees nothing of its own.
+SELECT EXISTS (
+    SELECT FROM pg_class c JOIN pg_roles me ON me.oid = c.relowner AND me.rolname = current_user
+     WHERE c.oid = to_regclass('{schema}.threads') AND c.relforcerowsecurity AND NOT me.rolsuper
+       AND pg_has_role((SELECT oid FROM pg_roles WHERE rolname = 'cognizes_server'), 'USAGE'));
+
 -- protect_tenants: Row level security on every table that has an app_name.
 SELECT {schema}.protect_tenants();

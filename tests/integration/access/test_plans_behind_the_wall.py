@@ -1,0 +1,122 @@
+"""Behind row level security a question reads no more rows than it must: its index is not lost to what might leak."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.database.tenancy import acting_for
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.scope import MemoryScope
+
+ROWS = 2000
+FEW = 50
+THREAD = UUID(int=7)
+_FILL = f"""
+INSERT INTO threads (id, app_name, user_id, session_id, last_sequence) VALUES ('{THREAD}', 'a', 'u', 'known', {ROWS});
+INSERT INTO threads (app_name, user_id, session_id, updated_at)
+SELECT app, 'u', 's' || n, now() - n * interval '1 second'
+  FROM generate_series(1, {ROWS}) n, unnest('{{a,b}}'::text[]) app;
+INSERT INTO events (thread_id, sequence_num, id, app_name, author, event_type, content, actions, run_id, invocation_id,
+                    version)
+SELECT '{THREAD}', n, 'e' || n, 'a', 'user', 'user_message', '{{}}', '{{}}', 'r' || n / 10, '', 1
+  FROM generate_series(1, {ROWS}) n;
+INSERT INTO messages (thread_id, sequence_num, id, event_id, app_name, role, content)
+SELECT '{THREAD}', n, 'e' || n, 'e' || n, 'a', 'user', 'x' FROM generate_series(1, {ROWS}) n;
+INSERT INTO runs (thread_id, id, app_name, status)
+SELECT '{THREAD}', 'r' || n, 'a', 'completed' FROM generate_series(1, {ROWS}) n;
+INSERT INTO agent_long_term_memory (app_name, user_id, agent_id, namespace, key, value)
+SELECT 'a', 'u', 'a', 'n', 'k' || n, '1' FROM generate_series(1, {ROWS}) n;
+INSERT INTO message_streams (thread_id, message_id, app_name, role, author, status)
+SELECT '{THREAD}', 'm' || n, 'a', 'assistant', 'x', 'completed' FROM generate_series(1, {ROWS}) n;
+ANALYZE;
+"""
+_READ = "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables"
+_NOTHING = (None,) * 4
+QUESTIONS: dict[str, tuple[Any, ...]] = {
+    "find_thread": ("a", "u", "known"),
+    "find_context": ("known", None, ["a"], "u"),
+    "read_session": ("a", "u", "known"),
+    "read_thread": (THREAD,),
+    "list_sessions": ("a", "u", None, None, 20, True),
+    "read_events": (THREAD, ROWS - 5, 100),
+    "read_event": (THREAD, "e100"),
+    "read_recent_events": (THREAD, 5),
+    "read_messages_by_id": (THREAD, ["e100"]),
+    "read_body": (THREAD, "e100"),
+    "find_stream": (THREAD, "m100"),
+    "read_events_of_threads": ([THREAD], [ROWS - 5], 100),
+    "read_run": (THREAD, "r100"),
+    "find_runs": ("r100",),
+    "find_run": ("r100", None),
+    "find_thread_of_run": ("r100", ["a"], "u"),
+    "get_long_term": ("a", "u", "a", "n", "k100"),
+    "append_event": (
+        THREAD,
+        "e100",
+        None,
+        "",
+        "u",
+        "m",
+        "{}",
+        "{}",
+        *_NOTHING,
+        *(None,) * 3,
+        True,
+        True,
+        0,
+        99,
+        *(None,) * 3,
+    ),
+}
+
+
+@pytest.fixture
+async def grown(database_url: str) -> AsyncIterator[Engine]:
+    async with Engine.open(database_url, auth="required", embedder="none") as engine:
+        assert engine.database.has_second_wall
+        await engine.database.pool.execute(_FILL)
+        notes = [Remembered(str(n), f"topic{n} word") for n in range(ROWS)]
+        await engine.memory.remember(MemoryScope("a", "u"), notes)
+        await engine.database.pool.execute("VACUUM ANALYZE memories")
+        yield engine
+
+
+async def _rows_read(connection: Any, sql: str, *arguments: Any) -> int:
+    """How many rows a question has PostgreSQL look at."""
+    async with connection.transaction():
+        before = await connection.fetchval(_READ)
+        assert await connection.fetch(sql, *arguments)
+        read: int = await connection.fetchval(_READ) - before
+        return read
+
+
+async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
+    """As few as one of the engine itself, for which no wall stands."""
+    database = grown.database
+    assert database._tenant_pool is not None
+    read = {}
+    async with database._tenant_pool.acquire() as tenant, database.pool.acquire() as engine:
+        for name, arguments in QUESTIONS.items():
+            by_tenant = await _rows_read(tenant, database.entering(name), *arguments, ["a"])
+            by_engine = await _rows_read(engine, database.queries[name], *arguments)
+            read[name] = by_tenant, by_engine
+    assert {name: both for name, both in read.items() if both[0] > both[1] + FEW} == {}
+    assert len([name for name, both in read.items() if both[0] <= FEW]) >= len(read) - 1
+
+
+async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:
+    asked = ("a", "u", None, None, None, None, None, 10, False, "topic77", "")
+    with acting_for(["a"]):
+        assert [hit.text for hit in await grown.memory.recall("topic77", app="a", user="u", k=1)] == ["topic77 word"]
+        assert len(await grown.database.fetch("recall_by_words", *asked)) == 1
+    with acting_for(["b"]):
+        assert await grown.memory.recall("topic77", app="a", user="u") == []
+        assert await grown.database.fetch("recall_by_words", *asked) == []
+    assert grown.database._tenant_pool is not None
+    async with grown.database._tenant_pool.acquire() as tenant:
+        assert await _rows_read(tenant, grown.database.entering("recall_by_words"), *asked, ["a"]) <= FEW
