@@ -43,7 +43,7 @@ async def test_data_survive_a_restart(data_dir: Path) -> None:
 
 
 async def test_kill_9_of_the_server_is_noticed_and_mended_while_writers_wait(data_dir: Path) -> None:
-    async with Engine.open(data_dir=data_dir) as engine:
+    async with Engine.open(data_dir=data_dir, retry_seconds=120) as engine:
         session = await engine.sessions.create("app", "user")
         acknowledged: list[int] = []
 
