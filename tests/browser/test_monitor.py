@@ -305,6 +305,37 @@ class TestRuns:
             actions = [event["content"]["action"] for event in site.events(thread) if event["author"] == "monitor"]
             assert actions == ["approve" if approved else "deny"]
 
+    def test_approving_and_denying_a_tool_of_any_producer(self, site: Site, open_thread: OpenThread) -> None:
+        """Asked over REST, while a run waits for it; on a thread that no hosted agent has."""
+        for approved in (True, False):
+            thread = site.thread()
+            page = open_thread(thread)
+
+            async def ask(engine: Engine, thread: str = thread) -> str:
+                session = await engine.manager.sessions.get_thread(thread)
+                run = await engine.runs.begin_leased(session)
+                await engine.approvals.ask(
+                    thread, tool_name="send_money", tool_input={"to": "Bob"}, run_id=run.id, approval_id="a/1"
+                )
+                await engine.runs.wait(run, kind="human", correlation_key="a/1")
+                return run.id
+
+            run = site.engine(ask)
+            question = page.locator("#timeline .question.is-open")
+            expect(question).to_contain_text("send_money")
+            expect(question).to_contain_text("Bob")
+            panel = _tab(page, "Run")
+            expect(panel.locator(".question.is-open")).to_contain_text("send_money")
+            (question if approved else panel).get_by_role("button", name="Approve" if approved else "Deny").click()
+            expect(page.locator(".question.is-open")).to_have_count(0)
+            said = "Approved" if approved else "Denied"
+            expect(page.locator("#timeline .action").filter(has_text="by user")).to_contain_text(said)
+            actions = [event["content"]["action"] for event in site.events(thread) if event["author"] == "monitor"]
+            assert actions == ["approve" if approved else "deny"]
+            answers = [event for event in site.events(thread) if event["event_type"] == "decision_answered"]
+            assert [answer["content"]["approved"] for answer in answers] == [approved]
+            assert site.get(f"/api/sessions/{thread}/runs/{run}")["status"] == "pending"
+
 
 class TestEvents:
     """7. Raw event and AG-UI frames side by side, curl, export."""

@@ -204,3 +204,40 @@ async def test_cancelling_is_written_down(client: httpx.AsyncClient, engine: Eng
     assert (await client.post(f"{base}/runs/unknown/cancel")).status_code == 404
     assert len(await engine.sessions.events(session)) == len(events)
     assert (await client.get(f"{base}/questions")).json() == {"questions": []}
+
+
+async def test_tool_approvals_are_questions_and_answers_are_written_down(
+    client: httpx.AsyncClient, engine: Engine
+) -> None:
+    session = await _thread(engine)
+    run = await engine.runs.begin_leased(session)
+    base = f"/api/debug/threads/{session.thread_id}"
+    await engine.approvals.ask(
+        session.thread_id,
+        tool_name="delete",
+        tool_input={"path": "x"},
+        message="Sure?",
+        approval_id="a/1",
+        run_id=run.id,
+    )
+    await engine.runs.wait(run, kind="human", correlation_key="a/1")
+    (question,) = (await client.get(f"{base}/questions")).json()["questions"]
+    assert question == {
+        "id": "a/1", "kind": "approval", "reason": "tool_approval", "message": "Sure?",
+        "metadata": {"toolName": "delete", "arguments": {"path": "x"}},
+    }  # fmt: skip
+    assert (await client.post(f"{base}/approvals/nobody", json={"approved": True})).status_code == 409
+    assert (await client.post(f"{base}/approvals/a%2F1", json={})).status_code == 422
+    assert (await client.post(f"{base}/approvals/a%2F1", json={"approved": False})).status_code == 200
+    assert (await client.post(f"{base}/approvals/a%2F1", json={"approved": True})).status_code == 409
+    action, answer = [
+        event
+        for event in await engine.sessions.events(session)
+        if event.event_type in ("monitor_action", "decision_answered")
+    ]
+    assert (action.author, action.run_id, action.content) == (
+        "monitor", run.id, {"action": "deny", "approval_id": "a/1"},
+    )  # fmt: skip
+    assert answer.content["approved"] is False
+    assert (await engine.runs.get(run.thread_id, run.id)).status == "pending"
+    assert (await client.get(f"{base}/questions")).json() == {"questions": []}

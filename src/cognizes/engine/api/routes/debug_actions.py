@@ -22,6 +22,7 @@ from cognizes.engine.api.views import Body, RunView, run_view
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError
 from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
+from cognizes.engine.sync.tool_approvals import ToolApproval
 
 router = APIRouter(prefix="/api/debug/threads/{thread_id}", tags=["debug"], responses=PROBLEMS)
 
@@ -34,6 +35,12 @@ class Answers(Body):
     """Open questions by their id, and whether each is approved. All that are open must be answered at once."""
 
     answers: dict[str, bool] = Field(min_length=1)
+
+
+class ApprovalAnswer(Body):
+    """Whether a tool may be called."""
+
+    approved: bool
 
 
 class RunSignal(Body):
@@ -74,11 +81,26 @@ async def signal_run(
 
 @router.get("/questions", summary="What people are asked for in a thread")
 async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    """The interrupts of its hosted agent that nobody has answered yet."""
+    """What nobody has answered yet: the interrupts of its hosted agent, and tool approvals (`"kind": "approval"`)."""
     await engine.manager.sessions.get_thread(thread_id)
     history = await read_history(engine.manager.events, thread_id)
     questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
+    questions += [_question(approval) for approval in await engine.approvals.list_open(thread_id)]
     return DocumentResponse({"questions": questions})
+
+
+@router.post("/approvals/{approval_id:path}", summary="Approve or deny a tool, audited")
+async def answer_approval(
+    thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
+) -> Response:
+    """A run that waits for this approval goes on."""
+    asked = next((one for one in await engine.approvals.list_open(thread_id) if one.id == approval_id), None)
+    if asked is None:
+        raise ConflictError(f"the approval {approval_id[:80]!r} is not open: it was answered, or is not awaited now")
+    content: JsonObject = {"action": "approve" if body.approved else "deny", "approval_id": approval_id}
+    await _audit(engine, thread_id, asked.run_id, content)
+    await engine.approvals.answer(thread_id, approval_id, approved=body.approved, reason="answered in the monitor")
+    return DocumentResponse({"approval_id": approval_id, "approved": body.approved})
 
 
 @router.post("/answers", status_code=202, summary="Approve or deny what an agent asked for, audited")
@@ -109,6 +131,17 @@ async def answer_questions(
     )
     run = await host.run(session.app_name, session.user_id, run_input)
     return DocumentResponse({"run_id": run.run_id}, status_code=202)
+
+
+def _question(approval: ToolApproval) -> JsonObject:
+    """An approval in the form of an interrupt."""
+    return {
+        "id": approval.id,
+        "kind": "approval",
+        "reason": "tool_approval",
+        "message": approval.message,
+        "metadata": {"toolName": approval.tool_name, "arguments": approval.tool_input},
+    }
 
 
 async def _cancel_hosted(engine: Engine, agents: Any, thread_id: UUID, run_id: str) -> bool:

@@ -23,6 +23,7 @@ import { welcome } from "./welcome.js";
 const byId = (id) => document.getElementById(id);
 const TABS = ["state", "event", "run", "memory", "branches"];
 const SHOWN = ["all", "messages", "tools", "state", "runs"];
+const isApproval = (question) => question?.kind === "approval";
 
 class Monitor {
   constructor() {
@@ -149,15 +150,17 @@ class Monitor {
     this._follow(cache);
     const at = place.version !== null ? await this._sequenceOf(place.version) : place.at;
     const stateReady = this._state.load(at);
-    const runsReady = this._runs.load().catch(() => []);
+    const runsReady = this._runs.load().catch(() => null);
     await this._timeline.open(cache, { target: place.event ?? at });
     if (this._cache !== cache) return;
     performance.mark("thread-shown");
     performance.measure("thread-open", "thread-asked", "thread-shown");
     const [, runs] = await Promise.all([stateReady, runsReady]);
     if (this._cache !== cache) return;
-    this._timeline.setRuns(runs);
-    this._afterRuns(runs);
+    if (runs) {
+      this._timeline.setRuns(runs);
+      this._afterRuns(runs);
+    }
     this._apply({ ...place, at, version: null }, { at: null, version: null, event: null, run: null, key: null, tab: null });
     if (!place.tab && place.event === null && !place.run && !place.key) this._showTab("state");
   }
@@ -205,7 +208,7 @@ class Monitor {
     if (this._place.at === null && events.some((event) => event.actions?.state_delta || event.actions?.$cut)) {
       this._soon("state", 60, () => this._state.load(null));
     }
-    if (events.some((event) => event.event_type.startsWith("run_") || event.event_type === "monitor_action")) {
+    if (events.some((event) => /^(run_|decision_|monitor_action$|user_message$)/.test(event.event_type))) {
       this._soon("runs", 120, async () => {
         const cache = this._cache;
         const runs = await this._runs.load().catch(() => null);
@@ -225,14 +228,16 @@ class Monitor {
     this._status(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
     const cache = this._cache;
-    if (!this._isHosted()) return;
+    const asked = (this._asked = (this._asked ?? 0) + 1);
     try {
       const { questions } = await get(thread(cache.threadId, "/questions"));
-      if (cache !== this._cache) return;
+      if (cache !== this._cache || asked !== this._asked) return;
       this._questions = questions;
       this._decisions.clear();
-      this._timeline.setOpenQuestions(active ? [] : questions.map((question) => question.id));
-      this._runs.setQuestions(active ? [] : questions);
+      // What a hosted agent asks for is answered by a new run; an approval also while a run waits for it.
+      const open = active ? questions.filter(isApproval) : questions;
+      this._timeline.setOpenQuestions(open.map((question) => question.id));
+      this._runs.setQuestions(open);
     } catch {
       // Asked again with the next event of a run.
     }
@@ -351,10 +356,17 @@ class Monitor {
   // Acting
 
   async _answer(questionId, approved) {
-    this._decisions.set(questionId, approved);
-    const open = (this._questions ?? []).map((question) => question.id);
-    if (open.some((id) => !this._decisions.has(id))) return this._notify("Answer the other open questions too; they are sent together.");
+    const questions = this._questions ?? [];
     try {
+      if (isApproval(questions.find((question) => question.id === questionId))) {
+        await post(thread(this._cache.threadId, `/approvals/${encodeURIComponent(questionId)}`), { approved });
+        return;
+      }
+      this._decisions.set(questionId, approved);
+      if (questions.some((question) => !isApproval(question) && !this._decisions.has(question.id))) {
+        this._notify("Answer the other open questions too; they are sent together.");
+        return;
+      }
       await post(thread(this._cache.threadId, "/answers"), { answers: Object.fromEntries(this._decisions) });
     } catch (error) {
       this._notify(error.message);

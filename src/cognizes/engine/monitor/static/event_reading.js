@@ -24,6 +24,10 @@ function* contentParts(event) {
   }
   if (type.startsWith("run_")) {
     yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, waitKind: content.wait_kind, waitKey: content.correlation_key, reason: content.reason };
+  } else if (type === "decision_asked") {
+    yield { kind: "question", id: String(content.decision_id ?? event.id), tool: content.tool_name ?? "a tool", args: content.tool_input ?? {}, hint: content.message };
+  } else if (type === "decision_answered") {
+    yield { kind: "action", text: content.approved ? "Approved" : "Denied" };
   } else if (type === "monitor_action") {
     yield { kind: "action", text: actionText(content) };
   } else if (Array.isArray(content.parts)) {

@@ -34,11 +34,12 @@ export class RunPanel {
     this._draw();
   }
 
-  /** Reads the runs and what people are asked for; returns the runs. */
+  /** Reads the runs; returns them, or null when they were asked for again meanwhile: an answer that was overtaken is old. */
   async load() {
     const threadId = this._threadId;
+    const asked = (this._asked = (this._asked ?? 0) + 1);
     const { runs } = await get(`api/sessions/${threadId}/runs`, { limit: 200 });
-    if (threadId !== this._threadId) return [];
+    if (threadId !== this._threadId || asked !== this._asked) return null;
     this.runs = runs;
     this._draw();
     return runs;
