@@ -45,6 +45,10 @@ class Following:
         return [frame["delta"] for frame in self.frames if frame["type"] == "TEXT_MESSAGE_CONTENT"]
 
     @property
+    def thoughts(self) -> list[str]:
+        return [frame["delta"] for frame in self.frames if frame["type"] == "REASONING_MESSAGE_CONTENT"]
+
+    @property
     def is_attached(self) -> bool:
         return any(frame["type"] == "MESSAGES_SNAPSHOT" for frame in self.frames)
 
@@ -93,6 +97,95 @@ async def test_the_text_so_far_then_every_chunk_then_the_end(pair: Pair, tasks: 
     assert {frame["messageId"] for frame in frames[3:-1]} == {"m"}
 
 
+async def test_what_is_thought_is_followed_too_and_told_before_what_is_said(pair: Pair, tasks: list[Following]) -> None:
+    async with pair.ours.runs.start(pair.session, run_id="r") as run:
+        async with run.message("thought", message_id="m/thought") as thought:
+            await thought.write("let me ")
+            await until(lambda: _written(pair, 1, "m/thought"))
+            tasks.append(late := Following(pair, "r"))
+            await until(lambda: _is(late.is_attached))
+            await thought.write("see")
+            # While it is being thought.
+            await until(lambda: _is(late.thoughts == ["see"]))
+        async with run.message("assistant", message_id="m") as message:
+            await message.write("I ")
+            await until(lambda: _is(late.deltas == ["I "]))
+            await message.write("see.")
+    frames = await late.end()
+    assert late.snapshot[-1] == {"id": "m/thought", "role": "reasoning", "content": "let me "}
+    assert _kinds(frames)[3:] == [
+        "REASONING_START",
+        "REASONING_MESSAGE_START",
+        "REASONING_MESSAGE_CONTENT",
+        "REASONING_MESSAGE_END",
+        "REASONING_END",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "RUN_FINISHED",
+    ]
+    assert (late.thoughts, "".join(late.deltas)) == (["see"], "I see.")
+    # And whoever comes later is told the same, under the same ids, by what is stored.
+    tasks.append(after := Following(pair, "later"))
+    await after.end()
+    assert after.snapshot == [
+        {"id": "m/thought", "role": "reasoning", "content": "let me see"},
+        {"id": "m", "role": "assistant", "content": "I see."},
+    ]
+    kinds = [event.event_type for event in await pair.ours.sessions.events(pair.session)]
+    assert kinds == ["run_started", "thought", "assistant_message", "run_finished"]
+    assert [message.content for message in await pair.ours.sessions.messages(pair.session)] == ["I see."]
+    page = await pair.other.streams.read(pair.thread_id, "m/thought")
+    assert [chunk.delta for chunk in page.chunks] == ["let me ", "see"]
+
+
+async def test_thoughts_are_no_messages(pair: Pair) -> None:
+    async with (
+        pair.other.streams.watch(pair.thread_id) as watch,
+        pair.ours.stream_message(pair.session, role="thought", message_id="t") as thought,
+    ):
+        await thought.write("hm")
+        await until(lambda: _written(pair, 1, "t"))
+        for engine in (pair.ours, pair.other):
+            assert await engine.streams.heads([pair.thread_id]) == []
+            assert (await engine.contexts.messages(pair.thread_id)).messages == []
+            (head,) = await engine.streams.heads([pair.thread_id], with_thoughts=True)
+            assert (head.message_id, head.role) == ("t", "thought")
+        async with pair.ours.stream_message(pair.session, message_id="m"):
+            pass
+        # Of the thought the watch has told nothing.
+        assert (await anext(watch)).message_id == "m"
+
+
+async def test_what_a_dead_producer_thought_and_said_is_kept_and_told_once(pair: Pair, tasks: list[Following]) -> None:
+    run = await pair.ours.runs.create(pair.session, run_id="r", running=True)
+    thought = await pair.ours.streams.write_message(
+        pair.session, role="thought", message_id="m/thought", run_id="r"
+    ).open()
+    await thought.write("let me see")
+    message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
+    await message.write("I ")
+    await until(lambda: _written(pair, 1, "m/thought"))
+    await until(lambda: _written(pair, 1))
+    tasks.append(late := Following(pair, "r"))
+    await until(lambda: _is(late.is_attached))
+    await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    await pair.ours.runs.fail(pair.thread_id, run.id, error="its process went away")
+    await late.end()
+    assert [(message["id"], message["content"]) for message in late.snapshot] == [
+        ("m/thought", "let me see"),
+        ("m", "I "),
+    ]
+    assert late.thoughts == late.deltas == []
+    kept = [event for event in await pair.ours.sessions.events(pair.session) if not event.event_type.startswith("run")]
+    assert [(event.event_type, event.content["interrupted"]) for event in kept] == [
+        ("thought", True),
+        ("assistant_message", True),
+    ]
+    for writer in (thought, message):
+        assert await writer.abort() == 1
+
+
 async def test_the_end_that_nobody_told_comes_with_the_whole(pair: Pair, tasks: list[Following]) -> None:
     """The other process cannot read chunks any more: the event brings what they did not."""
     async with pair.ours.runs.start(pair.session, run_id="r") as run:
@@ -125,8 +218,14 @@ async def test_an_interrupted_message_is_closed(pair: Pair, tasks: list[Followin
     assert frames[-1]["type"] == "RUN_ERROR"
 
 
-async def _written(pair: Pair, sequence: int) -> bool:
-    return (await pair.other.streams.read(pair.thread_id, "m")).current_sequence >= sequence
+async def _written(pair: Pair, sequence: int, message_id: str = "m") -> bool:
+    return (await pair.other.streams.read(pair.thread_id, message_id)).current_sequence >= sequence
+
+
+def _kinds(frames: list[dict[str, Any]]) -> list[str]:
+    """The types of frames, each run of equal ones once."""
+    types = [frame["type"] for frame in frames]
+    return [kind for number, kind in enumerate(types) if number == 0 or types[number - 1] != kind]
 
 
 async def _nothing(asked: Any, *, limit: int) -> Any:

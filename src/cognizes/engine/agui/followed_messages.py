@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from uuid import UUID
 
 from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.fold import Snapshot
+from cognizes.engine.agui.model_turn import THOUGHT as THOUGHT_SUFFIX
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event
-from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
+from cognizes.engine.streams.delta_stream import THOUGHT, ChunkPage, StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 
-_SPEAKERS = ("assistant", "system")
+_SPEAKERS = ("assistant", "system", THOUGHT)
 _WAITING = 16
 _READ_SECONDS = 1.0
 
@@ -26,7 +28,8 @@ Move = Event | StreamHead
 
 class FollowedMessages:
     """Turns stored events and moving streams into frames. A text is told once, by its chunks or by its event: what of
-    the whole was told by chunks is left out, and chunks that come after the whole are too."""
+    the whole was told by chunks is left out, and chunks that come after the whole are too. What was thought before a
+    message is a stream of its own, and is told before it."""
 
     def __init__(self, streams: MessageStreams, translator: Translator, *, run_id: str) -> None:
         self._streams = streams
@@ -38,7 +41,8 @@ class FollowedMessages:
     async def catch_up(self, thread: UUID, snapshot: Snapshot) -> list[BaseEvent]:
         """What is being said right now and is not in the snapshot, from its first word on."""
         frames: list[BaseEvent] = []
-        for head in await self._streams.heads([thread]):
+        heads = await self._streams.heads([thread], with_thoughts=True)
+        for head in sorted(heads, key=lambda head: head.role != THOUGHT):
             if snapshot.find(head.message_id) is None:
                 frames += await self._follow(head)
             else:
@@ -51,19 +55,23 @@ class FollowedMessages:
         if isinstance(move, StreamHead):
             return await self._follow(move)
         frames = self._translator.translate(move)
-        self._stored.add(move.id)
-        self._told.pop(move.id, None)
+        for name in (move.id, move.id + THOUGHT_SUFFIX):
+            self._stored.add(name)
+            self._told.pop(name, None)
         return frames
 
     async def _follow(self, head: StreamHead) -> list[BaseEvent]:
         if head.run_id != self._run_id or head.role not in _SPEAKERS or head.message_id in self._stored:
             return []
         if head.status is not StreamStatus.STREAMING:
-            if head.current_sequence == 0:
+            if head.current_sequence == 0 and head.role != THOUGHT:
                 return self._translator.break_off(head.message_id)
             # Its event, which has all of it, is on its way.
             return []
         frames: list[BaseEvent] = []
+        if head.role == "assistant" and head.message_id not in self._told:
+            # Its doorbell may come later, or never; what was thought is told first all the same.
+            frames += await self._read_thoughts(head)
         with suppress(NotFoundError):
             while True:
                 told = self._told.get(head.message_id, 0)
@@ -73,12 +81,30 @@ class FollowedMessages:
                 if page.status is not StreamStatus.STREAMING:
                     break
                 if page.chunks:
-                    deltas = [chunk.delta for chunk in page.chunks if chunk.delta]
-                    frames += self._translator.stream(head.message_id, head.role, head.author, deltas)
-                    self._told[head.message_id] = page.chunks[-1].sequence
+                    frames += self._tell(head, page)
                 elif not page.has_more:
                     break
         return frames
+
+    async def _read_thoughts(self, head: StreamHead) -> list[BaseEvent]:
+        """What was thought before a message so far."""
+        thoughts = replace(head, message_id=head.message_id + THOUGHT_SUFFIX, role=THOUGHT)
+        frames: list[BaseEvent] = []
+        with suppress(NotFoundError):
+            while thoughts.message_id not in self._stored:
+                told = self._told.get(thoughts.message_id, 0)
+                page = await self._streams.read(head.thread_id, thoughts.message_id, after=told)
+                if page.status is not StreamStatus.STREAMING or not page.chunks:
+                    break
+                frames += self._tell(thoughts, page)
+        return frames
+
+    def _tell(self, head: StreamHead, page: ChunkPage) -> list[BaseEvent]:
+        deltas = [chunk.delta for chunk in page.chunks if chunk.delta]
+        self._told[head.message_id] = page.chunks[-1].sequence
+        is_thought = head.role == THOUGHT
+        turn = head.message_id.removesuffix(THOUGHT_SUFFIX) if is_thought else head.message_id
+        return self._translator.stream(turn, head.role, head.author, deltas, is_thought=is_thought)
 
 
 async def merged(events: AsyncGenerator[Event, None], heads: AsyncIterable[StreamHead]) -> AsyncGenerator[Move, None]:

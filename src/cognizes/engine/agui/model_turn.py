@@ -74,6 +74,11 @@ class ModelTurn:
             yield ReasoningEndEvent(message_id=self.id + THOUGHT)
         self._open = None
 
+    def close_thought(self) -> Frames:
+        """The thoughts are complete; what is being said goes on."""
+        if self._open == "thought":
+            yield from self.close()
+
     def _say(self, kind: Literal["text", "thought"], text: str) -> Frames:
         if self._open != kind:
             yield from self.close()

@@ -123,7 +123,7 @@ class Observer:
     async def _rest_of_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
         """What is stored and what is being said in another process, then the rest of both until the run ends."""
         # Watched before the history is read: what is not in one is told by the other.
-        async with self._streams.watch(thread) as watch:
+        async with self._streams.watch(thread, with_thoughts=True) as watch:
             history = await self._read(thread)
             # Looked at after the history was read: if the run still goes on, its end is still to come.
             if not await self._goes_on(thread, started.run_id):

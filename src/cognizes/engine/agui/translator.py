@@ -43,7 +43,7 @@ from ag_ui.core import (
 
 from cognizes.engine.agui.frames import clean_text, now, to_json
 from cognizes.engine.agui.interrupts import interrupt_of
-from cognizes.engine.agui.model_turn import ModelTurn
+from cognizes.engine.agui.model_turn import THOUGHT, ModelTurn
 from cognizes.engine.agui.subagents import Subagents
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
@@ -150,8 +150,11 @@ class Translator:
             frame.timestamp = moment
         return frames
 
-    def stream(self, message_id: str, role: str, author: str, deltas: Iterable[str]) -> list[BaseEvent]:
-        """More of a message that another process is writing; its whole event comes later, under the same id."""
+    def stream(
+        self, message_id: str, role: str, author: str, deltas: Iterable[str], *, is_thought: bool = False
+    ) -> list[BaseEvent]:
+        """More of a message that another process is writing, or of the thoughts before it; its whole event comes later,
+        under the same id."""
         if self.has_ended:
             return []
         frames: list[BaseEvent] = []
@@ -159,7 +162,7 @@ class Translator:
             frames += self._subagents.enter(author, "", event_id=clean_text(message_id))
             turn = self._followed[message_id] = ModelTurn(clean_text(message_id), role)
         for delta in deltas:
-            frames += turn.stream(Text(delta))
+            frames += turn.stream(Text(delta, is_thought=is_thought))
         for frame in frames:
             frame.timestamp = now()
         return frames
@@ -325,6 +328,10 @@ class Translator:
         yield from self._subagents.enter(event.author, adk_field(event, "branch") or "", event_id=_message_id(event))
 
     def _leave(self, event: Event) -> Frames:
+        if event.event_type == "thought" and (thinking := self._followed.get(_message_id(event))):
+            # What was thought is whole; what is said under the same id is still to come.
+            yield from thinking.close_thought()
+            return
         followed = self._followed.pop(_message_id(event), None)
         if turn := followed or self._turns.pop(_place(event), None):
             yield from turn.close()
@@ -337,4 +344,6 @@ def _place(event: Event) -> tuple[str, str]:
 
 def _message_id(event: Event) -> str:
     given = event.content.get("message_id")
-    return clean_text(given if isinstance(given, str) and given else event.id)
+    name = clean_text(given if isinstance(given, str) and given else event.id)
+    # Thoughts that were streamed have the id of their frames, which a turn makes of its own.
+    return name.removesuffix(THOUGHT) if event.event_type == "thought" else name

@@ -575,6 +575,17 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0011_memory.sql', 11, '19b1119d4159d4b4547cbf6718e929c9e7972d6e1112ba62fbec7c17021b9335', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0012_thoughts.sql
+-- What a model thinks is streamed like what it says, to be followed from other processes. It is no message: the event that
+-- it becomes is a thought.
+ALTER TABLE "public".message_streams DROP CONSTRAINT IF EXISTS message_streams_role_check;
+ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
+    CHECK (role IN ('user', 'assistant', 'tool', 'system', 'thought'));
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -2856,8 +2867,8 @@ BEGIN
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
         SELECT a.status INTO v_answer FROM "public".append_event(
             p_thread_id, v_event_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
-            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, false, true,
-            p_snapshot_every, 0) a;
+            p_content, '{}', NULL, NULL, NULL, NULL, nullif(v_stream.role, 'thought'), p_text, v_stream.message_id,
+            false, true, p_snapshot_every, 0) a;
         IF v_answer <> 'stored' THEN
             RAISE EXCEPTION 'the message of a stream was not stored: %', v_answer;
         END IF;
@@ -2874,7 +2885,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('84_end_stream.sql', 0, '7493153ba3128766d87474021cf73536157700daff891a2155b2af92c96361eb', '0.1.0')
+VALUES ('84_end_stream.sql', 0, '936f4928338b63ed1ba4715a447ba3e1bbd54b4b47e0bd6966024348d8fda09c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 90_memory_term_keys.sql

@@ -15,6 +15,8 @@ from functools import cached_property
 from typing import Protocol
 from uuid import UUID
 
+THOUGHT = "thought"
+"""The role of a stream that is no message: what a model thinks."""
 _LONG = 255
 
 

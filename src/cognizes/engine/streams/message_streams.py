@@ -22,6 +22,7 @@ from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.delta_stream import (
+    THOUGHT,
     ChunkPage,
     DeltaStream,
     Movement,
@@ -131,7 +132,7 @@ class MessageStreams:
             session,
             message_id=message_id or str(new_id()),
             role=role,
-            author=author or role,
+            author=author or ("assistant" if role == THOUGHT else role),
             run_id=run_id,
             invocation_id=invocation_id,
         )
@@ -294,14 +295,15 @@ class MessageStreams:
             key, self._hub, self._followed, after=after, up_to=up_to, limit=limit, seconds=wait
         )
 
-    async def heads(self, thread_ids: Iterable[str | UUID]) -> list[StreamHead]:
-        """What is being streamed in these threads now."""
+    async def heads(self, thread_ids: Iterable[str | UUID], *, with_thoughts: bool = False) -> list[StreamHead]:
+        """The messages that are being streamed in these threads now; with those that are thought if asked for."""
         found = await self._reader.look([thread_uuid(thread_id) for thread_id in thread_ids], 0.0)
-        return [head for head in found if head.status is StreamStatus.STREAMING]
+        shown = [head for head in found if with_thoughts or head.role != THOUGHT]
+        return [head for head in shown if head.status is StreamStatus.STREAMING]
 
-    def watch(self, *thread_ids: str | UUID) -> StreamWatch:
+    def watch(self, *thread_ids: str | UUID, with_thoughts: bool = False) -> StreamWatch:
         """Heads of what is streamed in these threads, as they move: `async with streams.watch(id) as watch`."""
-        return StreamWatch(self._hub, [thread_uuid(thread_id) for thread_id in thread_ids])
+        return StreamWatch(self._hub, [thread_uuid(thread_id) for thread_id in thread_ids], with_thoughts=with_thoughts)
 
     def _is_followed(self, movement: Movement) -> bool:
         return self._followed.take(movement)

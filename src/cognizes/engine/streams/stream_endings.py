@@ -12,7 +12,7 @@ from uuid import UUID
 
 from cognizes.engine.errors import ConflictError, NotFoundError, StreamUnavailableError
 from cognizes.engine.streams.delta_log import DeltaLog
-from cognizes.engine.streams.delta_stream import DeltaStream, StreamKey, StreamStatus
+from cognizes.engine.streams.delta_stream import THOUGHT, DeltaStream, StreamKey, StreamStatus
 from cognizes.engine.streams.finished_messages import fit_lengths
 from cognizes.engine.streams.flusher import Flusher
 from cognizes.engine.streams.live_message import LiveMessage, head_of
@@ -79,7 +79,9 @@ class StreamEndings:
 
     async def end_run(self, thread_id: UUID, run_id: str) -> None:
         """Stores what a run was saying as interrupted: whoever executed it is gone, or must not write any more."""
-        for row in await self._rows.list_streams([thread_id]):
+        rows = await self._rows.list_streams([thread_id])
+        # What was thought comes before what was said.
+        for row in sorted(rows, key=lambda row: row.role != THOUGHT):
             if row.run_id == run_id and row.status is StreamStatus.STREAMING:
                 ending = await self.read_ending(row, StreamStatus.INTERRUPTED)
                 try:

@@ -17,13 +17,15 @@ from typing import Self
 from uuid import UUID
 
 from cognizes.engine.errors import EngineError
-from cognizes.engine.streams.delta_stream import Movement, StreamAddress, StreamHead, StreamKey, StreamStatus
+from cognizes.engine.streams.delta_stream import THOUGHT, Movement, StreamAddress, StreamHead, StreamKey, StreamStatus
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.5
 _MARGIN_SECONDS = 40.0
 """A stream's end is visible with its commit, which may come later than the moment that its row names."""
+
+_ENDS_REMEMBERED = 4096
 
 Look = Callable[[list[UUID], float], Awaitable[list[StreamHead]]]
 
@@ -32,11 +34,12 @@ class StreamWatch:
     """The streams of some threads: first those that are open, then whatever moves. Latest wins: of a message that moved
     five times since it was last asked for, the newest head is told, once. The end of a message is always told."""
 
-    def __init__(self, hub: StreamHub, thread_ids: Iterable[UUID]) -> None:
+    def __init__(self, hub: StreamHub, thread_ids: Iterable[UUID], *, with_thoughts: bool = False) -> None:
         self._hub = hub
         self.thread_ids = list(thread_ids)
+        self._with_thoughts = with_thoughts
         self._known: dict[StreamAddress, StreamHead] = {}
-        self._ended: set[StreamAddress] = set()
+        self._ended: dict[StreamAddress, None] = {}
         self._pending: dict[StreamAddress, StreamHead] = {}
         self._bell = asyncio.Event()
         self._is_closed = False
@@ -71,12 +74,15 @@ class StreamWatch:
         """Takes a head in, if it is newer than what was told."""
         if address in self._ended:
             return
+        if head.role == THOUGHT and not self._with_thoughts:
+            self.ignore(address)
+            return
         known = self._known.get(address)
         has_ended = head.status is not StreamStatus.STREAMING
         if known is not None and not has_ended and head.current_sequence <= known.current_sequence:
             return
         if has_ended:
-            self._ended.add(address)
+            self.ignore(address)
             self._known.pop(address, None)
         else:
             self._known[address] = head
@@ -94,8 +100,10 @@ class StreamWatch:
         return True
 
     def ignore(self, address: StreamAddress) -> None:
-        """A stream that had ended before the watch began."""
-        self._ended.add(address)
+        """A stream of which nothing more is told. A look may find it again, but not one that ended long ago."""
+        self._ended[address] = None
+        if len(self._ended) > _ENDS_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
 
 
 class StreamHub:

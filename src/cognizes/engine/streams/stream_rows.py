@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import unescape_text
+from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.append_batcher import retry_while_unavailable
@@ -18,13 +18,14 @@ from cognizes.engine.pulse.event_log import append_item
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.scopes import ScopedDelta
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.delta_stream import StreamKey, StreamStatus
+from cognizes.engine.streams.delta_stream import THOUGHT, StreamKey, StreamStatus
 
 _KIND_OF_ROLE = {
     "assistant": "assistant_message",
     "user": "user_message",
     "system": "system_message",
     "tool": "observe",
+    THOUGHT: "thought",
 }
 ROLES = tuple(_KIND_OF_ROLE)
 _NO_LIMIT = 1 << 40
@@ -206,7 +207,7 @@ class StreamRows:
         if row is None or (row["content"] is None and row["final_sequence"] is None):
             return None
         return StoredBody(
-            unescape_text(row["content"] or ""),
+            load_json(row["thought"]).get("thought", "") if row["thought"] else unescape_text(row["content"] or ""),
             StreamStatus(row["status"]) if row["final_sequence"] is not None else StreamStatus.COMPLETED,
             row["final_sequence"],
             row["chunk_lengths"],
@@ -217,7 +218,7 @@ class StreamRows:
 
 
 def _event(row: StreamRow, ending: Ending) -> Event:
-    content = {"text": ending.text, "message_id": row.key.message_id}
+    content = {"thought" if row.role == THOUGHT else "text": ending.text, "message_id": row.key.message_id}
     if ending.finish_reason is not None:
         content["finish_reason"] = ending.finish_reason
     return Event(

@@ -93,11 +93,16 @@ async def test_fragments_are_chunks_of_the_message_that_is_stored(
         message_id, page = await streamed(elsewhere, session, 2)
         assert [chunk.delta for chunk in page.chunks] == ["one ", "two "]
         assert page.status is StreamStatus.STREAMING
+        thought = await elsewhere.streams.read(session.thread_id, f"{message_id}/thought", wait=60)
+        assert [chunk.delta for chunk in thought.chunks] == ["let me see"]
         model._go_on.set()
         events = await talking
         page = await elsewhere.streams.read(session.thread_id, message_id)
         assert [chunk.delta for chunk in page.chunks] == ["one ", "two ", "three"]
         assert page.status is StreamStatus.COMPLETED
+        assert await elsewhere.streams.heads([session.thread_id], with_thoughts=True) == []
+        kinds = [event.event_type for event in await elsewhere.sessions.events(session)]
+        assert kinds == ["user_message", "run_started", "assistant_message", "run_finished"]
         (stored,) = [row for row in await elsewhere.sessions.messages(session) if row.role == "assistant"]
         assert (stored.id, stored.content) == (message_id, "one two three")
     assert events[-1].id == message_id
@@ -121,6 +126,9 @@ async def test_a_model_that_breaks_leaves_an_interrupted_message(
         assert event.content == {"text": "one two ", "message_id": message_id, "interrupted": True}
         (run,) = await elsewhere.runs.list(session.thread_id)
         assert (run.status, event.run_id) == (RunStatus.FAILED, run.id)
+        (thought,) = [event for event in await elsewhere.sessions.events(session) if event.event_type == "thought"]
+        assert (thought.content["thought"], thought.content["interrupted"]) == ("let me see", True)
+        assert (thought.sequence_num or 0) < (event.sequence_num or 0)
     adk_session = await ours.get_session(app_name="shop", user_id="ada", session_id="s")
     assert adk_session is not None
     assert [part.text for part in adk_session.events[-1].content.parts] == ["one two "]

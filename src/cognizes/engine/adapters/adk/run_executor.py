@@ -146,6 +146,7 @@ class RunExecutor:
 
     async def _settle(self, run: HostedRun, change_row: Callable[..., Awaitable[Run]]) -> None:
         """Keeps what never became whole, and changes the row, also when PostgreSQL is away for a moment."""
+        await run.streams.close_thoughts()
         turns = run.translator.unfinished_turns()
         await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
         seconds = self._engine.settings.retry_seconds

@@ -1,8 +1,8 @@
 """The messages of an invocation while ADK streams them: every fragment of text becomes a chunk that any process reads.
 
-A message is streamed under the id that its whole event is stored under. Thoughts are not streamed this way: other
-processes see them with the whole event. Streaming never stands in an agent's way: what cannot be streamed is logged,
-and the whole event is stored all the same.
+A message is streamed under the id that its whole event is stored under, and what was thought before it beside it, under
+the id that AG-UI's frames give it. Streaming never stands in an agent's way: what cannot be streamed is logged, and the
+whole event is stored all the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from uuid import UUID
 
 from google.adk.events.event import Event
 
+from cognizes.engine.agui.model_turn import THOUGHT as THOUGHT_SUFFIX
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
+from cognizes.engine.streams.delta_stream import THOUGHT
 from cognizes.engine.streams.message_writer import MessageWriter
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class _Turn:
     """A message that is being streamed: `message_id` is that of its first fragment, of a thought too."""
 
     message_id: str
+    thoughts: MessageWriter | None = None
     writer: MessageWriter | None = None
     is_broken: bool = False
 
@@ -53,15 +56,20 @@ class TurnStreams:
     def streamed_id(self, event: Event) -> str | None:
         """The id that the fragments of a whole event were streamed under."""
         turn = self._turns.get(_place(event))
-        return turn.message_id if turn and turn.writer else None
+        return turn.message_id if turn and (turn.writer or turn.thoughts) else None
 
     async def write(self, event: Event) -> None:
         """A fragment."""
         turn = self._turns.setdefault(_place(event), _Turn(event.id))
+        if (thought := _text(event, thought=True)) and not turn.is_broken:
+            with _only_logged(turn):
+                if turn.thoughts is None:
+                    turn.thoughts = await self._open(turn.message_id + THOUGHT_SUFFIX, event, role=THOUGHT)
+                await turn.thoughts.write(thought)
         if (text := _text(event)) and not turn.is_broken:
             with _only_logged(turn):
                 if turn.writer is None:
-                    turn.writer = await self._open(turn.message_id, event)
+                    turn.writer = await self._open(turn.message_id, event, role="assistant")
                 await turn.writer.write(text)
 
     async def write_rest(self, event: Event) -> None:
@@ -73,13 +81,25 @@ class TurnStreams:
 
     async def settle(self, event: Event) -> None:
         """The whole is stored. An event without content, such as an error, is not the whole of anything."""
-        if event.content and event.content.parts and (turn := self._turns.pop(_place(event), None)) and turn.writer:
-            with _only_logged(turn):
-                await turn.writer.settle()
-            turn.writer.abandon()
+        if event.content and event.content.parts and (turn := self._turns.pop(_place(event), None)):
+            for writer in (turn.writer, turn.thoughts):
+                if writer:
+                    with _only_logged(turn):
+                        await writer.settle()
+                    writer.abandon()
+
+    async def close_thoughts(self) -> None:
+        """What was thought of answers that never became whole is kept, before what was said of them is."""
+        for turn in self._turns.values():
+            thoughts, turn.thoughts = turn.thoughts, None
+            if thoughts:
+                with _only_logged(turn):
+                    await thoughts.abort()
+                thoughts.abandon()
 
     async def close(self) -> None:
         """The run is over: what never became whole never will. It is kept, unless somebody has stored it already."""
+        await self.close_thoughts()
         turns, self._turns = self._turns, {}
         for turn in turns.values():
             if turn.writer:
@@ -87,9 +107,10 @@ class TurnStreams:
                     await turn.writer.abort()
                 turn.writer.abandon()
 
-    async def _open(self, message_id: str, event: Event) -> MessageWriter:
+    async def _open(self, message_id: str, event: Event, *, role: str) -> MessageWriter:
         writer = self._engine.stream_message(
             self._thread_id,
+            role=role,
             message_id=message_id,
             author=event.author,
             run_id=self._run_id,
@@ -103,9 +124,9 @@ def _place(event: Event) -> _Place:
     return event.author, event.branch or ""
 
 
-def _text(event: Event) -> str:
+def _text(event: Event, *, thought: bool = False) -> str:
     parts = (event.content and event.content.parts) or ()
-    return "".join(part.text for part in parts if part.text and not part.thought)
+    return "".join(part.text for part in parts if part.text and bool(part.thought) is thought)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class Monitor {
     this._place = { threadId: null };
     this._agents = [];
     this._decisions = new Map();
+    this._asked = this._shown = 0;
     this._pulse = new PulseStrip(byId("pulse-strip"), byId("pulse-panel"));
     this._list = new ThreadList(byId("thread-list"), { open: (threadId) => go({ threadId }), create: () => this._newConversation() });
     this._timeline = new Timeline(byId("timeline"), {
@@ -228,10 +229,12 @@ class Monitor {
     this._status(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
     const cache = this._cache;
-    const asked = (this._asked = (this._asked ?? 0) + 1);
+    const asked = ++this._asked;
     try {
       const { questions } = await get(thread(cache.threadId, "/questions"));
-      if (cache !== this._cache || asked !== this._asked) return;
+      // A later answer that was faster is newer.
+      if (cache !== this._cache || asked < this._shown) return;
+      this._shown = asked;
       this._questions = questions;
       this._decisions.clear();
       // What a hosted agent asks for is answered by a new run; an approval also while a run waits for it.

@@ -17,6 +17,7 @@ export class RunPanel {
     root.append(this._detail, h("h3.panel-title", {}, "Runs of this thread"), this._list);
     this.runs = [];
     this._questions = [];
+    this._asked = this._shown = 0;
   }
 
   open(threadId) {
@@ -34,12 +35,13 @@ export class RunPanel {
     this._draw();
   }
 
-  /** Reads the runs; returns them, or null when they were asked for again meanwhile: an answer that was overtaken is old. */
+  /** Reads the runs; returns them, or null when a later answer was faster: this one is old. */
   async load() {
     const threadId = this._threadId;
-    const asked = (this._asked = (this._asked ?? 0) + 1);
+    const asked = ++this._asked;
     const { runs } = await get(`api/sessions/${threadId}/runs`, { limit: 200 });
-    if (threadId !== this._threadId || asked !== this._asked) return null;
+    if (threadId !== this._threadId || asked < this._shown) return null;
+    this._shown = asked;
     this.runs = runs;
     this._draw();
     return runs;

@@ -57,8 +57,8 @@ BEGIN
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
         SELECT a.status INTO v_answer FROM {schema}.append_event(
             p_thread_id, v_event_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
-            p_content, '{}', NULL, NULL, NULL, NULL, v_stream.role, p_text, v_stream.message_id, false, true,
-            p_snapshot_every, 0) a;
+            p_content, '{}', NULL, NULL, NULL, NULL, nullif(v_stream.role, 'thought'), p_text, v_stream.message_id,
+            false, true, p_snapshot_every, 0) a;
         IF v_answer <> 'stored' THEN
             RAISE EXCEPTION 'the message of a stream was not stored: %', v_answer;
         END IF;

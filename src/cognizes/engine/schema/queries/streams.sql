@@ -64,8 +64,11 @@ UPDATE {schema}.message_streams s
    AND s.status = 'streaming'
 RETURNING s.thread_id, s.message_id;
 
--- read_body: The text of a message, and how it was cut when it was streamed.
-SELECT m.content, s.status, s.final_sequence, s.chunk_lengths
+-- read_body: The text of a message, and how it was cut when it was streamed. A thought is in its event alone.
+SELECT m.content, s.status, s.final_sequence, s.chunk_lengths,
+       (SELECT e.content::text FROM {schema}.events e
+         WHERE s.role = 'thought' AND e.thread_id = s.thread_id AND md5(e.id) = md5(s.message_id)
+           AND e.id = s.message_id) AS thought
   FROM (VALUES ($1::uuid, $2::text)) AS asked (thread_id, message_id)
   LEFT JOIN {schema}.messages m
     ON m.thread_id = asked.thread_id AND md5(m.id) = md5(asked.message_id) AND m.id = asked.message_id
