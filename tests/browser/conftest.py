@@ -209,7 +209,8 @@ def open_thread(page: Page, site: Site) -> Callable[..., Page]:
 
     def open_it(thread: str, query: str = "") -> Page:
         page.goto(f"{site.url}/#/thread/{thread}{query}")
-        expect(page.locator(".scope").first).to_be_attached()
+        # Not only a thread: one that was open before is still there for a moment.
+        expect(page.locator(f'#columns[data-thread="{thread}"] .scope').first).to_be_attached()
         return page
 
     return open_it

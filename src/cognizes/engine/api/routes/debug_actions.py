@@ -91,14 +91,14 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
 
 @router.post("/approvals/{approval_id:path}", summary="Approve or deny a tool, audited")
 async def answer_approval(
-    thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
+    thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine, caller: Caller
 ) -> Response:
     """A run that waits for this approval goes on."""
     asked = next((one for one in await engine.approvals.list_open(thread_id) if one.id == approval_id), None)
     if asked is None:
         raise ConflictError(f"the approval {approval_id[:80]!r} is not open: it was answered, or is not awaited now")
     content: JsonObject = {"action": "approve" if body.approved else "deny", "approval_id": approval_id}
-    await _audit(engine, thread_id, asked.run_id, content)
+    await _note(engine, caller, thread_id, asked.run_id, content)
     await engine.approvals.answer(thread_id, approval_id, approved=body.approved, reason="answered in the monitor")
     return DocumentResponse({"approval_id": approval_id, "approved": body.approved})
 

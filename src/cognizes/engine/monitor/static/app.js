@@ -125,6 +125,9 @@ class Monitor {
     this._summary = null;
     this._paused = false;
     this._waitingEvents = [];
+    // What is typed before the thread is there is not meant for the one before.
+    this._chat.open(null);
+    delete byId("columns").dataset.thread;
     byId("columns").classList.remove("is-home");
     byId("columns").dataset.view = "thread";
     this._list.select(place.threadId);
@@ -162,6 +165,7 @@ class Monitor {
       this._timeline.setRuns(runs);
       this._afterRuns(runs);
     }
+    byId("columns").dataset.thread = summary.thread_id;
     this._apply({ ...place, at, version: null }, { at: null, version: null, event: null, run: null, key: null, tab: null });
     if (!place.tab && place.event === null && !place.run && !place.key) this._showTab("state");
   }
