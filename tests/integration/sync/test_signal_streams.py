@@ -11,6 +11,7 @@ import pytest
 import websockets
 
 from cognizes.engine import Engine, NotFoundError, Session
+from cognizes.engine.api.main import create_app
 from tests.integration.sync.conftest import PATIENCE, listening, serving, until
 
 
@@ -277,6 +278,29 @@ async def test_websocket_bad_requests_are_answered_and_hurt_nobody(url: str) -> 
             assert (await socket.until("error"))["detail"]
         await socket.send(type="subscribe", contexts=["my session"])
         await socket.until("state_changed", new_state="Idle")
+
+
+async def test_a_websocket_whose_reader_stopped_reading_is_given_up(database_url: str) -> None:
+    async with Engine.open(database_url, send_seconds=0.01) as engine:
+        session = await engine.sessions.create("shop", "ada")
+        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        inbox.put_nowait({"type": "websocket.connect"})
+        sent: list[str] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message["type"])
+            if message["type"] == "websocket.send":
+                await asyncio.Event().wait()
+
+        scope = {
+            "type": "websocket", "path": "/ws/signals", "raw_path": b"/ws/signals", "scheme": "ws", "headers": [],
+            "query_string": f"contexts={session.thread_id}".encode(), "subprotocols": [], "client": ("test", 1),
+        }  # fmt: skip
+        app: Any = create_app(engine=engine, agents=[])
+        await asyncio.wait_for(app(scope, inbox.get, send), PATIENCE)
+        assert sent[:2] == ["websocket.accept", "websocket.send"]
+        assert app.state.wheel.connections == 0
+        await app.state.wheel.close()
 
 
 async def test_websocket_heartbeats_and_the_servers_end(engine: Engine, session: Session) -> None:

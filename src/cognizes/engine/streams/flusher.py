@@ -101,6 +101,11 @@ class Flusher:
                 self.failure = error
                 self._bell.set()
                 pause = _RETRY_SECONDS
+            except Exception:
+                # A defect; but nobody else flushes, and what is not flushed is stored with its message all the same.
+                logger.exception("streams could not be flushed and will be")
+                self._bell.set()
+                pause = _RETRY_SECONDS
             await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
 
     async def _flush(self) -> None:

@@ -127,6 +127,8 @@ class FollowedStreams:
             except EngineError as error:
                 # Who waits asks by itself when this goes on for too long.
                 logger.debug("followed streams could not be read: %s", error)
+            except Exception:
+                logger.exception("followed streams could not be read; who waits asks by itself")
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -135,6 +137,8 @@ class FollowedStreams:
                 await self._sweep()
             except EngineError as error:
                 logger.debug("followed streams could not be looked at: %s", error)
+            except Exception:
+                logger.exception("followed streams could not be looked at and will be")
 
     async def _sweep(self) -> None:
         """Whatever the doorbell said: which are still open, and what is new in them, with one query each for all."""

@@ -255,6 +255,10 @@ class RedisDeltas:
             except (RedisError, OSError, TimeoutError) as error:
                 logger.debug("the doorbell of streams is not heard now: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:
+                # Somebody else's entry, or a defect; the next one may be ours.
+                logger.exception("a doorbell of streams could not be understood")
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self, on_moved: OnMoved) -> None:
         found = await self._bell.xread({_DOORBELL: self._heard}, count=100, block=int(_BLOCK_SECONDS * 1000))

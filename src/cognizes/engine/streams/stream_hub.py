@@ -236,6 +236,8 @@ class StreamHub:
             except EngineError as error:
                 # The sweep comes back to these threads.
                 logger.warning("streams could not be looked at and will be: %s", error)
+            except Exception:
+                logger.exception("streams could not be looked at; the sweep comes back to them")
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -244,6 +246,8 @@ class StreamHub:
                 await self.sweep()
             except EngineError as error:
                 logger.warning("the watched streams could not be looked at and will be: %s", error)
+            except Exception:
+                logger.exception("the watched streams could not be looked at and will be")
 
 
 def _address(head: StreamHead) -> StreamAddress:

@@ -29,9 +29,9 @@ router = APIRouter(prefix="/copilotkit", tags=["copilotkit"], responses=PROBLEMS
 
 
 class Stop(BaseModel):
-    """Which run to stop; without an id, whichever is active."""
+    """Which run to stop; without an id, whichever is active. Whatever else a client sends is its own."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")
 
     run_id: str | None = Field(default=None, alias="runId")
 

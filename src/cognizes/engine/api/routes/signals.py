@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,6 +22,8 @@ from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
 from cognizes.engine.sync.signal_hub import SignalSubscription
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["signals"])
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -81,7 +84,7 @@ async def signals_by_websocket(
     """
     await websocket.accept()
     async with engine.signals.follow(stays_open=True) as subscription:
-        connection = _SignalSocket(websocket, subscription, gate, caller)
+        connection = _SignalSocket(websocket, subscription, gate, caller, seconds=engine.settings.send_seconds)
         leave = wheel.join(connection)
         try:
             if contexts:
@@ -89,6 +92,8 @@ async def signals_by_websocket(
             await connection.run()
         except WebSocketDisconnect:
             return
+        except TimeoutError:
+            logger.info("a reader of signals stopped reading; its connection is closed")
         finally:
             leave()
 
@@ -96,8 +101,11 @@ async def signals_by_websocket(
 class _SignalSocket:
     """One WebSocket: it hears which contexts it should follow, and tells their signals."""
 
-    def __init__(self, websocket: WebSocket, subscription: SignalSubscription, gate: Gate, caller: Principal) -> None:
+    def __init__(
+        self, websocket: WebSocket, subscription: SignalSubscription, gate: Gate, caller: Principal, *, seconds: float
+    ) -> None:
         self._websocket = websocket
+        self._seconds = seconds
         self._gate = gate
         self._caller = caller
         self._subscription = subscription
@@ -150,7 +158,7 @@ class _SignalSocket:
     async def _tell(self) -> None:
         while True:
             for signal in await self._subscription.take():
-                await self._websocket.send_text(signal.to_text())
+                await self._send_text(signal.to_text())
 
     async def _beat_on(self) -> None:
         while True:
@@ -159,7 +167,7 @@ class _SignalSocket:
             if self._has_ended:
                 return
             for signal in self._subscription.heartbeats():
-                await self._websocket.send_text(signal.to_text())
+                await self._send_text(signal.to_text())
 
     async def _change(self, request: Any) -> None:
         names = request.get("contexts") if isinstance(request, dict) else None
@@ -181,4 +189,9 @@ class _SignalSocket:
             raise InvalidInputError('"type" is "subscribe" or "unsubscribe"')
 
     async def _send(self, document: dict[str, Any]) -> None:
-        await self._websocket.send_text(json.dumps(document))
+        await self._send_text(json.dumps(document))
+
+    async def _send_text(self, text: str) -> None:
+        """`TimeoutError` when the reader makes no room: it would be kept for ever."""
+        async with asyncio.timeout(self._seconds):
+            await self._websocket.send_text(text)
