@@ -280,7 +280,16 @@ async def test_batches_of_many_tenants_never_mix(two_tenants: Engine) -> None:
 
 async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
     threads = await _threads(two_tenants)
-    pool = two_tenants.database._tenant_pool
+    sent = await _sent_by_tenants(two_tenants)
+    with acting_for(["a"]):
+        await two_tenants.manager.append_to_thread(threads["a"], _said())
+    # asyncpg asks for types once for each connection.
+    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.entering("append_event")]
+
+
+async def _sent_by_tenants(engine: Engine) -> list[str]:
+    """What is asked behind the wall from now on."""
+    pool = engine.database._tenant_pool
     assert pool is not None
     sent: list[str] = []
     held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
@@ -288,10 +297,16 @@ async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
         connection.add_query_logger(lambda record: sent.append(record.query))
     for connection in held:
         await pool.release(connection)
+    return sent
+
+
+async def test_recall_looks_words_up_where_their_index_can_be_used(two_tenants: Engine) -> None:
+    await two_tenants.memory.remember(MemoryScope("a", "u"), [Remembered("one", "the secret of a")])
+    sent = await _sent_by_tenants(two_tenants)
     with acting_for(["a"]):
-        await two_tenants.manager.append_to_thread(threads["a"], _said())
-    # asyncpg asks for types once for each connection.
-    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.entering("append_event")]
+        assert len(await two_tenants.memory.recall("secret", app="a", user="u")) == 1
+    assert two_tenants.database.entering("read_memories") in sent
+    assert not any("recall_by_words" in sql for sql in sent)
 
 
 async def test_recall_is_held_back_too(two_tenants: Engine) -> None:
