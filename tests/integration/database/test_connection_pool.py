@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
-from cognizes.engine import DatabaseUnavailableError, Engine, PoolTimeoutError
-from cognizes.engine.database import Database
+from cognizes.engine import DatabaseError, DatabaseUnavailableError, Engine, InvalidInputError, PoolTimeoutError
+from cognizes.engine.database import Database, sticky_connection
 from cognizes.engine.pulse.session_store import SessionStore
 
 
@@ -44,11 +45,52 @@ async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
 
 
 async def test_an_unknown_statement_of_a_missing_schema_says_what_to_do(empty_database_url: str) -> None:
-    import asyncpg
-
-    from cognizes.engine import DatabaseError
     from cognizes.engine.pulse.state_manager import StateManager
 
     async with asyncpg.create_pool(empty_database_url, min_size=1, max_size=2) as pool:
         with pytest.raises(DatabaseError, match="cognizes migrate"):
             await StateManager(pool).get_session("app", "user", "s")
+
+
+@pytest.mark.parametrize(("connections", "taken"), [(4, 1), (3, 6)])
+async def test_whoever_asks_one_question_after_the_other_keeps_a_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, connections: int, taken: int
+) -> None:
+    # Kept until we say so: the test may be held up anywhere.
+    monkeypatch.setattr(sticky_connection, "_IDLE_SECONDS", 3600)
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=connections) as pool:
+        database = Database(pool)
+        acquired = 0
+        acquire = database.acquire
+
+        async def count(**options: bool) -> object:
+            nonlocal acquired
+            acquired += 1
+            return await acquire(**options)
+
+        monkeypatch.setattr(database, "acquire", count)
+        for _ in range(2):
+            assert await database.fetch("read_session", "a", "u", "s") == []
+            assert await database.fetch_row("read_session", "a", "u", "s") is None
+            assert await database.fetch_value("find_thread", "a", "u", "s") is None
+        assert acquired == taken
+        with pytest.raises(InvalidInputError):
+            await database.fetch("read_session", "a", "u", "with a NUL: \x00")
+        assert len(await asyncio.gather(*(database.fetch("read_session", "a", "u", "s") for _ in range(20)))) == 20
+        await database.close()
+
+
+async def test_a_connection_that_broke_while_it_was_kept_is_not_used(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sticky_connection, "_IDLE_SECONDS", 3600)
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        database = Database(pool)
+        ask = "read_session", "a", "u", "s"
+        assert await database.fetch(*ask) == []
+        kept = database._at_hand
+        assert kept is not None
+        assert kept._connection is not None
+        kept._connection.terminate()
+        assert await database.fetch(*ask) == []
+        await database.close()

@@ -58,6 +58,9 @@ class _Connection:
     async def fetch(self, query: str, *arguments: Any) -> list[_Row]:
         return await self.server.execute(query, arguments)
 
+    def is_closed(self) -> bool:
+        return False
+
     def terminate(self) -> None:
         pass
 

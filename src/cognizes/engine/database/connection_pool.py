@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,15 +10,15 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate, translated
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, cut, translate, translated
 from cognizes.engine.database.queries import Queries, quote_schema
+from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
 from cognizes.engine.errors import PoolTimeoutError
 from cognizes.engine.settings import Settings
 
-logger = logging.getLogger(__name__)
-
 SERVER_ROLE = "cognizes_server"
+_ENOUGH_TO_KEEP_ONE = 4
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Asks a named query with its arguments."""
@@ -27,14 +26,6 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 async def _keep_session(connection: Any) -> None:
     """Replaces asyncpg's reset, which costs a round trip per use: no code of ours leaves session state behind."""
-
-
-def cut(connection: PoolConnectionProxy[Any]) -> None:
-    """Ends a connection that failed in an unknown state, so that nobody gets it again."""
-    try:
-        connection.terminate()
-    except asyncpg.InterfaceError:
-        logger.debug("the driver had given the broken connection up already")
 
 
 class Database:
@@ -51,6 +42,9 @@ class Database:
         self._waiting = 0
         self._tenant_pool: asyncpg.Pool[Any] | None = None
         self._entering: dict[str, str | None] = {}
+        # Taking a connection and giving it back is a fifth of a short question: whoever asks alone, one question after
+        # the other, keeps one.
+        self._at_hand = StickyConnection(self) if pool.get_max_size() >= _ENOUGH_TO_KEEP_ONE else None
 
     @property
     def is_awaited(self) -> bool:
@@ -66,12 +60,16 @@ class Database:
 
     async def close(self) -> None:
         """Closes the connections; waits a moment for those in use, then cuts them."""
+        if self._at_hand is not None:
+            await self._at_hand.close()
         for pool in (self._tenant_pool, self.pool):
             if pool is not None:
                 await _close(pool)
 
     async def expire_connections(self) -> None:
         """Lets nobody get a connection again that was made before now."""
+        if self._at_hand is not None:
+            await self._at_hand.close()
         for pool in (self._tenant_pool, self.pool):
             if pool is not None:
                 await pool.expire_connections()
@@ -136,6 +134,8 @@ class Database:
         apps = self.acting_apps if apps is None else apps
         if apps is not None:
             return await self._fetch_for(apps, query, arguments)
+        if self._at_hand is not None and self._at_hand.is_free:
+            return await self._at_hand.fetch(query, *arguments)
         async with self.connection() as connection:
             rows: list[asyncpg.Record] = await connection.fetch(self.queries[query], *arguments)
             return rows
@@ -144,6 +144,8 @@ class Database:
         """The first row of a named query."""
         if (apps := self.acting_apps) is not None:
             return next(iter(await self._fetch_for(apps, query, arguments)), None)
+        if self._at_hand is not None and self._at_hand.is_free:
+            return await self._at_hand.fetch_row(query, *arguments)
         async with self.connection() as connection:
             return await connection.fetchrow(self.queries[query], *arguments)
 
@@ -152,6 +154,8 @@ class Database:
         if (apps := self.acting_apps) is not None:
             row = next(iter(await self._fetch_for(apps, query, arguments)), None)
             return None if row is None else row[0]
+        if self._at_hand is not None and self._at_hand.is_free:
+            return await self._at_hand.fetch_value(query, *arguments)
         async with self.connection() as connection:
             return await connection.fetchval(self.queries[query], *arguments)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.errors import (
     AlreadyExistsError,
@@ -20,6 +23,8 @@ from cognizes.engine.errors import (
     NotFoundError,
     StatementTimeoutError,
 )
+
+logger = logging.getLogger(__name__)
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 """Everything that talking to PostgreSQL may raise."""
@@ -114,3 +119,11 @@ def translated() -> Iterator[None]:
         yield
     except DRIVER_ERRORS as error:
         raise translate(error) from error
+
+
+def cut(connection: PoolConnectionProxy[Any]) -> None:
+    """Ends a connection that failed in an unknown state, so that nobody gets it again."""
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        logger.debug("the driver had given the broken connection up already")

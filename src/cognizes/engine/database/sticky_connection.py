@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.connection_pool import Database, cut
-from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, translate
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, cut, translate
 from cognizes.engine.database.tenancy import Apps
+
+if TYPE_CHECKING:
+    from cognizes.engine.database.connection_pool import Database
 
 logger = logging.getLogger(__name__)
 
@@ -34,25 +36,42 @@ class StickyConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._uses = 0
         self._is_in_use = False
+        self._goes_back = False
         self._releases: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody uses it now."""
+        return not self._is_in_use
 
     async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
         """All rows of a named query."""
+        rows: list[asyncpg.Record] = await self._use("fetch", query, arguments, apps)
+        return rows
+
+    async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        """The first row of a named query."""
+        row: asyncpg.Record | None = await self._use("fetchrow", query, arguments)
+        return row
+
+    async def fetch_value(self, query: str, *arguments: Any) -> Any:
+        """The first column of the first row of a named query."""
+        return await self._use("fetchval", query, arguments)
+
+    async def _use(self, method: str, query: str, arguments: tuple[Any, ...], apps: Apps | None = None) -> Any:
         sql = self._database.queries[query]
         if apps is not None:
             sql, arguments = self._database.entering(query), (*arguments, apps)
         self._uses += 1
-        if self._connection is None:
-            if self._releases:
-                # The pool gives to whoever asks first: those who waited must get their chance.
-                await asyncio.wait(self._releases)
-                await asyncio.sleep(0)
-            self._connection = await self._database.acquire(for_tenants=self._for_tenants)
         self._is_in_use = True
         try:
-            rows: list[asyncpg.Record] = await self._connection.fetch(sql, *arguments)
+            if self._connection is not None and _is_broken(self._connection):
+                self._give_back()
+            if self._connection is None:
+                self._connection = await self._acquire()
+            answer = await getattr(self._connection, method)(sql, *arguments)
         except DRIVER_ERRORS as error:
-            if isinstance(error, UNAVAILABLE):
+            if isinstance(error, UNAVAILABLE) and self._connection is not None:
                 cut(self._connection)
             self._give_back()
             raise translate(error) from error
@@ -61,11 +80,18 @@ class StickyConnection:
             raise
         finally:
             self._is_in_use = False
-        if self._database.is_awaited:
+        if self._database.is_awaited or self._goes_back:
             self._give_back()
         elif self._timer is None:
             self._watch()
-        return rows
+        return answer
+
+    async def _acquire(self) -> PoolConnectionProxy[Any]:
+        if self._releases:
+            # The pool gives to whoever asks first: those who waited must get their chance.
+            await asyncio.wait(self._releases)
+            await asyncio.sleep(0)
+        return await self._database.acquire(for_tenants=self._for_tenants)
 
     def _watch(self) -> None:
         # One timer for many uses: setting and cancelling one for each would cost as much as the JSON of an event.
@@ -78,11 +104,15 @@ class StickyConnection:
             self._watch()
 
     async def close(self) -> None:
-        """Gives the connection back now."""
-        self._give_back()
+        """Gives the connection back now, or after the use that is under way."""
+        if self._is_in_use:
+            self._goes_back = True
+        else:
+            self._give_back()
         await asyncio.gather(*self._releases)
 
     def _give_back(self) -> None:
+        self._goes_back = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,6 +127,14 @@ class StickyConnection:
             await self._database.release(connection, for_tenants=self._for_tenants)
         except DRIVER_ERRORS as error:
             logger.debug("a broken connection was given back: %s", error)
+
+
+def _is_broken(connection: PoolConnectionProxy[Any]) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        # The pool has noticed, and taken it away.
+        return True
 
 
 class StickyConnections:
