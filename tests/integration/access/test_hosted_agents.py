@@ -1,0 +1,63 @@
+"""A hosted agent on a server with keys: its run works behind row level security, for its own app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.api.main import create_app
+from cognizes.engine.database import Database
+from cognizes.engine.database.tenancy import current_apps
+from tests.integration.access.conftest import Guarded
+
+
+@pytest.fixture
+async def hosting(database_url: str) -> AsyncIterator[Guarded]:
+    async with Engine.open(database_url, auth="required", demo_token_seconds=0) as engine:
+        assert engine.database.has_second_wall
+        guarded = Guarded(engine)
+        guarded.app = create_app(engine=engine, agents=["demo"])
+        guarded.transport = httpx.ASGITransport(app=guarded.app, raise_app_exceptions=False)
+        await guarded.app.state.agents.start()
+        yield guarded
+        await guarded.app.state.agents.close()
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    return {
+        "threadId": "t", "runId": f"run {text}", "protocolVersion": "1.0", "state": {},
+        "messages": [{"id": f"message {text}", "role": "user", "content": text}],
+        "tools": [], "context": [], "forwardedProps": {}, **more,
+    }  # fmt: skip
+
+
+async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(
+    hosting: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acted_for: set[Any] = set()
+    asking = Database._ask
+
+    async def noted(database: Database, *arguments: Any) -> Any:
+        acted_for.add(current_apps())
+        return await asking(database, *arguments)
+
+    monkeypatch.setattr(Database, "_ask", noted)
+    user, stranger = await hosting.key("demo", "other", user_id="ada"), await hosting.key("other")
+    async with hosting.client(user) as ada, hosting.client(stranger) as eve:
+        claimed = {"mine": 1, "app:price": 0, "user:role": "admin"}
+        for text in ("hello", "and again"):
+            answer = await ada.post("/agui/demo", json=said(text, state=claimed))
+            assert "RUN_FINISHED" in answer.text, answer.text
+        connected = await ada.post("/agui/demo/connect", json=said("hello"))
+        assert "and again" in connected.text
+        assert (await eve.post("/agui/demo", json=said("hello"))).status_code == 403
+        state = (await ada.get("/copilotkit/threads/t/state")).json()["state"]
+        assert state["mine"] == 1
+        assert not {"app:price", "user:role"} & state.keys()
+    # The run is of its app, whatever its user's key is for as well.
+    assert ("demo",) in acted_for
+    assert ("demo", "other") in acted_for
