@@ -283,3 +283,11 @@ async def test_without_authentication_nobody_is_asked(engine: Engine) -> None:
     async with open_to_all.client() as anyone:
         assert (await anyone.get("/api/access/me")).json()["name"] == "anyone"
         await new_thread(anyone, "a")
+
+
+async def test_a_path_makes_no_lines_in_the_log(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="cognizes.engine.access")
+    async with guarded.client() as client:
+        await client.get("/api/sessions/a%0AERROR%20forged%0D%1B%5B2J")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "cognizes.engine.access"]
+    assert "/api/sessions/a%0AERROR forged%0D%1B[2J 401" in line
