@@ -150,9 +150,6 @@ class Recall:
         self, database: Database, *, embedder: Embedder | None, weights: Weights | None = None, exact: bool = False
     ) -> None:
         self._database = database
-        # Behind row level security PostgreSQL uses no index of arrays, and would read all memories of an app. So words
-        # are looked up by the engine itself, which brings ids and scores; what they stand for is read as the caller.
-        self._itself = database.without_tenants()
         self._embedder = embedder
         self._exact = exact
         self.weights = weights or Weights()
@@ -164,11 +161,10 @@ class Recall:
         if not 1 <= k <= _LARGEST_K:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
-        size = max(_POOL, k)
-        vector, found = await self._embed(query), await self._find_by_words(query, scope, size)
+        vector = await self._embed(query)
         async with self._database.asking() as fetch:
             search = _Search(fetch, scope, exact=self._exact)
-            pool = await self._complete(search, found, query, vector, size)
+            pool = await self._gather(search, query, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
             records = await search.read(candidate.id for candidate in ranked)
         # A memory may be deleted between two queries.
@@ -176,20 +172,13 @@ class Recall:
 
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
         """The candidates of a recall before they are ranked: for those who measure the ranking."""
-        scope = (app, user, *Filters().columns)
-        vector, found = await self._embed(query), await self._find_by_words(query, scope, _POOL)
+        vector = await self._embed(query)
         async with self._database.asking() as fetch:
-            search = _Search(fetch, scope, exact=self._exact)
-            return await self._complete(search, found, query, vector, _POOL)
+            search = _Search(fetch, (app, user, *Filters().columns), exact=self._exact)
+            return await self._gather(search, query, vector, _POOL)
 
-    async def _find_by_words(self, query: str, scope: tuple[Any, ...], limit: int) -> dict[int, Candidate]:
-        words, named = join_words(split_words(query)), join_words(identifiers(query))
-        rows = await self._itself.fetch("recall_by_words", *scope, limit, self._exact, words, named)
-        return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
-
-    async def _complete(
-        self, search: _Search, found: dict[int, Candidate], query: str, vector: list[float] | None, size: int
-    ) -> Pool:
+    async def _gather(self, search: _Search, query: str, vector: list[float] | None, size: int) -> Pool:
+        found = await search.by_words(query, size)
         if vector is not None and self._embedder is not None:
             await search.by_vector(found, self._embedder, vector, size)
         edges = await search.neighbours(found)
@@ -208,6 +197,11 @@ class _Search:
         self._ask = fetch
         self._arguments = arguments
         self._exact = exact
+
+    async def by_words(self, query: str, limit: int) -> dict[int, Candidate]:
+        words = join_words(split_words(query))
+        rows = await self._fetch("recall_by_words", limit, self._exact, words, join_words(identifiers(query)))
+        return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
 
     async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
         spelled = spell_vector(vector)
