@@ -68,7 +68,10 @@ class _Model:
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length=_LONGEST_IN_TOKENS)
-        self._network = onnxruntime.InferenceSession(str(weights), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        # Its threads would keep all cores busy for a while after every text, and a server has other work.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._network = onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
         self._inputs = {given.name for given in self._network.get_inputs()}
         self.dimension = int(self._network.get_outputs()[0].shape[-1])
 
