@@ -97,11 +97,16 @@ async def test_an_old_server_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("available", "loaded", "remedy"),
-    [(False, False, "install pg_cron"), (True, False, "shared_preload_libraries"), (True, True, "cron.database_name")],
+    ("available", "may_look", "loaded", "remedy"),
+    [
+        (False, True, False, "install pg_cron"),
+        (True, False, None, "superuser"),
+        (True, True, False, "shared_preload_libraries"),
+        (True, True, True, "cron.database_name"),
+    ],
 )
-async def test_why_pg_cron_is_not_used(available: bool, loaded: bool, remedy: str) -> None:
-    reasons = {"is_available": available, "is_loaded": loaded, "this_database": "shop"}
+async def test_why_pg_cron_is_not_used(available: bool, may_look: bool, loaded: bool | None, remedy: str) -> None:
+    reasons = {"is_available": available, "may_look": may_look, "is_loaded": loaded, "this_database": "shop"}
     server = _Server(has_cron=False, explain_cron=reasons)
     cron = await _find("extension pg_cron", server, database_url="postgresql://host/shop")
     assert (cron.verdict, remedy in cron.remedy) == (Verdict.BEARABLE, True)
