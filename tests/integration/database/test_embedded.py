@@ -84,6 +84,8 @@ async def test_a_process_that_was_killed_with_its_server_left_everything(data_di
     process = subprocess.Popen([sys.executable, "-c", program, str(data_dir)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
+    # Stopped first, or it would start the server again.
+    process.send_signal(signal.SIGSTOP)
     os.kill(postmaster(data_dir), signal.SIGKILL)
     process.kill()
     process.communicate()

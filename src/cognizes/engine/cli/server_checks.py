@@ -21,7 +21,7 @@ from cognizes.engine.errors import DatabaseError, EngineError, SetupError, Strea
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.backend_choice import choose_backend
 
-_NOTIFY_SECONDS = 2.0
+_NOTIFY_SECONDS = 5.0
 _CLOCK_SECONDS = 1.0
 _SUBJECT = "PostgreSQL server"
 
