@@ -68,7 +68,7 @@ async def test_a_reader_that_never_reads_hurts_nobody(engine: Engine) -> None:
         address = httpx.URL(url)
         stuck = socket.create_connection((address.host, address.port or 0))
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        stuck.sendall(f"GET /contexts/{session.thread_id}/events HTTP/1.1\r\nHost: engine\r\n\r\n".encode())
+        stuck.sendall(f"GET /contexts/{session.thread_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         try:
             async with SignalPullClient(url, session.thread_id) as client:
                 async with engine.stream_message(session, message_id="m") as message:

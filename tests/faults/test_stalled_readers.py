@@ -41,7 +41,7 @@ async def _stall(url: str, run_id: str) -> socket.socket:
     stalled.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(stalled, (address.hostname, address.port))
-    await loop.sock_sendall(stalled, f"GET /api/runs/{run_id}/events HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+    await loop.sock_sendall(stalled, f"GET /api/runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert (await loop.sock_recv(stalled, 15)).startswith(b"HTTP/1.1 200")
     return stalled
 
