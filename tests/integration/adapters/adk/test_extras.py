@@ -126,3 +126,21 @@ async def test_what_others_wrote_is_part_of_the_conversation(ours: OpenSessionSe
     ]
     assert session.events[1].actions.state_delta == {"seen": True}
     await ours.append_event(session, changed(a=1))
+
+
+async def test_the_list_of_a_user_reads_few_rows_of_others(ours: OpenSessionService) -> None:
+    for number in range(3):
+        await ours.create_session(**NAMES, session_id=str(number))
+    database = (await ours.engine()).database
+    async with database.connection() as connection, connection.transaction():
+        # Two users: whoever plans for any of them expects half of all sessions.
+        await connection.execute(
+            "INSERT INTO threads (app_name, user_id, session_id) "
+            "SELECT 'shop', 'bob', n::text FROM generate_series(1, 5000) n"
+        )
+        await connection.execute("ANALYZE threads")
+        count = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'threads'"
+        before = await connection.fetchval(count)
+        rows = await connection.fetch(database.queries["adk_list_sessions"], "shop", "ada")
+        assert [row["user_id"] for row in rows] == ["ada"] * 3
+        assert await connection.fetchval(count) - before < 100

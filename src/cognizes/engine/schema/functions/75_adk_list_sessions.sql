@@ -4,7 +4,11 @@
 CREATE OR REPLACE FUNCTION {schema}.adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
     thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
     last_update_time double precision, state text
-) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql STABLE
+-- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
