@@ -37,7 +37,7 @@ class Stream(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self.is_open = True
         self.transport.write(
-            f"GET {self._path} HTTP/1.1\r\nHost: benchmark\r\nAccept: text/event-stream\r\n\r\n".encode()
+            f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
         )
 
     def data_received(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ async def open_stalled(url: str, run_id: str) -> socket.socket:
     stalled.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(stalled, _address(url))
-    await loop.sock_sendall(stalled, f"GET /api/runs/{run_id}/events HTTP/1.1\r\nHost: benchmark\r\n\r\n".encode())
+    await loop.sock_sendall(stalled, f"GET /api/runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return stalled
 
 

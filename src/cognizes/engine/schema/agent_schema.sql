@@ -2352,7 +2352,11 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 CREATE OR REPLACE FUNCTION "public".adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
     thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
     last_update_time double precision, state text
-) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql STABLE
+-- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -2385,7 +2389,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('75_adk_list_sessions.sql', 0, '4b63c85fe477175b121d72eef87dbed78e39ad94a9148ea66f2a1d63b02bce38', '0.1.0')
+VALUES ('75_adk_list_sessions.sql', 0, 'b4acbcc9d4248b061cbae2bc5d89bc555aa3f80eee970fdb7be86a2fcec43371', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 76_import_states.sql
