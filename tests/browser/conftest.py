@@ -42,15 +42,18 @@ Result = TypeVar("Result")
 
 
 def find_chromium() -> str:
-    """Debian's chromium, installed if that is possible; else the tests are skipped."""
+    """Debian's chromium, installed where we may; else the tests are skipped."""
     if found := shutil.which("chromium"):
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         pytest.skip("chromium is not installed (apt-get install chromium)")
+    said = b""
     for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
-        subprocess.run(command, check=False, capture_output=True, timeout=600)
+        said += subprocess.run(
+            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600
+        ).stdout
     if not (found := shutil.which("chromium")):
-        pytest.skip("chromium cannot be installed here")
+        pytest.fail(f"chromium could not be installed:\n{said.decode(errors='replace')}")
     return found
 
 

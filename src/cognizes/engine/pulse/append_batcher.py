@@ -180,7 +180,7 @@ class AppendBatcher:
         threads = {item.order_key: item.thread_id for item in items}
         places = {key: place for place, key in enumerate(threads, start=1)}
         index = [places[item.order_key] for item in items]
-        columns, expected = _columns(map(_fields, items)), _columns(map(_expected, items))
+        columns, expected = as_columns(map(_fields, items)), as_columns(map(_expected, items))
         fields = (*columns, wait, *self._limits, *expected)
         return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
 
@@ -193,7 +193,7 @@ def _look_for_resent(items: list[AppendItem]) -> bool:
     return bool(found)
 
 
-def _columns(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+def as_columns(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
     """The values of each field; None for a field that nobody uses, which saves the driver a look at every value."""
     return [None if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]
 

@@ -6,7 +6,6 @@ SQL function `run_transition_allowed`; an illegal one is an `IllegalTransitionEr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -24,7 +23,6 @@ from cognizes.engine.database.documents import (
     load_jsonb,
     unescape_text,
 )
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import IllegalTransitionError, LeaseLostError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
 from cognizes.engine.pulse.event_log import check_name
@@ -53,34 +51,6 @@ class Runs:
     async def create(self, session: Session, *, run_id: str | None = None, running: bool = False) -> Run:
         """A pending run, or one that is running at once."""
         return await self._create(session, run_id, RunStatus.RUNNING if running else RunStatus.PENDING)
-
-    @asynccontextmanager
-    async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[RunHandle]:
-        """A running run for the length of a block: it ends completed, failed with the exception, or cancelled."""
-        run = await self._create_or_cancel(session, run_id)
-        handle = RunHandle(self, UUID(run.thread_id), run.id)
-        try:
-            yield handle
-        except asyncio.CancelledError:
-            await asyncio.shield(self.cancel(run.thread_id, run.id))
-            raise
-        except Exception as error:
-            await self.fail(run.thread_id, run.id, error=f"{type(error).__name__}: {error}")
-            raise
-        else:
-            await self.finish(run.thread_id, run.id)
-
-    async def _create_or_cancel(self, session: Session, run_id: str | None) -> Run:
-        """A running run; one that was created while its caller was cancelled does not stay running."""
-        creating = continue_in_task(self.create(session, run_id=run_id, running=True))
-        try:
-            return await asyncio.shield(creating)
-        except asyncio.CancelledError:
-            await asyncio.wait([creating])
-            if creating.exception() is None:
-                run = creating.result()
-                await asyncio.shield(self.cancel(run.thread_id, run.id))
-            raise
 
     async def begin(self, thread_id: str | UUID, run_id: str) -> Run:
         """From pending to running."""
@@ -193,7 +163,7 @@ class Runs:
 
 
 class RunHandle:
-    """A running run, inside `Runs.start`."""
+    """A running run, for the code that executes it."""
 
     def __init__(self, runs: Runs, thread_id: UUID, run_id: str) -> None:
         self._runs = runs

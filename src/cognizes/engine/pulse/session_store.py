@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from cognizes.engine.database.sticky_connection import StickyConnections
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.pulse.append_batcher import as_columns, retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_keys, check_name, check_object, check_text
 from cognizes.engine.pulse.group_commit import GroupCommit
 from cognizes.engine.pulse.scopes import apply_delta, join_state, split_delta
@@ -57,7 +58,7 @@ class _NewSession:
         return True
 
 
-_COLUMNS = [field.name for field in fields(_NewSession) if field.name not in ("size", "apps")]
+_fields = attrgetter(*(field.name for field in fields(_NewSession) if field.name not in ("size", "apps")))
 _ENOUGH_FOR_TWO = 6
 
 _Batch = list[_NewSession]
@@ -292,17 +293,12 @@ class SessionStore:
         return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
 
     async def _send(self, batch: _Batch, *, fetch: _Fetch) -> _Rows:
-        columns = [_column([getattr(new, name) for new in batch]) for name in _COLUMNS]
+        columns = as_columns(map(_fields, batch))
 
         async def call() -> _Rows:
             return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps)]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
-
-
-def _column(values: Sequence[Any]) -> Sequence[Any] | None:
-    """None for a field that nobody uses, which saves the driver a look at every value."""
-    return None if values.count(None) == len(values) else values
 
 
 def _encode_cursor(session: Session) -> str:
