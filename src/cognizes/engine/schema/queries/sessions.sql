@@ -77,6 +77,3 @@ SELECT * FROM {schema}.fork_session($1, $2, $3, $4, $5::text::jsonb, $6);
 
 -- read_user_state: What a user's sessions share.
 SELECT state::text FROM {schema}.user_states WHERE user_id = $2 AND app_name = $1;
-
--- read_app_state: What an app's users share.
-SELECT state::text FROM {schema}.app_states WHERE app_name = $1;
