@@ -15,3 +15,9 @@ def has_adk() -> bool:
         return importlib.util.find_spec("google.adk") is not None
     except ModuleNotFoundError:
         return False
+
+
+def require_adk() -> None:
+    """Raise an `ImportError` with the install command unless google-adk can be imported."""
+    if not has_adk():
+        raise ImportError(HOW_TO_GET_AGENTS, name="google.adk")

@@ -1,0 +1,79 @@
+"""Runner: ADK's runner with this engine's services, so that one changed import makes an agent durable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.apps.app import App
+from google.adk.memory.base_memory_service import BaseMemoryService
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.runners import Runner as AdkRunner
+from google.adk.sessions.base_session_service import BaseSessionService
+
+from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
+from cognizes.engine.adapters.adk.session_service import OpenSessionService
+from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
+
+
+class Runner(AdkRunner):
+    """ADK's `Runner` that stores sessions and memories in the engine and records every invocation as a run.
+
+    It takes the arguments of ADK's `Runner` and, unlike it, creates a session that does not exist yet. `database_url`
+    selects the server; without it the settings do, and by default the server is embedded. Services that are passed in
+    are used instead of the engine's and stay open; `close` closes those that the runner created.
+
+    runner = Runner(app_name="shop", agent=root_agent)
+    """
+
+    def __init__(
+        self,
+        *,
+        app: App | None = None,
+        app_name: str | None = None,
+        agent: BaseAgent | None = None,
+        plugins: Sequence[BasePlugin] = (),
+        database_url: str | None = None,
+        session_service: BaseSessionService | None = None,
+        memory_service: BaseMemoryService | None = None,
+        auto_create_session: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self._own_services: list[OpenSessionService | OpenMemoryService] = []
+        if session_service is None:
+            session_service = OpenSessionService(database_url)
+            self._own_services.append(session_service)
+        if memory_service is None:
+            memory_service = OpenMemoryService(database_url)
+            self._own_services.append(memory_service)
+        super().__init__(
+            app=_recorded_app(app, app_name, agent, plugins),
+            app_name=app_name,
+            session_service=session_service,
+            memory_service=memory_service,
+            auto_create_session=auto_create_session,
+            **arguments,
+        )
+
+    async def close(self) -> None:
+        """Close toolsets and plugins, then the services that this runner created."""
+        try:
+            await super().close()
+        finally:
+            for service in self._own_services:
+                await service.close()
+
+
+def _recorded_app(app: App | None, app_name: str | None, agent: BaseAgent | None, plugins: Sequence[BasePlugin]) -> App:
+    if (app is None) == (agent is None):
+        raise ValueError("pass either app or agent to Runner()")
+    if app is None:
+        if not app_name:
+            raise ValueError("app_name is required with agent")
+        # Without validation, as ADK's own runner does: an app name here is any text.
+        app = App.model_construct(name=app_name, root_agent=agent, plugins=[])
+    together = [*app.plugins, *plugins]
+    if not any(isinstance(plugin, EngineStreamPlugin) for plugin in together):
+        together.append(EngineStreamPlugin())
+    return app.model_copy(update={"plugins": together})
