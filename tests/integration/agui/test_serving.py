@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -31,6 +33,24 @@ async def test_without_google_adk_there_are_no_agents_but_a_hint(
             assert answer.status_code == 404
             assert "cognizes-engine[adk]" in answer.json()["detail"]
     await app.state.agents.close()
+
+
+async def test_a_named_agent_without_its_extra_is_refused_with_the_install_command(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.adk", None)
+    app = create_app(engine=engine, agents=["my_package.agent:root_agent"])
+    with pytest.raises(SetupError, match=r"my_package.agent:root_agent.*pip install 'cognizes-engine\[adk\]'"):
+        await app.state.agents.start()
+    await app.state.agents.close()
+
+
+@pytest.mark.parametrize("module", ["cognizes.engine.adapters.adk", "cognizes.engine.adapters.adk.session_service"])
+def test_importing_the_adapter_without_its_extra_names_the_install_command(module: str) -> None:
+    script = f"import sys; sys.modules['google.adk'] = None; import {module}"
+    finished = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 1
+    assert "pip install 'cognizes-engine[adk]'" in finished.stderr.splitlines()[-1]
 
 
 async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:

@@ -57,3 +57,13 @@ def test_a_source_that_is_none_is_one_sentence(cognizes: Cognizes, database_url:
     assert finished.returncode == 1
     assert "Traceback" not in finished.stderr
     assert finished.stderr.startswith("cognizes: ")
+
+
+def test_a_missing_sqlite_file_is_refused_and_not_created(
+    cognizes: Cognizes, database_url: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "typo.db"
+    finished = cognizes("import-adk", f"sqlite:///{source}", "--database-url", database_url)
+    assert finished.returncode == 1
+    assert finished.stderr.startswith(f"cognizes: there is no SQLite file {source}")
+    assert not source.exists()

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.api.auth import Caller
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import NotFoundError, PermissionDeniedError, SetupError
 
 if TYPE_CHECKING:
     from google.adk.apps.app import App
@@ -64,6 +64,8 @@ class ServedAgents:
 
     async def _open(self) -> AgentHost | None:
         if not has_adk():
+            if self._paths:
+                raise SetupError(f"cannot serve {', '.join(self._paths)}: {HOW_TO_GET_AGENTS}")
             return None
         # In a thread, so that the server answers meanwhile.
         apps = await asyncio.to_thread(_load, self._paths, self._engine)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -93,7 +94,9 @@ async def import_sessions(
 
 @asynccontextmanager
 async def _open_source(url: str) -> AsyncIterator[AsyncConnection]:
-    source = create_async_engine(_with_async_driver(url))
+    full_url = _with_async_driver(url)
+    _require_sqlite_file(full_url)
+    source = create_async_engine(full_url)
     try:
         async with source.connect() as connection:
             yield connection
@@ -246,6 +249,15 @@ def _with_async_driver(url: str) -> str:
     if "+" not in parsed.drivername:
         parsed = parsed.set(drivername=f"{parsed.drivername}+{driver}")
     return parsed.render_as_string(hide_password=False)
+
+
+def _require_sqlite_file(url: str) -> None:
+    """Refuse a path without a file: SQLite would create one."""
+    source = make_url(url)
+    path = source.database or ""
+    in_memory = path in ("", ":memory:") or path.startswith("file:")
+    if source.get_backend_name() == "sqlite" and not in_memory and not Path(path).is_file():
+        raise SetupError(f"there is no SQLite file {path}; check the URL (an absolute path has four slashes)")
 
 
 async def _check_schema(connection: AsyncConnection) -> None:
