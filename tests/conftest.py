@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +21,9 @@ from cognizes.engine.database.migrations import Migrator
 from tests.database_supply import DatabaseSupply
 
 _TEMPLATE = "migrated"
+
+# The browser tests need the dependency group `ci` (`uv run --group ci pytest -m browser`).
+collect_ignore = [] if find_spec("playwright") else ["browser"]
 
 # The same examples each time, so that a run tells about the change and not about luck.
 # `--hypothesis-profile=random` looks for new ones.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from cognizes.engine import Settings, __version__
 from cognizes.engine.cli.connection_urls import describe_url, hide_password
-from tests.integration.cli.running_command import Cognizes
+from cognizes.engine.cli.options import export_dotenv
+from tests.integration.cli.running_command import PROGRAM, Cognizes
 
 
 def test_every_setting_is_listed(cognizes: Cognizes) -> None:
@@ -56,6 +59,41 @@ def test_passwords_are_not_shown(quick: Cognizes) -> None:
     assert "db.example:5432/shop" in table.stdout
     settings = {setting["name"]: setting["value"] for setting in json.loads(listed.stdout)}
     assert (settings["database_url"], settings["listen_url"]) == ("db.example:5432/shop", "***")
+
+
+def test_settings_come_from_a_dotenv_file_and_the_environment_wins(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        "DATABASE_URL=postgresql://db.example/shop\nCOGNIZES_POOL_SIZE=33\nCOGNIZES_PORT=1\n"
+    )
+    shown = subprocess.run(
+        [PROGRAM, "config", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "COGNIZES_PORT": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    values = {setting["name"]: setting["value"] for setting in json.loads(shown.stdout)}
+    assert (values["database_url"], values["pool_size"], values["port"]) == ("db.example/shop", 33, 2)
+
+
+def test_the_template_for_dotenv_holds_every_default(quick: Cognizes, tmp_path: Path) -> None:
+    written = (Path(__file__).parents[3] / ".env.example").read_text()
+    assert quick("config", "--template").stdout == written, "run: cognizes config --template > .env.example"
+    assignments = [line.removeprefix("# ") for line in written.splitlines() if re.match(r"# [A-Z_]+=.", line)]
+    (tmp_path / "all.env").write_text("\n".join(assignments))
+    assert Settings(_env_file=tmp_path / "all.env") == Settings(_env_file=None)  # type: ignore[call-arg]
+    assert {"# DATABASE_URL=", "# GOOGLE_API_KEY="} <= set(written.splitlines())
+
+
+def test_agents_see_the_variables_of_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_BOTH", "environment")
+    monkeypatch.setenv("ONLY_IN_DOTENV", "")
+    monkeypatch.delenv("ONLY_IN_DOTENV")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("FROM_BOTH=file\nONLY_IN_DOTENV=file\n")
+    export_dotenv()
+    assert (os.environ["FROM_BOTH"], os.environ["ONLY_IN_DOTENV"]) == ("environment", "file")
 
 
 def test_a_wrong_value_is_named(quick: Cognizes) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
@@ -32,8 +34,14 @@ def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick:
     assert "embedder wordllama-256: 3 memories wait for a vector, 0 are parked" in quick("memory", "status").stdout
     assert "3 vectors made by wordllama-256" in quick("memory", "reembed").stdout
     assert "0 vectors made" in quick("memory", "reembed").stdout
-    told = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
-    assert "5 vectors made by all-MiniLM-L6-v2-int8-384" in told
     assert "no embedder" in quick.fail("memory", "reembed", COGNIZES_EMBEDDER="none")
     told = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
     assert "COGNIZES_EMBEDDER" in told
+
+
+@pytest.mark.minilm
+def test_reembed_with_another_embedder_replaces_every_vector(quick: Cognizes, data_dir: Path) -> None:
+    asyncio.run(_remember(data_dir, "none"))
+    assert "5 vectors made by wordllama-256" in quick("memory", "reembed").stdout
+    told = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
+    assert "5 vectors made by all-MiniLM-L6-v2-int8-384" in told

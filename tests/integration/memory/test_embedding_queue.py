@@ -168,6 +168,7 @@ async def test_another_embedder_of_another_dimension(engine: Engine) -> None:
     assert (await queue.length()).waiting == 0
 
 
+@pytest.mark.minilm
 async def test_from_wordllama_to_minilm(engine: Engine, database_url: str) -> None:
     """Real models of 256 and 384 numbers; until a memory has its new vector it is found by words."""
     await remember(engine, "refunds are paid within a week", "it rains in Oslo")

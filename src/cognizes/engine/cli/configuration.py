@@ -35,6 +35,7 @@ def config(
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: a JSON array of objects.")] = False,
+    as_template: Annotated[bool, typer.Option("--template", help="A template for .env with every default.")] = False,
 ) -> None:
     """List every setting: its environment variable, its value now, its default.
 
@@ -45,6 +46,9 @@ def config(
     settings = describe(load_settings(data_dir=data_dir, database_url=database_url))
     if as_json:
         typer.echo(json.dumps([asdict(setting) for setting in settings], indent=2))
+        return
+    if as_template:
+        typer.echo(template(), nl=False)
         return
     console = Console()
     if not console.is_terminal:
@@ -64,6 +68,16 @@ def describe(settings: Settings) -> list[Setting]:
         )
         for name, field in Settings.model_fields.items()
     ]
+
+
+def template() -> str:
+    """The text of `.env.example`: every setting with its default, commented out."""
+    lines = ["# Copy this file to .env and remove the # of what you change. `cognizes config --template` writes it."]
+    for name, field in Settings.model_fields.items():
+        default = "" if name == "data_dir" else _shown(field.get_default(call_default_factory=True, validated_data={}))
+        lines += ["", f"# {field.description}", f"# {variable_name(name)}={'' if default is None else default}"]
+    lines += ["", "# The key of hosted agents that call Gemini.", "# GOOGLE_API_KEY="]
+    return "\n".join(lines) + "\n"
 
 
 def _shown(value: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from dotenv import load_dotenv
 from pydantic import ValidationError
 
 from cognizes.engine.errors import SetupError
@@ -64,6 +65,14 @@ def load_settings(*, data_dir: Path | None = None, database_url: str | None = No
         raise SetupError("; ".join(_explain(detail, given) for detail in error.errors())) from error
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         raise SetupError(f"the settings of the environment and .env cannot be read: {error}") from error
+
+
+def export_dotenv() -> None:
+    """Put the variables of `.env` into the environment, for agents and handlers (`GOOGLE_API_KEY`, …).
+
+    A variable that the environment already has keeps its value.
+    """
+    load_dotenv(".env")
 
 
 def variable_name(setting: str) -> str:

@@ -15,7 +15,7 @@ from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.connection_urls import check_urls, describe_url, naming_server
 from cognizes.engine.cli.listening_socket import is_loopback, open_listening_socket, page_url
 from cognizes.engine.cli.log_output import configure_logging
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, load_settings
+from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, export_dotenv, load_settings
 from cognizes.engine.cli.serve_lock import serve_lock
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
@@ -68,6 +68,7 @@ def serve(
         log_format=log_format,
         agents=",".join(agent) if agent else None,
     )
+    export_dotenv()
     check_urls(settings)
     _refuse_strangers(settings, insecure=insecure)
     configure_logging(settings)

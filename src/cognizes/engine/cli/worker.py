@@ -15,7 +15,7 @@ import uvloop
 
 from cognizes.engine.cli.connection_urls import check_urls, naming_server
 from cognizes.engine.cli.log_output import configure_logging
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, load_settings
+from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, export_dotenv, load_settings
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
@@ -48,6 +48,7 @@ def worker(
     gives back what is left; another worker continues it.
     """
     settings = load_settings(data_dir=data_dir, database_url=database_url, log_level=log_level, log_format=log_format)
+    export_dotenv()
     check_urls(settings)
     configure_logging(settings)
     handlers = load_handlers(handler)
