@@ -113,8 +113,8 @@ def _answer(responses: list[types.FunctionResponse], *, said: str) -> str:
     moment, turns = results.get("read_clock", {}).get("time"), results.get("note_topic", {}).get("turns")
     return (
         f"You said “{said}”. It is {moment}, and this is turn {turns} of our conversation. "
-        "Every word of this answer came as an event of its own; reload the page in the middle of it and nothing is "
-        "lost. Tell me to delete something and I will ask you first."
+        "Every word of this answer arrived as a chunk of one stream; reload the page in the middle of it and nothing "
+        "is lost. Tell me to delete something and I will ask you first."
     )
 
 

@@ -1,0 +1,262 @@
+"""Every code block of README, docs and examples is executed, parsed, or listed below with the reason why it is not."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.adk.agents import LlmAgent
+from google.adk.events import Event
+from google.genai import types
+
+from cognizes.engine import Engine, RunStatus
+from cognizes.engine.adapters.adk import OpenSessionService
+from tests.integration.adapters.adk.scripted_model import ScriptedModel
+from tests.integration.live.conftest import serve
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
+
+ADDRESS = "http://127.0.0.1:8000"
+SERVER = "it runs until Ctrl-C; tests/integration/cli/test_serve_command.py starts it"
+NOT_EXECUTED = {
+    "README.md: pip install uv && uv run cognizes serve": "the two commands are what CI and a new user start",
+    "CONTRIBUTING.md: pip install uv": "it runs these tests; .ci/run executes the same lines",
+    "docs/adk.md: pip install": "it installs from the package registry",
+    "docs/adk.md: adk web": "it runs until Ctrl-C; tests/integration/adapters/adk/test_api_server.py starts adk",
+    "docs/adk.md: adk api_server": "a fragment; tests/integration/adapters/adk/test_api_server.py starts adk",
+    "docs/adk.md: cognizes import-adk": "it needs a database of ADK; tests/integration/cli/test_import_adk_command.py",
+    "docs/agents.md: uv run cognizes serve": SERVER,
+    "docs/operation.md: DATABASE_URL=": SERVER,
+    "docs/security.md: cognizes serve": SERVER,
+    "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
+    "docs/monitor.md: import { SignalPullClient }": "for a page; tests/node/signal_pull.test.mjs runs the module",
+    "docs/signal-pull.md: id: 17": "a frame, not code; tests/unittests/sync/test_signals.py checks its form",
+    "docs/architecture.md: models, errors": "a drawing of the layers; import-linter checks them",
+    "examples/copilotkit/README.md: uv run cognizes serve": SERVER,
+    "examples/copilotkit/README.md: npm install": "it needs the npm registry and runs until Ctrl-C",
+    **dict.fromkeys(
+        [f"docs/benchmarks.md: uv run python benchmarks/{name}.py" for name in
+         ("append", "against_adk", "live", "streams", "signals", "runs", "memory_recall", "monitor")],
+        "minutes of load; the page has the figures it printed",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not executed."""
+        return next((why for start, why in NOT_EXECUTED.items() if f"{self.page}: {self.text}".startswith(start)), None)
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def _blocks() -> Iterator[Block]:
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        lines = page.read_text().splitlines()
+        fences = [number for number, line in enumerate(lines) if line.startswith("```")]
+        for first, last in zip(fences[::2], fences[1::2], strict=True):
+            yield Block(name, first + 1, lines[first].removeprefix("```"), "\n".join(lines[first + 1 : last]))
+
+
+BLOCKS = list(_blocks())
+
+
+def _of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages and block.reason is None]
+
+
+def test_every_block_is_executed_or_listed_with_a_reason() -> None:
+    kinds = {"python", "bash", "sh", "json", "yaml"}
+    assert [str(block) for block in BLOCKS if block.language not in kinds and block.reason is None] == []
+
+
+def test_every_listed_reason_is_of_a_block_that_exists() -> None:
+    texts = [f"{block.page}: {block.text}" for block in BLOCKS]
+    assert [start for start in NOT_EXECUTED if not any(text.startswith(start) for text in texts)] == []
+
+
+@pytest.mark.parametrize("block", _of("json"), ids=str)
+def test_json_is_valid(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", _of("yaml"), ids=str)
+def test_services_yaml_names_a_class(block: Block) -> None:
+    for service in yaml.safe_load(block.text)["services"]:
+        module, name = service["class"].rsplit(".", 1)
+        assert inspect.isclass(getattr(import_module(module), name))
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in _of("python")}))
+async def test_python_runs(page: str, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    blocks = [block for block in _of("python") if block.page == page]
+    with _server(database_url, blocks) as url:
+        async with _names(database_url) as names, asyncio.timeout(120):
+            for block in blocks:
+                await _execute(block, names, url)
+            await _close(names)
+    if page in _CHECKS:
+        async with Engine.open(database_url) as engine:
+            await _CHECKS[page](engine, names)
+
+
+@contextmanager
+def _server(database_url: str, blocks: list[Block]) -> Iterator[str]:
+    """A server for a page that connects to one; its address."""
+    if not any(ADDRESS in block.text for block in blocks):
+        yield ADDRESS
+        return
+    server = serve(database_url)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+async def _execute(block: Block, names: dict[str, Any], url: str) -> None:
+    text = block.text.replace(ADDRESS, url)
+    # Line numbers of the page in a traceback.
+    code = compile(
+        "\n" * block.line + text, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+    )
+    outcome = eval(code, names)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+@asynccontextmanager
+async def _names(database_url: str) -> AsyncIterator[dict[str, Any]]:
+    """What the pages take as given: an engine, a session with some history, an agent, a server."""
+    async with Engine.open(database_url) as engine, OpenSessionService(database_url) as service:
+        session = await engine.sessions.create("shop", "grace", state={"draft": 1})
+        for number in range(16):
+            await engine.sessions.append(
+                session,
+                author="user",
+                kind="user_message",
+                text=f"she drinks tea {number}",
+                state={"n": number},
+            )
+        async with (
+            engine.runs.start(session) as run,
+            run.message("assistant", message_id="answer") as answer,
+        ):
+            for number in range(20):
+                await answer.write(f"{number} ")
+        adk = await service.create_session(app_name="shop", user_id="ada", session_id="s")
+        said = types.Content(role="user", parts=[types.Part(text="hi")])
+        event = await service.append_event(adk, Event(author="user", content=said))
+        writing = asyncio.create_task(_write_messages(engine, session.thread_id))
+        try:
+            yield {
+                "engine": engine,
+                "session": session,
+                "thread_id": session.thread_id,
+                "context_id": session.thread_id,
+                "message_id": "answer",
+                "model_stream": _tokens(),
+                "root_agent": LlmAgent(name="clerk", model=ScriptedModel("at your service")),
+                "message": said,
+                "event": event,
+                "__name__": "page",
+            }
+        finally:
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+
+
+async def _tokens() -> AsyncIterator[str]:
+    for token in ("one ", "two"):
+        yield token
+
+
+async def _write_messages(engine: Engine, thread_id: str) -> None:
+    """A producer, so that a page that watches has something to see."""
+    while True:
+        async with engine.stream_message(thread_id) as message:
+            await message.write("word")
+        await asyncio.sleep(0.2)
+
+
+async def _close(names: dict[str, Any]) -> None:
+    for name in ("runner", "adk_runner", "service"):
+        if close := getattr(names.get(name), "close", None):
+            await close()
+
+
+async def _check_readme(engine: Engine, names: dict[str, Any]) -> None:
+    session = await engine.sessions.get("shop", "ada", "s1")
+    assert session is not None, "the five lines of ADK create their session"
+    (run,) = await engine.runs.list(session.thread_id)
+    assert run.status is RunStatus.COMPLETED
+    assert names["answer"] == {"ok": True}
+    assert names["past"].state == {"cart": [], "user:lang": "en"}
+    assert any("refund" in hit.text for hit in names["hits"])
+
+
+async def _check_runs(engine: Engine, names: dict[str, Any]) -> None:
+    assert names["finished"].status is RunStatus.COMPLETED
+    assert names["finished"].result == {"status": "shipped", "parcel": "parcel for reservation of lamp"}
+
+
+_CHECKS = {"README.md": _check_readme, "docs/runs.md": _check_runs}
+
+
+@pytest.mark.parametrize("block", _of("bash", "sh"), ids=str)
+def test_commands_run(block: Block, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    programs = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "COGNIZES_DATA_DIR": str(tmp_path / "data"),
+        "COGNIZES_PORT": port,
+    }
+    finished = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", re.sub(r"\b8000\b", port, block.text) + "\nwait"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
