@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.sync.client import SignalPullClient
+from cognizes.engine.sync.client import Connection, SignalPullClient
 from cognizes.engine.sync.context_copy import ContextCopy
 from tests.integration.sync.conftest import PATIENCE, kept_port, serving, until
 
@@ -210,3 +211,113 @@ async def test_a_stream_that_said_nothing_is_no_message(engine: Engine, session:
         async with engine.stream_message(session, message_id="m"):
             await reached(client, lambda copy: len(copy.messages) == 1)
         await reached(client, lambda copy: copy.state == "Idle" and (not copy.messages or is_whole(1)(copy)))
+
+
+class NewerServer(httpx.AsyncHTTPTransport):
+    """Puts signals that this version does not know, and one that is no JSON, before those of the real server."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        if request.url.path.endswith("/events"):
+            response.stream = _Prefixed(response.stream)  # type: ignore[arg-type]
+        return response
+
+
+class _Prefixed(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'event: signal\ndata: {"type": "presence_changed", "context_id": "c"}\n\n'
+        yield b"event: signal\ndata: {broken\n\n"
+        async for part in self._stream:
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def test_unknown_signals_are_ignored_and_counted(engine: Engine, session: Session, url: str) -> None:
+    async with SignalPullClient(url, session.thread_id, transport=NewerServer()) as client:
+        await say(engine, session, "hi")
+        await reached(client, lambda copy: texts(copy) == ["hi"])
+        assert client.ignored_signals == 2
+        assert client.connections == 1
+
+
+async def test_an_unexpected_error_ends_the_client_instead_of_hanging(
+    engine: Engine, session: Session, url: str
+) -> None:
+    class Broken(SignalPullClient):
+        def handle(self, signal: dict[str, Any]) -> None:
+            raise KeyError("new_state")
+
+    async with Broken(url, session.thread_id) as client:
+        await say(engine, session, "hi")
+        with pytest.raises(KeyError, match="new_state"):
+            await reached(client, lambda _: False)
+
+
+async def test_the_client_says_that_it_reconnects(engine: Engine, session: Session) -> None:
+    told: list[Connection] = []
+    with kept_port() as port:
+        async with serving(engine, port=port) as url:
+            client = SignalPullClient(url, session.thread_id, on_connection=told.append)
+            assert client.connection is Connection.CONNECTING
+            await client.__aenter__()
+            await reached(client, lambda copy: copy.state == "Idle")
+        await until(lambda: client.connection is Connection.RECONNECTING)
+        async with serving(engine, port=port):
+            await until(lambda: client.connection is Connection.OPEN)
+            await client.__aexit__(None, None, None)
+    # A server that is stopping may accept one more connection before it closes.
+    assert told[:2] == [Connection.OPEN, Connection.RECONNECTING]
+    assert set(told[::2]) == {Connection.OPEN}
+    assert set(told[1::2]) == {Connection.RECONNECTING}
+
+
+class CountingTransport(httpx.AsyncHTTPTransport):
+    """Counts the messages that lists of a branch bring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        if request.url.path.endswith("/messages") and "branch" in request.url.params:
+            self.listed += len(json.loads(await response.aread())["messages"])
+        return response
+
+
+async def test_switching_back_to_a_branch_pulls_only_what_is_new(engine: Engine, session: Session, url: str) -> None:
+    for number in range(20):
+        await say(engine, session, str(number))
+    await engine.branches.create(session.thread_id, "other", at_sequence=1)
+    transport = CountingTransport()
+    async with SignalPullClient(url, session.thread_id, transport=transport) as client:
+        await reached(client, is_whole(20))
+        await engine.branches.switch(session.thread_id, "other")
+        await reached(client, lambda copy: copy.branch == "other" and texts(copy) == ["0"])
+        before = transport.listed
+        await engine.branches.switch(session.thread_id, "main")
+        await reached(client, lambda copy: copy.branch == "main")
+        assert texts(client.copy) == [str(number) for number in range(20)]
+        assert transport.listed - before <= 2
+
+
+async def test_a_branch_created_again_under_its_old_name_is_not_shown_from_the_cache(
+    engine: Engine, session: Session, url: str
+) -> None:
+    await say(engine, session, "one")
+    await say(engine, session, "two")
+    await engine.branches.create(session.thread_id, "other", at_sequence=1)
+    async with SignalPullClient(url, session.thread_id) as client:
+        for text in ("first", "second"):
+            await engine.branches.switch(session.thread_id, "other")
+            await say(engine, session, text)
+            await reached(client, lambda copy, text=text: texts(copy) == ["one", text])
+            await engine.branches.switch(session.thread_id, "main")
+            await reached(client, lambda copy: texts(copy) == ["one", "two"])
+            await engine.branches.delete(session.thread_id, "other")
+            await engine.branches.create(session.thread_id, "other", at_sequence=1)

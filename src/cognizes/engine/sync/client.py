@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -34,12 +35,25 @@ _PAGE = 500
 _IDS_AT_ONCE = 50
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
+_BRANCHES_KEPT = 16
 _SILENCE_SECONDS = 90.0
 """Three heartbeats: a connection that says nothing for so long is dead."""
 
 
+class Connection(StrEnum):
+    """The state of the signal stream."""
+
+    CONNECTING = "connecting"
+    OPEN = "open"
+    RECONNECTING = "reconnecting"
+
+
 class SignalPullClient:
-    """Follows one context. `copy` is what it knows; `on_change` is called after every change of it."""
+    """Follows one context. `copy` is what it knows; `on_change` is called after every change of it.
+
+    `connection` is `reconnecting` from a broken stream until the next one is open; `on_connection` is called when it
+    changes, so that a screen can show it. `ignored_signals` counts signals of types that this version does not know.
+    """
 
     def __init__(
         self,
@@ -50,16 +64,21 @@ class SignalPullClient:
         transport: httpx.AsyncBaseTransport | None = None,
         debounce: float = 0.02,
         on_change: Callable[[ContextCopy], None] | None = None,
+        on_connection: Callable[[Connection], None] | None = None,
     ) -> None:
         timeout = httpx.Timeout(_SILENCE_SECONDS, connect=10.0)
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._path = f"/contexts/{quote(context_id, safe='')}"
         self._debounce = debounce
         self._on_change = on_change
+        self._on_connection = on_connection
         self.copy = ContextCopy()
         self.error: Exception | None = None
+        self.connection = Connection.CONNECTING
         self.connections = 0
         self.gaps = 0
+        self.ignored_signals = 0
+        self._left_branches: dict[str, ContextCopy] = {}
         self._last_event_id: str | None = None
         self._branch_told = ""
         self._needs_refresh = True
@@ -108,7 +127,12 @@ class SignalPullClient:
                 if error.response.status_code in (401, 403, 404, 410, 422):
                     self._fail(error)
             except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-                logger.debug("the stream of signals broke and is opened again: %s", error)
+                logger.debug("the signal stream of %s broke and is opened again: %s", self._path, error)
+            except Exception as error:
+                self._fail(error)
+                raise
+            if self.connection is Connection.OPEN:
+                self._set_connection(Connection.RECONNECTING)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -119,6 +143,7 @@ class SignalPullClient:
                 await response.aread()
                 response.raise_for_status()
             self.connections += 1
+            self._set_connection(Connection.OPEN)
             # What was missed while nobody listened is not only what signals tell.
             self._needs_refresh = True
             self._work_to_do.set()
@@ -129,9 +154,25 @@ class SignalPullClient:
                     frame[name] = value.removeprefix(" ")
                     continue
                 if frame.get("event") == "signal":
-                    yield parse_signal(frame["data"])
+                    if (signal := self._parse(frame.get("data", ""))) is not None:
+                        yield signal
                     self._last_event_id = frame.get("id", self._last_event_id)
                 frame = {}
+
+    def _parse(self, text: str) -> JsonObject | None:
+        """A signal, or None for one of a type that this version does not know: a newer server may send it."""
+        try:
+            return parse_signal(text)
+        except ValueError:
+            self.ignored_signals += 1
+            logger.debug("ignored a signal of %s: %.200s", self._path, text)
+            return None
+
+    def _set_connection(self, state: Connection) -> None:
+        if state is not self.connection:
+            self.connection = state
+            if self._on_connection is not None:
+                self._on_connection(state)
 
     def handle(self, signal: JsonObject) -> None:
         """Notes what a signal says there is to do. It may come twice, or not at all."""
@@ -223,12 +264,14 @@ class SignalPullClient:
                 self._unknown.clear()
                 self._wanted.clear()
                 self._places.clear()
-            new = ContextCopy(branch=branch) if is_other else self.copy
-            rest = await self._read_list(branch, offset=len(new.stored))
+            new = self._copy_of(branch) if is_other else self.copy
+            rest = await self._read_rest(new)
         except BaseException:
             self._needs_refresh = True
             raise
         # From here on nothing waits: whoever looks at the copy sees the old or the new one.
+        if is_other:
+            self._leave_branch()
         new.extend(rest)
         new.id, new.state, new.title = metadata["id"], metadata["current_state"], metadata["title"]
         new.last_sequence, new.approvals = metadata["last_sequence"], self.copy.approvals
@@ -246,15 +289,43 @@ class SignalPullClient:
         self._work_to_do.set()
         return True
 
+    def _copy_of(self, branch: str) -> ContextCopy:
+        """The copy of a branch that was left earlier, without what had no place in it yet; else an empty one."""
+        copy = self._left_branches.get(branch) or ContextCopy(branch=branch)
+        copy.news.clear()
+        return copy
+
+    def _leave_branch(self) -> None:
+        """Keep the copy of the branch that was active, so that switching back pulls only what is new."""
+        self._left_branches.pop(self.copy.branch, None)
+        self._left_branches[self.copy.branch] = self.copy
+        while len(self._left_branches) > _BRANCHES_KEPT:
+            del self._left_branches[next(iter(self._left_branches))]
+
+    async def _read_rest(self, copy: ContextCopy) -> list[JsonObject]:
+        """The messages behind those of a copy.
+
+        The last known message is read again: when the server has another one there, the branch was deleted and
+        created again, and the copy starts over.
+        """
+        known = len(copy.stored)
+        if known and copy is not self.copy:
+            rest = await self._read_list(copy.branch, offset=known - 1)
+            if rest and rest[0]["id"] == copy.stored[-1].id:
+                return rest[1:]
+            copy.stored.clear()
+        return await self._read_list(copy.branch, offset=len(copy.stored))
+
     async def _read_list(self, branch: str, *, offset: int) -> list[JsonObject]:
         found: list[JsonObject] = []
         while True:
             params = {"branch": branch, "offset": offset, "limit": _PAGE}
-            page = (await self._get("/messages", **params))["messages"]
+            document = await self._get("/messages", **params)
+            page = document["messages"]
             found += page
             stored = sum(message["status"] != "streaming" for message in page)
             offset += stored
-            if stored < _PAGE:
+            if not document.get("has_more", stored >= _PAGE):
                 return found
 
     async def _pull_messages(self, ids: list[str]) -> None:
