@@ -411,6 +411,21 @@ class TestChat:
         expect(page.locator(".state-row[data-key='turns']")).to_contain_text("1")
         expect(page.locator("#status")).to_have_text("idle")
 
+    def test_the_agent_and_the_user_can_be_chosen(self, page: Page, site: Site) -> None:
+        page.goto(site.url)
+        expect(page.locator(".welcome .buttons button")).to_have_text(["Talk to demo", "Talk to patient"])
+        expect(page.locator("#new-agent option")).to_have_text(["demo", "patient"])
+        page.locator("#new-agent").select_option("patient")
+        user = f"user-{uuid4().hex[:8]}"
+        page.locator("#new-user").fill(user)
+        page.get_by_role("button", name="New conversation").click()
+        expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Message patient")
+        (listed,) = site.get("/api/sessions", app_name="patient", user_id=user)["sessions"]
+        assert listed["thread_id"] in page.url
+        page.goto(f"{site.url}/#/")
+        page.get_by_role("button", name="Talk to demo").click()
+        expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Message demo")
+
     def test_reload_in_the_middle(self, site: Site, open_thread: OpenThread) -> None:
         gate = f"gate-{uuid4().hex}"
         thread = site.thread(app="patient", user="default")
@@ -614,6 +629,16 @@ def test_with_a_key(page: Page, site: Site, tmp_path: Path) -> None:
         expect(page.locator(".row[data-seq] .from-assistant")).to_contain_text("You said “hello with a key”")
         assert key not in page.url
         page.goto("about:blank")
+
+
+def test_a_page_without_its_server_says_that_it_reconnects(page: Page, site: Site, tmp_path: Path) -> None:
+    thread = site.thread()
+    with serve_site(site.database_url, tmp_path) as short:
+        page.goto(f"{short.url}/#/thread/{thread}")
+        expect(page.locator(f'#columns[data-thread="{thread}"] .scope').first).to_be_attached()
+        expect(page.locator("#reconnecting")).to_be_hidden()
+    expect(page.locator("#reconnecting")).to_have_text("Reconnecting…")
+    page.goto("about:blank")
 
 
 def test_light_and_dark(page: Page, site: Site) -> None:

@@ -38,6 +38,11 @@ class Server {
     this.failing = 0;
     this.state = "Idle";
     this.gate = null;
+    this.branch = "main";
+    this.branches = { main: [] };
+  }
+  say(text, { branch = "main", id = text } = {}) {
+    this.branches[branch].push({ id, role: "user", status: "completed", content: [{ type: "text", text }], final_sequence: 1 });
   }
   write(...deltas) {
     for (const delta of deltas) this.chunks.push({ sequence: this.chunks.length + 1, delta });
@@ -49,7 +54,13 @@ class Server {
   fetch = async (address) => {
     const url = new URL(address, "http://engine");
     this.requests.push(url.pathname + url.search);
-    if (url.pathname.endsWith("/metadata")) return Response.json({ id: "c", current_state: this.state });
+    if (url.pathname.endsWith("/metadata")) return Response.json({ id: "c", current_state: this.state, active_branch_name: this.branch });
+    if (url.pathname.endsWith("/messages")) {
+      const [offset, limit] = ["offset", "limit"].map((name) => Number(url.searchParams.get(name)));
+      const all = this.branches[url.searchParams.get("branch")];
+      const messages = all.slice(offset, offset + Math.min(limit, this.page));
+      return Response.json({ messages, has_more: offset + messages.length < all.length });
+    }
     if (this.gate) await this.gate;
     if (this.failing > 0) {
       this.failing -= 1;
@@ -68,7 +79,9 @@ class Server {
 async function connected(server, options = {}) {
   Source.opened.length = 0;
   const client = new SignalPullClient("http://engine", "c", { fetch: server.fetch, eventSource: (url) => new Source(url), retryMs: 5, ...options });
-  const heard = { text: "", completed: [], states: [], refreshed: [], errors: 0 };
+  const heard = { histories: [], connections: [], text: "", completed: [], states: [], refreshed: [], errors: 0 };
+  client.on("history", ({ branch, messages }) => heard.histories.push([branch, messages.map((message) => message.id)]));
+  client.on("connection", ({ open, reconnecting }) => heard.connections.push({ open, reconnecting }));
   client.on("content", ({ delta }) => (heard.text += delta));
   client.on("completed", ({ text }) => heard.completed.push(text));
   client.on("state", ({ state }) => heard.states.push(state));
@@ -234,4 +247,85 @@ test("signals that cannot be read are left out, and a closed client is silent", 
   source.signal(delta(server.write("late")));
   assert.equal(heard.text, "");
   assert.equal(server.pulls().length, 0);
+});
+
+test("the history of the active branch is loaded at start, page by page", async () => {
+  const server = new Server({ page: 2 });
+  for (const text of ["one", "two", "three"]) server.say(text);
+  const { client, heard } = await connected(server);
+  assert.deepEqual(heard.histories, [["main", ["one", "two", "three"]]]);
+  assert.equal(client.message("three").text, "three");
+  assert.ok(client.message("three").complete);
+  client.close();
+});
+
+test("history: false loads no messages", async () => {
+  const server = new Server();
+  server.say("one");
+  const { client, heard } = await connected(server, { history: false });
+  assert.deepEqual(heard.histories, []);
+  assert.ok(!server.requests.some((path) => path.includes("/messages?")));
+  client.close();
+});
+
+test("a message that is being written at start is pulled to where it is", async () => {
+  const server = new Server();
+  server.say("one");
+  server.branches.main.push({ id: "m", role: "assistant", status: "streaming", content: [], final_sequence: null });
+  server.write("so ", "far");
+  const { client, heard } = await connected(server);
+  await until(() => heard.text === "so far");
+  client.close();
+});
+
+test("a new whole message is added to the history", async () => {
+  const server = new Server();
+  server.say("one");
+  const { client, heard, source } = await connected(server);
+  server.say("two");
+  source.signal({ type: "message_created", context_id: "c", message_id: "two" });
+  await until(() => heard.histories.length === 2);
+  assert.deepEqual(heard.histories[1], ["main", ["one", "two"]]);
+  client.close();
+});
+
+test("a branch that was read before comes from memory, with what is new", async () => {
+  const server = new Server();
+  for (let number = 0; number < 50; number++) server.say(`main ${number}`);
+  server.branches.other = [];
+  server.say("main 0", { branch: "other" });
+  const { client, heard, source } = await connected(server);
+  const switchTo = async (branch) => {
+    server.branch = branch;
+    const count = heard.histories.length;
+    source.signal({ type: "state_changed", context_id: "c", new_state: "Idle", active_branch_name: branch });
+    await until(() => heard.histories.length > count);
+  };
+  await switchTo("other");
+  assert.deepEqual(heard.histories.at(-1), ["other", ["main 0"]]);
+  server.say("newer");
+  server.requests.length = 0;
+  await switchTo("main");
+  assert.equal(heard.histories.at(-1)[1].length, 51);
+  assert.equal(heard.histories.at(-1)[1].at(-1), "newer");
+  assert.match(server.requests.find((path) => path.includes("/messages?")), /offset=49/);
+  // Deleted and created again under its name: what is in memory is not of this branch.
+  server.branches.other = [];
+  server.say("main 1", { branch: "other" });
+  await switchTo("other");
+  assert.deepEqual(heard.histories.at(-1), ["other", ["main 1"]]);
+  client.close();
+});
+
+test("a broken connection is told as reconnecting until it is open again", async () => {
+  const server = new Server();
+  const { client, heard, source } = await connected(server);
+  source.drop();
+  source.open();
+  assert.deepEqual(heard.connections, [
+    { open: true, reconnecting: false },
+    { open: false, reconnecting: true },
+    { open: true, reconnecting: false },
+  ]);
+  client.close();
 });

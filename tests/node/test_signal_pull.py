@@ -17,4 +17,4 @@ def test_the_javascript_client_heals_itself() -> None:
     script = Path(__file__).parent / "signal_pull.test.mjs"
     done = subprocess.run(["node", "--test", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "# pass 12" in done.stdout, done.stdout
+    assert "# pass 18" in done.stdout, done.stdout

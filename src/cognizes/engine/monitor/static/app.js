@@ -64,7 +64,7 @@ class Monitor {
     } catch {
       this._agents = [];
     }
-    this._list.showNew(this._agents.length > 0);
+    this._list.showNew(this._agents.map((agent) => agent.name), await this._ownUser());
     if (this._summary) this._openChat();
     else if (!this._place.threadId) this._leave();
   }
@@ -115,7 +115,7 @@ class Monitor {
     byId("travel").hidden = true;
     replace(byId("thread-head"));
     this._timeline.reset();
-    replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: () => this._newConversation() }));
+    replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: (agent) => this._newConversation(agent) }));
     document.title = "Cognizes Monitor";
   }
 
@@ -175,9 +175,9 @@ class Monitor {
       after: () => cache.last,
       onItem: (payload) => Number.isInteger(payload.sequence_num) && this._catchUp(cache, payload.sequence_num),
       onOpen: () => this._catchUp(cache, cache.last + 1),
-      onState: (open) => byId("centre").classList.toggle("is-offline", !open),
+      onState: (open) => this._showConnection(open),
     });
-    const client = new SignalPullClient(url("").replace(/\/$/, ""), cache.threadId, { headers: authorization, prepareUrl: ticketed });
+    const client = new SignalPullClient(url("").replace(/\/$/, ""), cache.threadId, { headers: authorization, prepareUrl: ticketed, history: false });
     client.on("content", ({ messageId, text }) => this._cache === cache && !this._paused && this._timeline.stream(messageId, { text, author: this._summary?.app_name }));
     client.on("completed", ({ messageId }) => this._cache === cache && this._timeline.endStream(messageId));
     client.on("state", ({ state }) => this._cache === cache && this._showContextState(state));
@@ -187,7 +187,14 @@ class Monitor {
     this._close = () => {
       stop();
       client.close();
+      this._showConnection(true);
     };
+  }
+
+  /** Says that the page reconnects, as long as it does: what it shows may be old. */
+  _showConnection(open) {
+    byId("centre").classList.toggle("is-offline", !open);
+    byId("reconnecting").hidden = open;
   }
 
   async _catchUp(cache, sequence) {
@@ -381,9 +388,18 @@ class Monitor {
     }
   }
 
-  async _newConversation() {
+  /** The user that the caller's key or token is bound to, or null. */
+  async _ownUser() {
     try {
-      const created = await post("api/sessions", { app_name: this._agents[0].name, user_id: "default" });
+      return (await get("api/access/me")).user_id ?? null;
+    } catch {
+      return null;
+    }
+  }
+
+  async _newConversation(agent = this._list.chosenAgent) {
+    try {
+      const created = await post("api/sessions", { app_name: agent, user_id: this._list.chosenUser });
       go({ threadId: created.thread_id });
       this._chat.focus();
     } catch (error) {

@@ -2,7 +2,9 @@
 //
 //   const client = new SignalPullClient("", contextId);
 //   client.on("content", ({ messageId, text, delta, complete }) => …);
+//   client.on("history", ({ branch, messages }) => …);        // what was said before, and after a branch switch
 //   client.on("state", ({ state }) => …);
+//   client.on("connection", ({ open, reconnecting }) => …);    // show "reconnecting" while it is true
 //   client.on("refresh", ({ metadata, reason }) => …);
 //   await client.start();
 //
@@ -11,12 +13,15 @@
 //   that a signal named, so neither a lost signal nor `has_more` loses text;
 // - a pull that fails changes nothing and is tried again with the next signal (and a few times by itself);
 // - many signals during one pull become one more pull;
-// - after a reconnection, metadata is read anew and every open message is pulled again.
+// - at start it reads the metadata and all messages of the active branch (`history: false` leaves them out); a branch
+//   that was read before comes from memory, and only what is new is pulled;
+// - after a reconnection, metadata and new messages are read and every open message is pulled again.
 
 /** @typedef {{ sequence: number, delta: string }} Chunk */
 
 const RETRY_MS = 1000;
 const PULL_LIMIT = 1000;
+const HISTORY_PAGE = 200;
 const PATIENCE = 30; // pulls without a signal and without anything new, before it waits for the next signal
 
 export class SignalPullClient {
@@ -24,7 +29,8 @@ export class SignalPullClient {
    * @param {string} base where the server is; "" for the page's own
    * @param {string} contextId the thread's id
    * @param {{ fetch?: typeof fetch, eventSource?: (url: string) => EventSource, retryMs?: number,
-   *           prepareUrl?: (url: string) => Promise<string> | string, headers?: () => Record<string, string> }} [options]
+   *           prepareUrl?: (url: string) => Promise<string> | string, headers?: () => Record<string, string>,
+   *           history?: boolean }} [options]
    *        `prepareUrl` may add a ticket to the URL of the event stream, which cannot carry headers
    */
   constructor(base, contextId, options = {}) {
@@ -32,12 +38,17 @@ export class SignalPullClient {
     this.contextId = contextId;
     this.state = null;
     this.messages = new Map();
+    this.branch = null;
     this.stats = { signals: 0, pulls: 0, failed: 0, gaps: 0, reconnects: 0 };
     this._fetch = options.fetch ?? ((...args) => globalThis.fetch(...args));
     this._open = options.eventSource ?? ((url) => new EventSource(url));
     this._retryMs = options.retryMs ?? RETRY_MS;
     this._prepareUrl = options.prepareUrl ?? ((url) => url);
     this._headers = options.headers ?? (() => ({}));
+    this._loadsHistory = options.history ?? true;
+    this._isLoading = false;
+    this._loadsAgain = false;
+    this._branches = new Map(); // the stored messages of each branch that was read
     this._listeners = new Map();
     this._source = null;
     this._wasOpen = false;
@@ -46,14 +57,14 @@ export class SignalPullClient {
     this._reopening = false;
   }
 
-  /** Registers a listener: "content", "completed", "state", "signal", "refresh", "connection" or "error". */
+  /** Registers a listener: "history", "content", "completed", "state", "signal", "refresh", "connection" or "error". */
   on(kind, listener) {
     if (!this._listeners.has(kind)) this._listeners.set(kind, new Set());
     this._listeners.get(kind).add(listener);
     return () => this._listeners.get(kind).delete(listener);
   }
 
-  /** Reads the metadata and opens the stream of signals. */
+  /** Reads the metadata and the messages of the active branch, then opens the stream of signals. */
   async start() {
     await this.refresh("start");
     await this._connect();
@@ -92,11 +103,13 @@ export class SignalPullClient {
     return this.messages.get(messageId);
   }
 
-  /** Reads the metadata anew and pulls every open message; called by itself after a reconnection. */
+  /** Reads the metadata and what is new on the active branch, and pulls every open message; called by itself after a
+   * reconnection and a branch switch. */
   async refresh(reason = "asked") {
     try {
       const metadata = await this.metadata();
       this._setState(metadata.current_state);
+      if (this._loadsHistory) await this._loadHistory(metadata.active_branch_name);
       this._emit("refresh", { metadata, reason });
     } catch (error) {
       this._emit("error", { error, during: "refresh" });
@@ -125,13 +138,77 @@ export class SignalPullClient {
         this.message(signal.message_id).final = signal.final_sequence;
         this._advance(signal.message_id, signal.final_sequence);
         break;
+      case "message_created":
+        if (this._loadsHistory && !this.messages.has(signal.message_id)) this._historySoon();
+        break;
       case "state_changed":
         this._setState(signal.new_state);
+        if (this._loadsHistory && this.branch !== null && (signal.active_branch_name ?? this.branch) !== this.branch) this.refresh("branch");
         break;
     }
   }
 
   // What is inside.
+
+  /** Reads the messages of a branch behind those that are in memory, page by page. */
+  async _loadHistory(branch) {
+    let known = this._branches.get(branch) ?? [];
+    // The last known message is read again: another one in its place means that the branch was created again.
+    let offset = Math.max(known.length - 1, 0);
+    let isChecked = !known.length;
+    const fresh = [];
+    let more = true;
+    while (more && !this._closed) {
+      const page = await this.messagesPage({ branch, offset, limit: HISTORY_PAGE });
+      if (!isChecked) {
+        isChecked = true;
+        if (page.messages[0]?.id !== known.at(-1).id) {
+          known = [];
+          offset = 0;
+          continue;
+        }
+        page.messages.shift();
+        offset += 1;
+      }
+      const stored = page.messages.filter((message) => message.status !== "streaming");
+      fresh.push(...page.messages);
+      offset += stored.length;
+      more = page.has_more ?? stored.length >= HISTORY_PAGE;
+    }
+    if (this._closed) return;
+    const all = [...known, ...fresh.filter((message) => message.status !== "streaming")];
+    this._branches.set(branch, all);
+    const switched = this.branch !== branch;
+    this.branch = branch;
+    for (const message of fresh) this._takeStored(message);
+    if (switched || fresh.length) this._emit("history", { branch, messages: all });
+  }
+
+  /** Reads what is new on the active branch; many calls during one read become one more read. */
+  async _historySoon() {
+    if (this._isLoading) return void (this._loadsAgain = true);
+    this._isLoading = true;
+    try {
+      do {
+        this._loadsAgain = false;
+        if (this.branch !== null) await this._loadHistory(this.branch);
+      } while (this._loadsAgain && !this._closed);
+    } catch (error) {
+      this._emit("error", { error, during: "history" });
+    } finally {
+      this._isLoading = false;
+    }
+  }
+
+  /** A message of a list: a finished one is whole, one that is being written is pulled. */
+  _takeStored(stored) {
+    const message = this.message(stored.id);
+    if (stored.status === "streaming") return void this._pull(stored.id, { always: true });
+    if (message.complete) return;
+    message.text = (stored.content ?? []).map((part) => part.text ?? "").join("");
+    message.sequence = message.known = message.final = stored.final_sequence ?? 1;
+    message.complete = true;
+  }
 
   _setState(state) {
     if (state === undefined || state === null || state === this.state) return;
@@ -151,7 +228,7 @@ export class SignalPullClient {
   async _pull(messageId, { always = false } = {}) {
     const message = this.message(messageId);
     if (message.pulling) {
-      message.again = true; // one more pull after this one, however many signals come meanwhile
+      message.again = true; // one more pull after this one, however many signals arrive during it
       return;
     }
     message.pulling = true;
@@ -235,7 +312,7 @@ export class SignalPullClient {
       this.handle(signal);
     });
     source.addEventListener("open", () => {
-      this._emit("connection", { open: true });
+      this._emit("connection", { open: true, reconnecting: false });
       if (this._wasOpen) {
         this.stats.reconnects += 1;
         this.refresh("reconnect");
@@ -243,7 +320,7 @@ export class SignalPullClient {
       this._wasOpen = true;
     });
     source.addEventListener("error", () => {
-      this._emit("connection", { open: false });
+      this._emit("connection", { open: false, reconnecting: this._wasOpen });
       // Connecting, it tries again by itself; closed, it has given up (or its ticket has), and we open a new one.
       if (source.readyState === 2) this._reopenLater();
     });

@@ -5,6 +5,7 @@ import { h, icon, replace } from "./dom.js";
 import { ago, exact, shortId } from "./format.js";
 
 const PAGE = 50;
+const DEFAULT_USER = "default";
 const STATUSES = ["running", "waiting", "pending", "failed", "idle"];
 const TYPING_MS = 200;
 const REFRESH_MS = 250;
@@ -23,7 +24,13 @@ export class ThreadList {
     this._items = h("ul.threads", { "aria-label": "Threads" });
     this._more = h("div.sentinel");
     this._scroller = h("div.thread-scroller", {}, this._items, this._more);
-    this._new = h("button.primary.new-thread", { type: "button", hidden: true, onclick: create }, icon("plus"), "New conversation");
+    this._newAgent = h("select", { id: "new-agent", "aria-label": "Agent of the new conversation" });
+    this._newUser = h("input", { type: "text", id: "new-user", value: DEFAULT_USER, placeholder: DEFAULT_USER, "aria-label": "User of the new conversation", autocomplete: "off", spellcheck: "false" });
+    this._new = h(
+      "form.new-thread", { hidden: true, onsubmit: (event) => (event.preventDefault(), create()) },
+      h("div.filters", {}, this._newAgent, this._newUser),
+      h("button.primary", { type: "submit" }, icon("plus"), "New conversation"),
+    );
     root.append(
       h("div.list-head", {}, h("label.search", {}, icon("search"), this._search), h("div.filters", {}, this._app, this._user, this._status), this._new),
       this._scroller,
@@ -36,8 +43,22 @@ export class ThreadList {
     setInterval(() => this._showTimes(), 10_000);
   }
 
-  showNew(visible) {
-    this._new.hidden = !visible;
+  /** Offers a new conversation with one of the agents. `user` is the one that the caller is bound to, or null. */
+  showNew(agents, user) {
+    this._new.hidden = !agents.length;
+    replace(this._newAgent, agents.map((name) => h("option", { value: name }, name)));
+    if (user !== null) {
+      this._newUser.value = user;
+      this._newUser.disabled = true;
+    }
+  }
+
+  get chosenAgent() {
+    return this._newAgent.value;
+  }
+
+  get chosenUser() {
+    return this._newUser.value.trim() || DEFAULT_USER;
   }
 
   focusSearch() {

@@ -9,7 +9,7 @@ export function welcome({ agents, start }) {
     h("h1", {}, "See the pulse of your agents"),
     h("p", {}, "Every event, every change of state, the moment it is stored. Pick a thread on the left, or begin one."),
     agents.length
-      ? h("div.buttons", {}, h("button.primary.is-large", { type: "button", onclick: start }, icon("plus"), `Talk to ${agents[0].name}`))
+      ? h("div.buttons", {}, agents.map(({ name }) => h("button.primary.is-large", { type: "button", onclick: () => start(name) }, icon("plus"), `Talk to ${name}`)))
       : h("pre.example", {}, "pip install 'cognizes-engine[adk]'   # a demo agent to talk to"),
     h(
       "ul.hints", {},
