@@ -26,6 +26,8 @@ from cognizes.engine.errors import MigrationError, SetupError
 from cognizes.engine.version import __version__
 
 MINIMUM_SERVER = 160000
+PROTECTION = "row level security"
+"""What `pending` and `migrate` call the role, grants and policies that `protect_tenants` makes."""
 _LOCK = 0x434F474E49  # "COGNI"
 
 
@@ -105,33 +107,36 @@ class Migrator:
     async def pending(self) -> list[str]:
         """Return the names of the scripts that `migrate` would run. Refuse a schema that this engine does not know."""
         with translated():
-            applied = await self._applied()
-        return [script.name for script in self._todo(applied)]
+            return await self._pending()
 
     async def migrate(self) -> list[str]:
         """Run what is pending; return its names."""
         with translated():
             await self._check_server()
-            if await self._is_up_to_date():
+            if not await self._pending() and not await self._has_older_revision():
                 return []
             async with self._connection.transaction():
                 await self._connection.execute(self._queries["lock_migrations"], _LOCK)
                 await self._connection.execute(self._render(_bootstrap()))
-                applied = await self._applied()
-                todo = self._todo(applied)
-                for script in todo:
+                pending = await self._pending()
+                for script in self._todo(await self._applied()):
                     await self._apply(script)
-                if _installed_revision(applied) < (revision := read_release().revision):
+                if await self._has_older_revision():
                     names = [script.name for script in functions()]
-                    await self._connection.execute(self._queries["record_revision"], revision, names)
+                    await self._connection.execute(self._queries["record_revision"], read_release().revision, names)
                 await self._connection.execute(self._queries["protect_tenants"])
-        return [script.name for script in todo]
+        return pending
 
-    async def _is_up_to_date(self) -> bool:
+    async def _pending(self) -> list[str]:
         applied = await self._applied()
-        if self._todo(applied) or _installed_revision(applied) < read_release().revision:
-            return False
-        return not await self._connection.fetchval(self._queries["is_blind"])
+        names = [script.name for script in self._todo(applied)]
+        # A database that has tables; in a new one the functions that create the policies are pending themselves.
+        if applied and await self._connection.fetchval(self._queries["lacks_protection"]):
+            names.append(PROTECTION)
+        return names
+
+    async def _has_older_revision(self) -> bool:
+        return _installed_revision(await self._applied()) < read_release().revision
 
     async def _check_server(self) -> None:
         server = await self._connection.fetchrow(self._queries["read_server"])

@@ -3716,6 +3716,19 @@ BEGIN
             NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
         END;
     END IF;
+    -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
+    FOR v_table IN
+        SELECT owner.rolname AS name
+          FROM pg_class c
+          JOIN pg_roles owner ON owner.oid = c.relowner AND owner.rolname <> current_user AND NOT owner.rolsuper
+         WHERE c.oid = '"public".threads'::regclass AND NOT pg_has_role(owner.oid, 'cognizes_server', 'SET')
+    LOOP
+        BEGIN
+            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
+        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
+            NULL; -- then COGNIZES_TENANT_URL has to name a member
+        END;
+    END LOOP;
     GRANT USAGE ON SCHEMA "public" TO cognizes_server;
     FOR v_table IN
         SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
@@ -3749,7 +3762,7 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('99_protect_tenants.sql', 0, '3e83bb70feddf28cbde06f56c3f9e8d5a65105f6c7a6320cdd52fd28e6608199', '0.1.0')
+VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443f3a4313daced60b1ec3a9b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
