@@ -134,17 +134,24 @@ class Engine:
             ).migrate()
 
     async def _build_second_wall(self) -> None:
-        """With authentication, requests of tenants use connections for which row level security holds."""
+        """Open the connections of tenants, for which row level security holds, if authentication is on.
+
+        Raises SetupError where row level security cannot be used and the settings do not allow to start without it.
+        """
         if self.settings.auth != "required":
+            return
+        if self.settings.row_level_security == "off":
+            logger.warning("COGNIZES_ROW_LEVEL_SECURITY=off: only the API checks the tenant of a request")
             return
         own = self.settings.tenant_url
         url = own.get_secret_value() if own else self.url
         reason = await self.database.open_tenant_pool(url, self.settings, take_role=own is None)
         if reason is not None:
-            logger.warning(
-                "row level security is not in use, every request is held back by the checks of the API alone (%s); "
-                "set COGNIZES_TENANT_URL to a user that is a member of the role cognizes_server",
-                reason,
+            raise SetupError(
+                f"authentication is on, but row level security cannot be used: {reason}; run `cognizes migrate` as a "
+                "user that may create roles and policies, or set COGNIZES_TENANT_URL to a member of the role "
+                "cognizes_server (needed behind PgBouncer), or set COGNIZES_ROW_LEVEL_SECURITY=off to rely on the "
+                "checks of the API alone"
             )
 
     async def live(self, session: Session, *, after: int = 0) -> AsyncGenerator[Event, None]:

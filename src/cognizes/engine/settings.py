@@ -102,6 +102,11 @@ class Settings(BaseSettings):
         default=None,
         description="A URL whose user is a member of cognizes_server, for row level security through PgBouncer.",
     )
+    row_level_security: str = Field(
+        default="required",
+        pattern="^(required|off)$",
+        description="off: with authentication, start also where PostgreSQL cannot check the tenant of each row.",
+    )
     cors_origins: str = Field(
         default="", description="Origins of web pages that may call this server, separated by commas; * is refused."
     )

@@ -66,7 +66,7 @@ async def test_the_embedding_column_has_the_configured_dimension(empty_database_
 
 def test_agent_schema_is_what_the_migrations_make() -> None:
     stored = files("cognizes.engine.schema").joinpath("agent_schema.sql").read_text(encoding="utf-8")
-    assert stored == whole_schema(), "run: cognizes migrate --sql > src/cognizes/engine/schema/agent_schema.sql"
+    assert stored == whole_schema(), "run: uv run python scripts/stamp_schema.py"
 
 
 def test_every_query_has_a_purpose_and_a_name() -> None:

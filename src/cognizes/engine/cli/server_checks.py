@@ -173,13 +173,20 @@ async def _check_second_wall(database: Database, settings: Settings) -> Finding:
     subject = "row level security"
     if settings.auth != "required":
         return good(subject, "not needed: no key is asked for")
+    if settings.row_level_security == "off":
+        return bearable(
+            subject, "off by COGNIZES_ROW_LEVEL_SECURITY: only the API checks tenants", "set it to required"
+        )
     own = settings.tenant_url.get_secret_value() if settings.tenant_url else None
     url = own or settings.url or EmbeddedPostgres(settings.data_dir).url
     reason = await database.open_tenant_pool(url, settings, take_role=own is None)
     if reason is None:
         return good(subject, "requests of tenants see rows of their apps only")
-    remedy = "set COGNIZES_TENANT_URL to a user that is a member of the role cognizes_server and owns nothing"
-    return bearable(subject, f"not in use, the checks of the API stand alone: {reason}", remedy)
+    remedy = (
+        "run `cognizes migrate` as a user that may create roles, or set COGNIZES_TENANT_URL to a user that is a member "
+        "of the role cognizes_server and owns nothing"
+    )
+    return broken(subject, f"`serve` does not start: {reason}", remedy)
 
 
 async def _check_deltas(database: Database, settings: Settings) -> Finding:

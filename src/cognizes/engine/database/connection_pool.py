@@ -188,15 +188,15 @@ class Database:
         try:
             pool = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
         except DRIVER_ERRORS as error:
-            return str(translate(error))
+            return _reason(error)
         try:
             role = await pool.fetchrow(self.queries["describe_role"])
         except DRIVER_ERRORS as error:
             await pool.close()
-            return str(translate(error))
+            return _reason(error)
         if role is None or role["bypasses"] or not role["is_server"] or not role["is_protected"]:
             await pool.close()
-            return f"row level security does not hold for {role['name'] if role else 'the role'}"
+            return f"the policies are missing, or do not hold for {role['name'] if role else 'the role'}"
         self._tenant_pool = pool
         return None
 
@@ -220,6 +220,14 @@ class Database:
         if query not in self._entering:
             self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
         return self._entering[query]
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a connection of tenants cannot be used; raise if only the server is away."""
+    # PgBouncer answers a start-up parameter that it does not know, as `role`, with a protocol violation.
+    if isinstance(error, UNAVAILABLE) and not isinstance(error, asyncpg.ProtocolViolationError):
+        raise translate(error) from error
+    return str(error)
 
 
 async def _close(pool: asyncpg.Pool[Any]) -> None:

@@ -1,16 +1,21 @@
-"""Brings a database to the schema this engine knows, once, whoever starts first.
+"""Bring a database to the schema that this engine knows.
 
-Numbered files of `schema/migrations` run in order and are never edited after release; their checksums are kept in
-`schema_migrations`. The functions of `schema/functions` may be replaced by a newer engine at any time; an older
-engine leaves them alone. All of it is one transaction under an advisory lock, so six processes may start at once and
-a crash leaves nothing half done.
+Numbered files of `schema/migrations` run in order and are never edited after release; `schema_migrations` keeps their
+checksums. The functions of `schema/functions` may be replaced: the set of them has a revision, which grows with every
+change, and `schema_migrations` records the revision that is installed. An engine of a lower revision leaves the
+functions alone. `schema/revision.json` holds the revision and the checksums; `scripts/stamp_schema.py` writes it.
+
+A migration is one transaction under an advisory lock, so that several processes may start at once and a crash leaves
+nothing half done.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import asyncpg
@@ -21,6 +26,8 @@ from cognizes.engine.errors import MigrationError, SetupError
 from cognizes.engine.version import __version__
 
 MINIMUM_SERVER = 160000
+PROTECTION = "row level security"
+"""What `pending` and `migrate` call the role, grants and policies that `protect_tenants` makes."""
 _LOCK = 0x434F474E49  # "COGNI"
 
 
@@ -37,22 +44,54 @@ class Script:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def migrations() -> list[Script]:
-    """The numbered scripts, in order."""
-    return [Script(name=name, number=int(name.split("_", 1)[0]), sql=sql) for name, sql in _read("migrations")]
+@dataclass(frozen=True)
+class Release:
+    """What `revision.json` records of the released SQL files.
+
+    `functions` is the checksum of the whole set of functions at `revision`. `migrations` maps each name to its
+    checksum, followed by those of earlier contents that a database may have run and that a later migration repairs.
+    """
+
+    revision: int
+    functions: str
+    migrations: dict[str, tuple[str, ...]]
 
 
-def functions() -> list[Script]:
-    """The replaceable scripts, in order."""
-    return [Script(name=name, number=0, sql=sql) for name, sql in _read("functions")]
+def migrations(root: Traversable | None = None) -> list[Script]:
+    """Return the numbered scripts, in order."""
+    return [Script(name=name, number=int(name.split("_", 1)[0]), sql=sql) for name, sql in _read(root, "migrations")]
+
+
+def functions(root: Traversable | None = None) -> list[Script]:
+    """Return the replaceable scripts, in order."""
+    return [Script(name=name, number=0, sql=sql) for name, sql in _read(root, "functions")]
+
+
+def functions_checksum(scripts: list[Script]) -> str:
+    """Return one checksum of the names and contents of a set of functions."""
+    return hashlib.sha256("".join(f"{script.checksum} {script.name}\n" for script in scripts).encode()).hexdigest()
+
+
+def read_release(root: Traversable | None = None) -> Release:
+    """Return what `revision.json` records."""
+    recorded = json.loads((root or _package()).joinpath("revision.json").read_text(encoding="utf-8"))
+    return Release(
+        revision=recorded["functions"]["revision"],
+        functions=recorded["functions"]["sha256"],
+        migrations={name: tuple(checksums) for name, checksums in recorded["migrations"].items()},
+    )
+
+
+def _package() -> Traversable:
+    return files("cognizes.engine.schema")
 
 
 def _bootstrap() -> str:
-    return files("cognizes.engine.schema").joinpath("bootstrap.sql").read_text(encoding="utf-8")
+    return _package().joinpath("bootstrap.sql").read_text(encoding="utf-8")
 
 
-def _read(folder: str) -> list[tuple[str, str]]:
-    found = files("cognizes.engine.schema").joinpath(folder).iterdir()
+def _read(root: Traversable | None, folder: str) -> list[tuple[str, str]]:
+    found = (root or _package()).joinpath(folder).iterdir()
     return sorted((file.name, file.read_text(encoding="utf-8")) for file in found if file.name.endswith(".sql"))
 
 
@@ -66,25 +105,38 @@ class Migrator:
         self._queries = Queries(schema)
 
     async def pending(self) -> list[str]:
-        """Names of the scripts that `migrate` would run. Refuses a schema it does not understand."""
+        """Return the names of the scripts that `migrate` would run. Refuse a schema that this engine does not know."""
         with translated():
-            applied = await self._applied()
-        return [script.name for script in self._todo(applied)]
+            return await self._pending()
 
     async def migrate(self) -> list[str]:
-        """Runs what is pending; returns its names."""
+        """Run what is pending; return its names."""
         with translated():
             await self._check_server()
-            if not self._todo(await self._applied()) and not await self._connection.fetchval(self._queries["is_blind"]):
+            if not await self._pending() and not await self._has_older_revision():
                 return []
             async with self._connection.transaction():
                 await self._connection.execute(self._queries["lock_migrations"], _LOCK)
                 await self._connection.execute(self._render(_bootstrap()))
-                todo = self._todo(await self._applied())
-                for script in todo:
+                pending = await self._pending()
+                for script in self._todo(await self._applied()):
                     await self._apply(script)
+                if await self._has_older_revision():
+                    names = [script.name for script in functions()]
+                    await self._connection.execute(self._queries["record_revision"], read_release().revision, names)
                 await self._connection.execute(self._queries["protect_tenants"])
-        return [script.name for script in todo]
+        return pending
+
+    async def _pending(self) -> list[str]:
+        applied = await self._applied()
+        names = [script.name for script in self._todo(applied)]
+        # A database that has tables; in a new one the functions that create the policies are pending themselves.
+        if applied and await self._connection.fetchval(self._queries["lacks_protection"]):
+            names.append(PROTECTION)
+        return names
+
+    async def _has_older_revision(self) -> bool:
+        return _installed_revision(await self._applied()) < read_release().revision
 
     async def _check_server(self) -> None:
         server = await self._connection.fetchrow(self._queries["read_server"])
@@ -104,28 +156,24 @@ class Migrator:
         return {row["name"]: row for row in await self._connection.fetch(self._queries["read_migrations"])}
 
     def _todo(self, applied: dict[str, asyncpg.Record]) -> list[Script]:
-        known = migrations()
+        known, release = migrations(), read_release()
         newest = max((row["number"] for row in applied.values()), default=0)
         if newest > known[-1].number:
             raise MigrationError(
                 f"the database is at schema {newest}, this engine knows {known[-1].number}; upgrade cognizes-engine"
             )
         for script in known:
-            if script.name in applied and applied[script.name]["checksum"] != script.checksum:
+            accepted = (script.checksum, *release.migrations.get(script.name, ()))
+            if script.name in applied and applied[script.name]["checksum"] not in accepted:
                 raise MigrationError(
-                    f"migration {script.name} was edited after it ran; restore the file and add a new migration"
+                    f"the database ran another version of migration {script.name}, which no release has; if the file "
+                    "was edited, restore it and add a new migration; if not, copy the data: pg_dump --data-only, then "
+                    "restore into a database that this engine created"
                 )
         todo = [script for script in known if script.name not in applied]
-        return todo + [script for script in functions() if self._is_newer(script, applied.get(script.name))]
-
-    @staticmethod
-    def _is_newer(script: Script, applied: asyncpg.Record | None) -> bool:
-        if applied is None:
-            return True
-        if applied["checksum"] == script.checksum:
-            return False
-        # An older engine, still running beside a newer one, must not put its old function back.
-        return _version_key(__version__) >= _version_key(applied["engine_version"])
+        if _installed_revision(applied) > release.revision:
+            return todo  # A newer engine installed its functions: this one must not put its old ones back.
+        return todo + [script for script in functions() if _differs(script, applied.get(script.name))]
 
     async def _apply(self, script: Script) -> None:
         await self._connection.execute(self._render(script.sql))
@@ -137,26 +185,45 @@ class Migrator:
         return render(sql, self._schema, embedding_dimension=self._dimension)
 
 
-def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+def _differs(script: Script, applied: asyncpg.Record | None) -> bool:
+    return applied is None or applied["checksum"] != script.checksum
+
+
+def _installed_revision(applied: dict[str, asyncpg.Record]) -> int:
+    return max((row["revision"] for row in applied.values()), default=0)
 
 
 def whole_schema(*, schema: str = "public", embedding_dimension: int = 256) -> str:
-    """All of it as one script for `psql -f`; `agent_schema.sql` is this text, and a test keeps it so."""
-    parts = [_HEADER, render(_bootstrap(), schema).strip()]
+    """Return the whole schema as one script for `psql -f`; `agent_schema.sql` is this text, and a test keeps it so."""
+    table = f"{quote_schema(schema)}.schema_migrations"
+    revision = read_release().revision
+    newest = migrations()[-1].number
+    parts = [_HEADER, f"BEGIN;\nSELECT pg_advisory_xact_lock({_LOCK});", render(_bootstrap(), schema).strip()]
+    parts.append(
+        f"""DO $$
+BEGIN
+    IF (SELECT max(revision) > {revision} OR max(number) > {newest} FROM {table}) THEN
+        RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
+    END IF;
+END
+$$;"""
+    )
     for script in [*migrations(), *functions()]:
         parts.append(
             f"-- {script.name}\n" + render(script.sql, schema, embedding_dimension=embedding_dimension).strip()
         )
         parts.append(
-            f"INSERT INTO {quote_schema(schema)}.schema_migrations (name, number, checksum, engine_version)\n"
+            f"INSERT INTO {table} (name, number, checksum, engine_version)\n"
             f"VALUES ('{script.name}', {script.number}, '{script.checksum}', '{__version__}')\n"
-            "ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();"
+            "ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,\n"
+            "                                 applied_at = now();"
         )
+    parts.append(f"UPDATE {table} SET revision = {revision} WHERE number = 0;\nCOMMIT;")
     return "\n\n".join(parts) + "\n"
 
 
 _HEADER = """-- Cognizes Engine: the unified schema, for PostgreSQL 16+ with pgvector.
 --     psql -d cognizes-engine -f agent_schema.sql
 -- Written by `cognizes migrate --sql` from migrations/ and functions/; change those, then write it again.
--- Running it twice is safe, and the engine knows afterwards what has been applied."""
+-- Running it twice is safe, and the engine knows afterwards what has been applied. It is one transaction, and refuses a
+-- database that a newer engine has migrated."""

@@ -1,7 +1,11 @@
 -- Cognizes Engine: the unified schema, for PostgreSQL 16+ with pgvector.
 --     psql -d cognizes-engine -f agent_schema.sql
 -- Written by `cognizes migrate --sql` from migrations/ and functions/; change those, then write it again.
--- Running it twice is safe, and the engine knows afterwards what has been applied.
+-- Running it twice is safe, and the engine knows afterwards what has been applied. It is one transaction, and refuses a
+-- database that a newer engine has migrated.
+
+BEGIN;
+SELECT pg_advisory_xact_lock(289092881993);
 
 -- What the migrator itself needs before anything else.
 CREATE SCHEMA IF NOT EXISTS "public";
@@ -12,6 +16,16 @@ CREATE TABLE IF NOT EXISTS "public".schema_migrations (
     engine_version  text NOT NULL,
     applied_at      timestamptz NOT NULL DEFAULT now()
 );
+-- The revision of the set of functions that a function belongs to. 0: installed before revisions were recorded.
+ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer NOT NULL DEFAULT 0;
+
+DO $$
+BEGIN
+    IF (SELECT max(revision) > 1 OR max(number) > 19 FROM "public".schema_migrations) THEN
+        RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
+    END IF;
+END
+$$;
 
 -- 0001_pulse.sql
 -- The seven tables of the Pulse, and the history of the two wider scopes.
@@ -176,7 +190,8 @@ CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0001_pulse.sql', 1, '8425274c6a453887185c98be4a599cce574826e1629d738bffe14e050d34dba9', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0002_streams.sql
 -- Streams of token deltas: which messages are being written, by whom, and how finished ones were cut into chunks.
@@ -213,7 +228,8 @@ ALTER TABLE "public".message_chunks ADD COLUMN IF NOT EXISTS lengths bytea;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0002_streams.sql', 2, '665f8638e982ec0a7db0b9300a18258f00bfc3eba9e49c2908bc6950a1c05ce0', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0003_runs.sql
 -- Runs that wait, die and go on: who executes them, what they wait for, the signals they got and the steps they took.
@@ -280,7 +296,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS run_steps_key ON "public".run_steps (thread_id
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0003_runs.sql', 3, 'e1c91c5ba50d0553d360a490e43610d20ef19e375c9e006237aa1264e0198b6c', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0004_memory.sql
 -- Durable memory (seed 004): three stores, and what recall needs. (app_name, user_id) stands first in every key: no
@@ -440,7 +457,8 @@ COMMENT ON COLUMN "public".memory_deletions.source IS 'A digest of agent, sessio
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0004_memory.sql', 4, '8716f1a4c4cad164b91e605c4eb5b19263ac8895f490005c29e3d3ddc405df34', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0005_sync.sql
 -- Branches of a conversation without copying, and counts that do not grow with the conversation.
@@ -486,7 +504,8 @@ CREATE TABLE IF NOT EXISTS "public".message_counts (
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0005_sync.sql', 5, '2aae68b54bde8dfc0199331602ba7e213358a5f0245681338bf48a5ba7d2537d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0006_access.sql
 -- Who may come in, and what those did who may do everything.
@@ -536,7 +555,8 @@ CREATE TABLE IF NOT EXISTS "public".audit_log (
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0007_core.sql
 -- The state that a session was created with is a snapshot only once the session's state is another one: a session that
@@ -545,7 +565,8 @@ ALTER TABLE "public".threads ADD COLUMN IF NOT EXISTS is_as_created boolean NOT 
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0007_core.sql', 7, '89f331229ce646a79fb32aa0ee07a652b05c9451a561a8437ef9b6ce41656450', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0009_monitor.sql
 -- What the monitor asks of runs: those of a thread, newest first.
@@ -553,7 +574,8 @@ CREATE INDEX IF NOT EXISTS idx_runs_thread ON "public".runs (thread_id, created_
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0009_monitor.sql', 9, '7c9ebe03cb654e83c3a5d82b59cd88d24fb7040fe469e9e3e42a68cfc651caad', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0011_memory.sql
 -- Runs are claimed in the order in which they became due, and what is due in days does not stand in front of what is due
@@ -573,7 +595,8 @@ DROP FUNCTION IF EXISTS "public".recall_by_vector(
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0011_memory.sql', 11, '19b1119d4159d4b4547cbf6718e929c9e7972d6e1112ba62fbec7c17021b9335', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 0012_thoughts.sql
 -- What a model thinks is streamed like what it says, to be followed from other processes. It is no message: the event that
@@ -584,7 +607,62 @@ ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0019_revision.sql
+-- Repairs databases of commits before 0.1.0, which edited 0001 and 0004 after databases had run them. `schema/revision.json`
+-- lists the checksums of those earlier contents. A database that ran the released contents is not changed.
+
+DO $$
+BEGIN
+    IF to_regclass('"public".threads_app_user_session') IS NOT NULL THEN
+        DROP INDEX "public".idx_threads_app_user;
+        ALTER INDEX "public".threads_app_user_session RENAME TO idx_threads_app_user;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"public".threads'::regclass AND attname = 'began_at') THEN
+        -- A change of the type rewrites the rows and fires no trigger, so `updated_at` stays as it is.
+        ALTER TABLE "public".threads ADD COLUMN began_at timestamptz;
+        ALTER TABLE "public".threads
+            ALTER COLUMN began_at TYPE timestamptz USING created_at,
+            ALTER COLUMN began_at SET DEFAULT clock_timestamp(),
+            ALTER COLUMN began_at SET NOT NULL;
+        ALTER TABLE "public".threads ALTER COLUMN state SET STORAGE EXTERNAL;
+        ALTER TABLE "public".user_states ALTER COLUMN state SET STORAGE EXTERNAL;
+        ALTER TABLE "public".app_states ALTER COLUMN state SET STORAGE EXTERNAL;
+        -- Its result has other columns since.
+        DROP FUNCTION IF EXISTS "public".create_sessions(
+            uuid[], text[], text[], text[], text[], text[], text[], text[], text[], integer);
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_attribute
+                    WHERE attrelid = '"public".memory_scopes'::regclass AND attname = 'graph_model') THEN
+        ALTER TABLE "public".memory_scopes
+            ADD COLUMN graph_model text,
+            ADD COLUMN graph_is_ready boolean NOT NULL DEFAULT false;
+    END IF;
+END
+$$;
+
+-- Functions of those commits whose arguments have changed since.
+DROP FUNCTION IF EXISTS "public".append_event(
+    uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean, boolean,
+    integer, integer);
+DROP FUNCTION IF EXISTS "public".append_event(
+    uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean, boolean,
+    integer, integer, bigint);
+DROP FUNCTION IF EXISTS "public".append_events(
+    uuid[], integer[], text[], text[], text[], text[], text[], text[], text[], text[], text[], text[], bigint[], text[],
+    text[], text[], boolean[], boolean, integer, integer);
+DROP FUNCTION IF EXISTS "public".append_events(
+    uuid[], integer[], text[], text[], text[], text[], text[], text[], text[], text[], text[], text[], bigint[], text[],
+    text[], text[], boolean[], boolean, integer, integer, bigint[]);
+DROP FUNCTION IF EXISTS "public".merge_user_state(text, text, jsonb, uuid, bigint, integer);
+DROP FUNCTION IF EXISTS "public".merge_app_state(text, jsonb, uuid, bigint, integer);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0019_revision.sql', 19, '5c345f8470bfe38008819ab30cd0c44d8c7e633383316e4d7a72d76cfd1e7d65', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
@@ -611,7 +689,8 @@ CREATE OR REPLACE TRIGGER notify_event_insert
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('10_notify_event_insert.sql', 0, '6f948d056397430ae265bf7e626c88af308cf070484d814fee5587f1970b1d1e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 11_update_updated_at.sql
 -- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
@@ -639,7 +718,8 @@ CREATE OR REPLACE TRIGGER update_updated_at
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('11_update_updated_at.sql', 0, '95f3e3f25459b85fe9e32c4bfcd50dd1a4a6bc35bb032094138045e5c90528eb', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 12_fill_event_defaults.sql
 -- An event typed by hand needs only a thread, an author and a type: it takes its place in the thread's order here,
@@ -664,7 +744,8 @@ CREATE OR REPLACE TRIGGER fill_event_defaults
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('12_fill_event_defaults.sql', 0, '678b9da26aacb36c28801fc9a4bc30b1b51cecff97370a44f78373ecf9763ab6', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 13_fill_thread_defaults.sql
 -- A thread without a session id of its caller's is known by its own id.
@@ -682,7 +763,8 @@ CREATE OR REPLACE TRIGGER fill_thread_defaults
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('13_fill_thread_defaults.sql', 0, 'b650897bfe78d1b65fb601ee3fe784cefbf19e0e5f267a41d1ad9577a76f5023', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 14_refuse_large_state.sql
 -- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
@@ -698,7 +780,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('14_refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d7e8f2b18bef166598dc260fd7', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 20_merge_state.sql
 -- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
@@ -716,7 +799,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('20_merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b84b5f339950f504c50a', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 21_merge_user_state.sql
 -- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
@@ -740,7 +824,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('21_merge_user_state.sql', 0, 'ab1f10d578087e363cfc7de61a985f04afb0f2f2ba814865f435344239c46edd', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 22_merge_app_state.sql
 -- Applies a delta to an app's state and records it. The caller holds the lock that `lock_scopes` takes.
@@ -763,7 +848,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('22_merge_app_state.sql', 0, '15e2da973c54048c2a2683fe87ef2513435d9ef03b0ed29e1313648429f4d836', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 23_lock_scopes.sql
 -- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
@@ -804,7 +890,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('23_lock_scopes.sql', 0, 'f3f7a6af8db5705b26c8c8b98272992f2fac3aa726ac75ca0e0e59574a08b626', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 24_scopes_changed.sql
 -- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
@@ -819,7 +906,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('24_scopes_changed.sql', 0, '21de6b04d6a0f09f861c739c8e173202581e03f7879ecc460f8c9f051a3cb0d5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 30_take_snapshot.sql
 -- Keeps the session's own state as it is now; once per version. Returns the version.
@@ -840,7 +928,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('30_take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839598096174e1eb59cbeaf3fd6b54', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 31_keep_first_states.sql
 -- Keeps what sessions were created with, before their state changes for the first time. Whoever calls it changes the
@@ -869,7 +958,8 @@ CREATE OR REPLACE TRIGGER keep_first_state
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('31_keep_first_states.sql', 0, 'a17dc99181c2b13da7b0bc3d1a3c331f2f95d7d790990e6ac20f247b9e9cce9f', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 40_append_event.sql
 -- Appends one event to one thread: checks the expected version, takes the next sequence number, merges the three
@@ -1012,7 +1102,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('40_append_event.sql', 0, '240eb8aece6a70543fd1b72c55a954722c7c18def8173a632cae412845d6b59a', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 41_append_events.sql
 -- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
@@ -1209,7 +1300,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('41_append_events.sql', 0, '5bf768e1168f225ef6b9a7024ad20918f98b3bcfebedeadfbc15a9de603a919d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 42_create_sessions.sql
 -- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
@@ -1301,7 +1393,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('42_create_sessions.sql', 0, '8b48dfa8a581c96399840695081ef92b5b4a898698b33168d1f9bfcce0020386', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 43_fork_session.sql
 -- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
@@ -1364,7 +1457,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('43_fork_session.sql', 0, 'ea4664ab6ef39a8424dcf4f291c14d97e90d913554349f1237c67784474a5169', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 44_change_session.sql
 -- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
@@ -1391,7 +1485,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('44_change_session.sql', 0, '336f127b63323389606f55ec17f7d8947aae0bf401c252f1759d00276d3cb51d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 45_append_run_event.sql
 -- Appends an event that the engine itself writes about a run.
@@ -1405,7 +1500,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('45_append_run_event.sql', 0, '21d0ed6ddb57d102ca7b9a05d3c622709a1c930290a3589a6543d696a9b437ba', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 50_run_transition_allowed.sql
 -- The status machine of runs, in one table.
@@ -1422,7 +1518,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('50_run_transition_allowed.sql', 0, 'a370f731ee43ed9cddc8e9777a3951970c5c4a883c5c86a1c1ae8035b9bd915a', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 51_create_run.sql
 -- Creates a run, pending or running at once, with the event that says so. SQLSTATE CZ404: no such thread; CZ409: taken.
@@ -1450,7 +1547,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('51_create_run.sql', 0, '8b3d493caaa53ab5dc3e99b3c138623fc457543260834b84cba26d59e20a49db', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 52_change_run.sql
 -- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
@@ -1488,7 +1586,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('52_change_run.sql', 0, 'd854675228a3fc16de086c268601088f9ee31060578d967c323bec64b19f03f8', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 53_record_run_progress.sql
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
@@ -1539,7 +1638,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('53_record_run_progress.sql', 0, 'dc6b3aa702b81396ce0b8deaaf6b1c4a3c9e4c6e04e6ade78779b26612927b1f', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 54_check_fence.sql
 -- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
@@ -1570,7 +1670,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('54_check_fence.sql', 0, '307a65ee8dc1e6afe20c3788ffb7e91118849b554b5180214f3292ba63b8f894', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 55_append_fenced_event.sql
 -- `append_event` for somebody who executes a run: one more answer, `fenced`, when the attempt does not hold the run any
@@ -1633,7 +1734,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('55_append_fenced_event.sql', 0, '07cd836144e78d899903a942112895681f3cbc9456fc44296073a80a4267c448', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 56_enqueue_run.sql
 -- Creates a run with everything a worker needs. One that is `running` at once is leased to its worker, as attempt 1.
@@ -1653,7 +1755,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('56_enqueue_run.sql', 0, '8c11fc64de8d745b22fd1c63fe6171dd95c45ded2a3199274474b87039ba1294', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 57_take_run.sql
 -- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
@@ -1676,7 +1779,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('57_take_run.sql', 0, '31a186ad21ca78bfff9b4bd5c6a67daf9f23e873f87a3bb69a02dca7491fe8e5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 58_claim_runs.sql
 -- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
@@ -1725,7 +1829,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('58_claim_runs.sql', 0, '0a5fa0f73b7b1fd793c6e2547b11052cda701210285b8abd489bc19f04d697d3', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 59_claim_run.sql
 -- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
@@ -1750,7 +1855,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('59_claim_run.sql', 0, 'a9315024dabd3e3105eddfa8268d7ac1bed5eb9731f3a27b87fd95e93a512535', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 60_prune_snapshots.sql
 -- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
@@ -1775,7 +1881,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('60_prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 61_prune_chunks.sql
 -- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
@@ -1794,7 +1901,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('61_prune_chunks.sql', 0, '0306237b3811967468cac0d0e2204db245255704664fa02e7a1f2eea459e1092', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 62_prune_runs.sql
 -- Drops finished runs of a certain age; their events stay. Returns how many went.
@@ -1809,7 +1917,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('62_prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef1412eeaf91ef05c2fe5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 63_release_expired_leases.sql
 -- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
@@ -1849,7 +1958,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('63_release_expired_leases.sql', 0, '2b16dd5bd1bd85e5fd43034db918b57b275c51375f82d1fa86deac4ed1e4fc18', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 64_resolve_wait.sql
 -- Ends a wait: what ended it is kept, and the run can be claimed. The caller holds the locks of the thread and the run.
@@ -1874,7 +1984,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('64_resolve_wait.sql', 0, '9af08f8ce01fb180bf7d38ba7ee886078b71082fb280fb7abc0f6cdc502b78f9', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 65_wait_run.sql
 -- Lets a run wait, with the event that says so. Answers:
@@ -1926,7 +2037,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('65_wait_run.sql', 0, 'fdbf8e489ad56d98f9126fa8cb59d87ee1035f4a4cdce836cccaf9e41195fdf6', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 66_signal_run.sql
 -- Takes a signal for a run. Answers:
@@ -1979,7 +2091,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('66_signal_run.sql', 0, 'e6f4bc336ca83180f468b270ffc4f5613181dca277c725c43fe547b3c2e954f3', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 67_resume_due_waits.sql
 -- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
@@ -2040,7 +2153,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('67_resume_due_waits.sql', 0, 'df9a92923342460b512024dfb4b6e2cfdd8e3f68eb0f7672810fd76af03ec3f2', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 68_release_run.sql
 -- Makes a running run pending again, with the event that says why; p_cause names what went wrong, or is null when its
@@ -2080,7 +2194,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('68_release_run.sql', 0, 'f19e7c359d97c9e7f06a81f4f5383d38b4f72aab84b9f387b95a78f1ac741e66', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 69_end_runs.sql
 -- Ends runs that attempts hold, each with its event: `completed` with a result, `failed` with an error. One that cannot be
@@ -2129,7 +2244,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('69_end_runs.sql', 0, '7bf92e8ea33e989426f0a844d2bbeda15fd830da4e090559c23569a0d5a453da', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 69_turn_over_runs.sql
 -- Ends some runs, as `end_runs` does, and then claims others, as `claim_runs` does, in one commit. p_claims is a list of
@@ -2159,7 +2275,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('69_turn_over_runs.sql', 0, 'a25c93330e9d9c99e7ff2a046ff55f48722c095b0561d722c3f40741b67d9fdf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 70_is_conversation.sql
 -- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
@@ -2174,7 +2291,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('70_is_conversation.sql', 0, '772f6de29daf044027f1ff69fa6b0a9ecb8b06341f3d1cfacb141b2f186f1ead', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 71_has_conversation_after.sql
 -- Whether somebody spoke or changed state after an event.
@@ -2188,7 +2306,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('71_has_conversation_after.sql', 0, '01cf93cc93f28e9c82ba43bd0c271a376ce988b9213a6ed0d1de287fbb1ee7cf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 72_adk_event_time.sql
 -- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
@@ -2202,7 +2321,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('72_adk_event_time.sql', 0, '3afa4e54007c14556a91659e1b5fcc07685f3273641ea8a1593eb974dfb79d0c', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 73_import_events.sql
 -- Adds events that happened elsewhere to a thread, with the times they had there, and sets its state to what it was
@@ -2266,7 +2386,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('73_import_events.sql', 0, 'e5689293f2983296152db02890d56287c8dfbc79ca3a3a7b5e11a440194181eb', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 74_adk_read_session.sql
 -- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
@@ -2343,7 +2464,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('74_adk_read_session.sql', 0, 'd5d224919a7d34d69891f160c6c504681fc72accb3961e41d84e77fd7b1f3807', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 75_adk_list_sessions.sql
 -- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
@@ -2390,7 +2512,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('75_adk_list_sessions.sql', 0, 'b4acbcc9d4248b061cbae2bc5d89bc555aa3f80eee970fdb7be86a2fcec43371', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 76_import_states.sql
 -- Adds the keys of an app's state that are not there yet.
@@ -2422,7 +2545,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('76_import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 77_branch_path.sql
 -- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
@@ -2480,7 +2604,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('77_branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 78_create_branch.sql
 -- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
@@ -2524,7 +2649,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('78_create_branch.sql', 0, 'f8bd53dfa238f8f38495df0d0f8c0ee03359bbb1ae1a28e106c5c052867a3e83', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 78_delete_branch.sql
 -- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
@@ -2561,7 +2687,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('78_delete_branch.sql', 0, '81d06a24eee4fa07343140c5e1bb62dc23fc80f0c4dfa948ca8651c3dbbe1b21', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 78_switch_branch.sql
 -- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
@@ -2615,7 +2742,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('78_switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a58d9d50d09411916eb57', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 79_count_messages.sql
 -- How many messages a branch shows (null: the active one), up to an event. Counts that readers left behind make it cheap
@@ -2667,7 +2795,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('79_count_messages.sql', 0, '89a9861495da1964d046090c7df17cafa2fa1facdd62a62b449c49fa3856bb0e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 80_ring_stream.sql
 -- Tells all processes where a stream stands. Digests, not ids: a payload has less than 8000 bytes, an id has any length.
@@ -2679,7 +2808,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('80_ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96a055776b34d1fa663c61133', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 81_open_stream.sql
 -- Opens a stream for a message to come. One answer:
@@ -2723,7 +2853,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('81_open_stream.sql', 0, 'f646d24ac92e33c84a86925d8766f67d178290f0d6d1dd41fa6768dd632b0f18', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 82_flush_chunks.sql
 -- Writes what all streams of a process produced since the last time, and rings once for all of them. Writing a range
@@ -2758,7 +2889,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('82_flush_chunks.sql', 0, '2e430c7938af369870d7e9a79193dcd2ff451599f5436d2766b128f6ce939bd9', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 83_append_chunks.sql
 -- Appends to a stream that belongs to no process. One answer, and how far the stream reaches:
@@ -2809,7 +2941,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('83_append_chunks.sql', 0, '577747764ffeef89811ed6e91d965d6c0ad0ab48981239123c30bb39bc0059c1', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 84_end_stream.sql
 -- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
@@ -2890,7 +3023,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('84_end_stream.sql', 0, '936f4928338b63ed1ba4715a447ba3e1bbd54b4b47e0bd6966024348d8fda09c', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 90_memory_term_keys.sql
 -- The keys of words in one user's memories: stemmed, stop words left out, each as often as it occurs. A key holds the
@@ -2905,7 +3039,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('90_memory_term_keys.sql', 0, '93dc19bf2e3d4069caba976911a9d2747a15be0f0f8f16c4259d0854354a3a49', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 91_count_memories.sql
 -- Keeps `memory_scopes` true, whoever changes memories.
@@ -2937,7 +3072,8 @@ CREATE OR REPLACE TRIGGER count_removed_memories AFTER DELETE ON "public".memori
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('91_count_memories.sql', 0, 'aba9775010fdc1a2a7362ea891857fbf3d152058b5b8799cf88031490dec6c93', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 92_store_memories.sql
 -- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
@@ -3000,7 +3136,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('92_store_memories.sql', 0, '535c87d349ca574d18e3ddc493d68650e9683448e6742e960de6a2776983bec7', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 93_delete_long_term_memory.sql
 -- Removes a key, from recall too; whether it was there.
@@ -3025,7 +3162,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('93_delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 93_set_long_term_memory.sql
 -- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
@@ -3056,7 +3194,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('93_set_long_term_memory.sql', 0, 'fd1665f2cac471b4d50c0c501d681d17eba40ec3770222483c9635a9e180fc09', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 94_append_episode.sql
 -- Appends an episode, once for each id, and what recall reads of it. False when it was there already.
@@ -3086,7 +3225,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('94_append_episode.sql', 0, '3305963916287a5b0853aedd2ce7a855682ea756aa88f4482ff073a829787799', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 94_delete_episode.sql
 -- Removes an episode, from recall too; whether it was there.
@@ -3112,7 +3252,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('94_delete_episode.sql', 0, 'e35e0aad14788bf932fb663ea196a9359477e745a1ec8eeff44494f80985e8dd', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 95_apply_memory_snapshot.sql
 -- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
@@ -3156,7 +3297,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('95_apply_memory_snapshot.sql', 0, '653e7ef6cbcd2da70816df9acf2503311adbbd3389e8e358a396756687993427', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 95_forget_memory.sql
 -- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
@@ -3194,7 +3336,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('95_forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6de32ae2d85e1621a653d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 95_store_vectors.sql
 -- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
@@ -3242,7 +3385,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('95_store_vectors.sql', 0, '0e1b70b952edff5cf68fa6e0ab0982cd68acba2e26b16257f872e6ab0136e9f5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_find_by_frequent_terms.sql
 -- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
@@ -3277,7 +3421,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_find_by_frequent_terms.sql', 0, '523cee77e71cae99f5f07a05f8c9e3ad4a15beb0fe23d8949f0a6118b04a9271', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_find_frequent_terms.sql
 -- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
@@ -3309,7 +3454,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_memory_passes.sql
 -- Whether a memory passes the filters of a recall; a null filter lets everything pass.
@@ -3323,7 +3469,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_memory_passes.sql', 0, '213a5f354b1784b0ab43076b0fba782c3288b98e4ed9de6ae274cbaeacb979c4', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_note_run_end.sql
 -- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
@@ -3342,7 +3489,8 @@ CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_recall_by_vector.sql
 -- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
@@ -3386,7 +3534,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_recall_by_vector.sql', 0, 'c7feb06f30be54c13ca66f2aa32b37af47dba5d075ab5b88e6bd59113fd2ce91', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 96_recall_by_words.sql
 -- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
@@ -3472,7 +3621,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_recall_by_words.sql', 0, 'f4d464ec9b0a97a7249b7339ce40475927bd601e3e90dba4657ec983c93096bd', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 97_notify_key_change.sql
 -- Tells every process that a key is no longer what it remembers. The id is all it says.
@@ -3489,7 +3639,8 @@ FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('97_notify_key_change.sql', 0, 'd7026093dd5bad0f6ecc519b59b075a84ac552603398b1ec9ecdfbf24bbe31db', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 98_use_api_key.sql
 -- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
@@ -3515,7 +3666,8 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('98_use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
 
 -- 99_protect_tenants.sql
 -- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
@@ -3564,6 +3716,19 @@ BEGIN
             NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
         END;
     END IF;
+    -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
+    FOR v_table IN
+        SELECT owner.rolname AS name
+          FROM pg_class c
+          JOIN pg_roles owner ON owner.oid = c.relowner AND owner.rolname <> current_user AND NOT owner.rolsuper
+         WHERE c.oid = '"public".threads'::regclass AND NOT pg_has_role(owner.oid, 'cognizes_server', 'SET')
+    LOOP
+        BEGIN
+            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
+        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
+            NULL; -- then COGNIZES_TENANT_URL has to name a member
+        END;
+    END LOOP;
     GRANT USAGE ON SCHEMA "public" TO cognizes_server;
     FOR v_table IN
         SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
@@ -3597,5 +3762,9 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('99_protect_tenants.sql', 0, '3e83bb70feddf28cbde06f56c3f9e8d5a65105f6c7a6320cdd52fd28e6608199', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443f3a4313daced60b1ec3a9b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+UPDATE "public".schema_migrations SET revision = 1 WHERE number = 0;
+COMMIT;

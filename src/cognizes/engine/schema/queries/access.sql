@@ -64,7 +64,10 @@ SELECT current_user::text AS name,
        coalesce(pg_has_role(current_user, (SELECT oid FROM pg_roles WHERE rolname = 'cognizes_server'), 'USAGE'), false)
            AS is_server,
        (SELECT coalesce(bool_and(c.relrowsecurity
-                                 AND (c.relforcerowsecurity OR NOT pg_has_role(current_user, c.relowner, 'USAGE'))), false)
+                                 AND (c.relforcerowsecurity OR NOT pg_has_role(current_user, c.relowner, 'USAGE'))
+                                 AND EXISTS (SELECT FROM pg_policy p JOIN pg_roles s ON s.oid = ANY (p.polroles)
+                                              WHERE p.polrelid = c.oid AND p.polname = 'tenant' AND NOT p.polpermissive
+                                                AND s.rolname = 'cognizes_server')), false)
           FROM pg_class c
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
          WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p')
