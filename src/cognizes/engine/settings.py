@@ -98,6 +98,9 @@ class Settings(BaseSettings):
         pattern="^(none|required)$",
         description="required: every request needs a key or a token. none: only for addresses of this machine.",
     )
+    insecure: bool = Field(
+        default=False, description="Answer other machines although no key is asked for (auth is none)."
+    )
     tenant_url: SecretStr | None = Field(
         default=None,
         description="A URL whose user is a member of cognizes_server, for row level security through PgBouncer.",

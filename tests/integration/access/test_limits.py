@@ -11,6 +11,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
+from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import Guarded, new_thread
 
 
@@ -321,3 +322,31 @@ async def test_with_keys_any_name_will_do(guarded: Guarded) -> None:
     headers = {"authorization": f"Bearer {await guarded.key('a')}", "host": "shop.example"}
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client:
         assert (await client.get("/api/access/me")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/", "/monitor/index.html", "/openapi.json", "/api/sessions?app_name=a", "/no"]
+)
+async def test_a_server_without_keys_does_not_answer_other_machines(engine: Engine, path: str) -> None:
+    app = create_app(engine=engine, agents=[])
+    for client, is_answered in ((("127.0.0.1", 5), True), (("192.0.2.7", 5), False)):
+        transport = httpx.ASGITransport(app=app, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as caller:
+            answer = await caller.get(path)
+            assert (answer.status_code != 403) is is_answered
+            assert is_answered or "COGNIZES_AUTH=required" in answer.json()["detail"]
+
+
+async def test_a_server_without_keys_opens_no_websocket_for_other_machines(engine: Engine) -> None:
+    stream = AsgiStream(
+        create_app(engine=engine, agents=[]), "/ws/events/x", websocket=True, x_forwarded_for="192.0.2.7"
+    )
+    async with stream as socket:
+        assert (socket.status, socket.close_code) == (0, 1008)
+
+
+async def test_other_machines_are_answered_without_keys_when_the_settings_say_so(database_url: str) -> None:
+    async with Engine.open(database_url, insecure=True) as engine:
+        transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]), client=("192.0.2.7", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as caller:
+            assert (await caller.get("/health")).status_code == 200

@@ -16,13 +16,19 @@ from starlette.middleware.cors import CORSMiddleware
 
 from cognizes.engine.access import ANYONE, Principal
 from cognizes.engine.access.leases import Lease
-from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, credential_of, origins_of
+from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, check_peer, credential_of, origins_of
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import AccessError, AuthenticationError, EngineError, TooManyRequestsError
+from cognizes.engine.errors import (
+    AccessError,
+    AuthenticationError,
+    EngineError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ _POLICY_VIOLATION = 1008
 
 
 class Guard:
-    """ASGI middleware. With authentication off it adds headers and nothing else."""
+    """ASGI middleware. With authentication off it refuses other machines and adds headers."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -47,6 +53,12 @@ class Guard:
             return
         engine: Engine = scope["app"].state.engine
         if not engine.access.is_required:
+            if not engine.settings.insecure:
+                try:
+                    check_peer(scope)
+                except PermissionDeniedError as error:
+                    await _refuse(error, scope, receive, send)
+                    return
             await self._app(scope, receive, _with_headers(scope, send))
             await _audit(engine, scope, ANYONE)
             return
@@ -78,6 +90,15 @@ class Guard:
             connection.leave()
             engine.access.leases.close(lease)
             await _audit(engine, scope, principal)
+
+
+async def _refuse(error: PermissionDeniedError, scope: Scope, receive: Receive, send: Send) -> None:
+    logger.info("%s", error)
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "other machines need a key"})
+    else:
+        await problem(HTTPStatus.FORBIDDEN, str(error))(scope, receive, _with_headers(scope, send))
 
 
 async def _identify(engine: Engine, scope: Scope) -> Principal:
