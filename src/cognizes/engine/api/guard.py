@@ -104,12 +104,13 @@ async def _refuse(error: PermissionDeniedError, scope: Scope, receive: Receive, 
 async def _identify(engine: Engine, scope: Scope) -> Principal:
     credential = credential_of(scope)
     failed: FailedKeys = scope["app"].state.failed_keys
-    failed.check(scope, credential)
-    try:
-        principal = await engine.access.identify(credential)
-    except AuthenticationError:
-        failed.note_failure(scope, credential)
-        raise
+    failed.check(credential)
+    async with failed.lookup(scope, credential):
+        try:
+            principal = await engine.access.identify(credential)
+        except AuthenticationError:
+            failed.note_failure(scope, credential)
+            raise
     failed.note_success(credential)
     return principal
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -20,8 +21,9 @@ from cognizes.engine.errors import TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
+_LOOKUPS_AT_ONCE = 2
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
-_TOO_MANY_FAILED = "too many wrong keys, tokens or tickets came from this address"
+_TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 UPLOAD_SECONDS = 120.0
 """For how long a large body waits until it may come, and then may take to come."""
 _CARRIES_EVENTS = re.compile(
@@ -47,13 +49,15 @@ class TokenBuckets:
 
     def check(self, caller: str, what: str) -> float:
         """How many the caller may still send now, one at least; `TooManyRequestsError` says when to come back."""
-        now = self._clock()
-        level, since = self._buckets.get(caller, (self._size, now))
-        level = min(self._size, level + (now - since) * self._rate)
+        level = self._level(caller)
         if level < 1:
             retry_after = (1 - level) / self._rate
             raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
         return level
+
+    def is_empty(self, caller: str) -> bool:
+        """Return whether the caller may send none now."""
+        return self._level(caller) < 1
 
     def take(self, caller: str, what: str = "too many requests") -> None:
         """Counts one; `TooManyRequestsError` says when to come back."""
@@ -62,33 +66,51 @@ class TokenBuckets:
         if len(self._buckets) > _CALLERS_REMEMBERED:
             self._buckets.popitem(last=False)
 
+    def _level(self, caller: str) -> float:
+        now = self._clock()
+        level, since = self._buckets.get(caller, (self._size, now))
+        return min(self._size, level + (now - since) * self._rate)
+
 
 class FailedKeys:
-    """Who shows wrong keys, tokens or tickets too often is no longer asked who it is, for a while.
+    """Limits wrong keys, tokens and tickets, by credential and by address. A valid credential is always accepted.
 
-    Counted by address. A key that was good before is looked at all the same: behind a proxy many callers share an
-    address, and one of them must not lock the others out.
+    A credential that failed too often is refused without a look-up. An address with too many failures gets 429 in place
+    of 401, and its unknown credentials are looked up a few at a time, so that a flood of wrong keys takes no more than
+    a share of the database. Credentials that were valid before do not wait for that.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._buckets = TokenBuckets(
-            rate=settings.failed_keys_per_second, size=settings.failed_keys_at_once, clock=clock
-        )
+        rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
+        self._by_address = TokenBuckets(rate=rate, size=size, clock=clock)
+        self._by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
         self._good: OrderedDict[int, None] = OrderedDict()
+        self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
-    def check(self, scope: Scope, credential: Credential) -> None:
-        """`TooManyRequestsError` when nothing more is believed of this address for now."""
-        if credential.text and self._buckets and hash(credential.text) not in self._good:
-            self._buckets.check(address_of(scope), _TOO_MANY_FAILED)
+    def check(self, credential: Credential) -> None:
+        """Raise `TooManyRequestsError` for a credential that failed too often."""
+        if credential.text and self._by_credential:
+            self._by_credential.check(str(hash(credential.text)), _TOO_MANY_FAILED)
+
+    def lookup(self, scope: Scope, credential: Credential) -> AbstractAsyncContextManager[object]:
+        """Return a context in which the credential may be looked up."""
+        is_limited = (
+            credential.text
+            and self._by_address
+            and hash(credential.text) not in self._good
+            and self._by_address.is_empty(address_of(scope))
+        )
+        return self._lookups if is_limited else nullcontext()
 
     def note_failure(self, scope: Scope, credential: Credential) -> None:
-        """It was wrong. Showing nothing at all is no attempt."""
+        """Count a wrong credential; raise `TooManyRequestsError` when the address had too many. None is no attempt."""
         if credential.text:
             self._good.pop(hash(credential.text), None)
-            self._buckets.take(address_of(scope), _TOO_MANY_FAILED)
+            self._by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
+            self._by_address.take(address_of(scope), _TOO_MANY_FAILED)
 
     def note_success(self, credential: Credential) -> None:
-        """It was good. A ticket is good once."""
+        """Remember a key or token that was valid. A ticket is valid once."""
         if credential.bearer:
             known = hash(credential.bearer)
             self._good[known] = None
