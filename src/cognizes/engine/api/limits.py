@@ -8,7 +8,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -25,7 +25,7 @@ _LOOKUPS_AT_ONCE = 2
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
 _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 UPLOAD_SECONDS = 120.0
-"""For how long a large body waits until it may come, and then may take to come."""
+"""How long a body may take to arrive, and how long a large one waits before that for one of the few places."""
 _CARRIES_EVENTS = re.compile(
     r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
     r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
@@ -120,15 +120,35 @@ class FailedKeys:
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request comes from. Of IPv6 the network, of which anybody has all addresses."""
-    host = (scope.get("client") or ("",))[0]
+    """Return where a request comes from, as `network_of` names it."""
+    return network_of(str((scope.get("client") or ("",))[0]))
+
+
+def network_of(host: str) -> str:
+    """Return an IPv4 address as it is and an IPv6 address as its /64, all addresses of which belong to one client."""
+    address = _parse_address(host)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((int(address) >> 64 << 64, 64)))
+    return host if address is None else str(address)
+
+
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return str(host)
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or ip_network((int(address) >> 64 << 64, 64)))
-    return str(address)
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+class TrustedProxies:
+    """The addresses and networks of the setting `trusted_proxies`."""
+
+    def __init__(self, text: str) -> None:
+        self._networks = [ip_network(item.strip()) for item in text.split(",") if item.strip()]
+
+    def __contains__(self, host: str) -> bool:
+        address = _parse_address(host) if self._networks else None
+        return address is not None and any(address in network for network in self._networks)
 
 
 class OpenStreams:
@@ -200,7 +220,8 @@ class _Body:
         self._slot: asyncio.Semaphore | None = None
         self._had_slot = False
         self._upload_seconds = UPLOAD_SECONDS
-        self._slot_until = 0.0
+        self._deadline: float | None = None
+        self._is_complete = False
 
     def __enter__(self) -> _Body:
         return self
@@ -216,6 +237,7 @@ class _Body:
         self._received += len(message.get("body", b""))
         self._check(self._received)
         if not message.get("more_body", False):
+            self._is_complete = True
             self._give_slot_back()
         return message
 
@@ -225,14 +247,16 @@ class _Body:
             raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
 
     async def _next_message(self) -> Message:
-        if self._slot is None:
+        # After its body, a request only waits for its client to leave.
+        if self._is_complete:
             return await self._receive()
-        # Others wait for the slot: who sends slower than that does not keep it.
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + self._upload_seconds
         try:
-            async with asyncio.timeout_at(self._slot_until):
+            async with asyncio.timeout_at(self._deadline):
                 return await self._receive()
         except TimeoutError:
-            raise HTTPException(408, f"a large body must come within {self._upload_seconds:g} s") from None
+            raise HTTPException(408, f"a body must arrive within {self._upload_seconds:g} s") from None
 
     async def _wait_for_slot(self) -> None:
         slots = self._slots()
@@ -242,7 +266,7 @@ class _Body:
             busy = "too many large bodies are being received; try again"
             raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
         self._slot, self._had_slot = slots, True
-        self._slot_until = asyncio.get_running_loop().time() + self._upload_seconds
+        self._deadline = None
 
     def _give_slot_back(self) -> None:
         slot, self._slot = self._slot, None

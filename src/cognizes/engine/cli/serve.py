@@ -13,7 +13,12 @@ from rich.markup import escape
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.connection_urls import check_urls, describe_url, naming_server
-from cognizes.engine.cli.listening_socket import is_loopback, open_listening_socket, page_url
+from cognizes.engine.cli.listening_socket import (
+    is_loopback,
+    open_listening_socket,
+    page_url,
+    raise_descriptor_limit,
+)
 from cognizes.engine.cli.log_output import configure_logging
 from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, load_settings
 from cognizes.engine.cli.serve_lock import serve_lock
@@ -73,6 +78,7 @@ def serve(
     check_urls(settings)
     _refuse_strangers(settings)
     configure_logging(settings)
+    raise_descriptor_limit()
     with ExitStack() as held, naming_server(settings):
         listening = held.enter_context(open_listening_socket(settings.host, settings.port))
         url = page_url(listening)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 import uvicorn
 import uvloop
 
+from cognizes.engine.api.http_protocol import BoundedHttpProtocol
 from cognizes.engine.api.main import create_app
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
@@ -57,7 +58,7 @@ class Service:
         if self._stopping:
             await app.state.agents.close()
             return
-        self._server = _HttpServer(app, announce=self._announce)
+        self._server = _HttpServer(app, proxies=self._engine.settings.trusted_proxies, announce=self._announce)
         # Newer versions of uvicorn exit when the application does not start, older ones just return.
         with suppress(SystemExit):
             await self._server.serve(sockets=[self._listening])
@@ -85,12 +86,14 @@ class Service:
 class _HttpServer(uvicorn.Server):
     """uvicorn, but signals are ours: it would end the process by SIGTERM before the engine is closed."""
 
-    def __init__(self, app: object, *, announce: Callable[[], None]) -> None:
+    def __init__(self, app: object, *, proxies: str, announce: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
                 loop="uvloop",
-                http="httptools",
+                http=BoundedHttpProtocol,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=proxies,
                 lifespan="on",
                 log_config=None,
                 access_log=False,
