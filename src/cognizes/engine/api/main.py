@@ -82,6 +82,9 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
+        # FastAPI's own pages load scripts from elsewhere; `routes/page.py` serves ours.
+        docs_url=None,
+        redoc_url=None,
         # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
         dependencies=AUTHORIZED,
         responses=PROBLEMS,
