@@ -14,12 +14,13 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
-from cognizes.engine.access import ANYONE, Principal
+from cognizes.engine.access import ANYONE, Permission, Principal
 from cognizes.engine.access.leases import Lease
 from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, check_peer, credential_of, origins_of
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
+from cognizes.engine.api.route_rules import Reach, rule_of
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
@@ -75,7 +76,7 @@ class Guard:
 
     async def _serve(self, engine: Engine, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         lease = engine.access.leases.open(principal)
-        connection = _Connection(scope, receive, _with_headers(scope, send), lease, scope["app"].state.streams)
+        connection = _Connection(engine, scope, receive, _with_headers(scope, send), lease)
         try:
             with acting_for(principal.app_names) if principal.app_names is not None else nullcontext():
                 await self._app(scope, connection.receive, connection.send)
@@ -118,15 +119,18 @@ async def _identify(engine: Engine, scope: Scope) -> Principal:
 class _Connection:
     """One request or WebSocket of a caller who can lose the right to it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease, streams: OpenStreams) -> None:
+    def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
+        self._engine = engine
+        self._scope = scope
         self._is_websocket = scope["type"] == "websocket"
         self._receive = receive
         self._send = send
         self._lease = lease
-        self._streams = streams
+        self._streams: OpenStreams = scope["app"].state.streams
         self._leave: Callable[[], None] | None = None
         self.has_started = False
         self._is_complete = False
+        self._is_withheld = False
 
     @property
     def transport(self) -> Any:
@@ -154,8 +158,13 @@ class _Connection:
         return message
 
     async def send(self, message: Message) -> None:
-        """Passes on; counts what turns out to be a stream."""
+        """Pass a message on and count streams. Withhold what is read for a caller whose right has ended since."""
         kind = message["type"]
+        if self._is_withheld:
+            return
+        if kind == "http.response.start" and self._lease.over.is_set() and await self._must_withhold():
+            await self._withhold()
+            return
         if kind == "websocket.accept" or (kind == "http.response.start" and _is_stream(message)):
             self._leave = self._streams.enter(self._lease.principal)
         if kind in ("http.response.start", "websocket.accept"):
@@ -163,6 +172,27 @@ class _Connection:
         if kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
             self._is_complete = True
         await self._send(message)
+
+    async def _must_withhold(self) -> bool:
+        """Return whether the answer is read from the database and its caller may no longer see it.
+
+        The answer to a write is sent: it tells the caller what was stored while the key was valid.
+        """
+        rule = rule_of(self._scope["method"], getattr(self._scope.get("route"), "path", ""))
+        if rule is not None and (rule.reach is Reach.PUBLIC or rule.permission is Permission.WRITE):
+            return False
+        try:
+            return not await self._engine.access.is_valid(self._lease.principal)
+        except EngineError as error:
+            logger.warning("%s could not be checked again: %s", self._lease.principal.name, error)
+            return True
+
+    async def _withhold(self) -> None:
+        self._is_withheld = self.has_started = self._is_complete = True
+        logger.info("the answer to a request of %s is withheld: its right has ended", self._lease.principal.name)
+        headers = {"WWW-Authenticate": "Bearer", "X-Request-ID": self._scope["cognizes.request_id"]}
+        detail = "the key or token was revoked or has expired while the request was served"
+        await problem(HTTPStatus.UNAUTHORIZED, detail, headers=headers)(self._scope, self._receive, self._send)
 
     async def finish(self) -> None:
         """Ends what the application left open because its client seemed to be gone."""
