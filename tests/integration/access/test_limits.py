@@ -180,6 +180,18 @@ async def test_what_goes_is_in_the_audit_log(guarded: Guarded) -> None:
     assert line["request_id"] == gone.headers["x-request-id"]
 
 
+async def test_control_characters_in_a_path_neither_forge_nor_lose_a_line_of_the_audit_log(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded.client(await guarded.key("a", permissions=(Permission.ADMIN,))) as admin:
+        thread = await new_thread(admin, "a")
+        place = f"/api/debug/threads/{thread}/runs/a%00%0Aforged/cancel"
+        assert (await admin.post(place)).status_code in (404, 422)
+    (line,) = await guarded.engine.access.audit.read(app_name="a")
+    assert line["target"].endswith("/runs/a%00%0Aforged/cancel")
+    assert "could not be written" not in caplog.text
+
+
 async def test_a_server_without_keys_keeps_an_audit_log_too(engine: Engine) -> None:
     async with Guarded(engine).client() as anyone:
         thread = await new_thread(anyone, "a")

@@ -15,6 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
 from cognizes.engine.access import ANYONE, Permission, Principal
+from cognizes.engine.access.audit import printable
 from cognizes.engine.access.leases import Lease
 from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, check_peer, credential_of, origins_of
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
@@ -242,7 +243,8 @@ async def _audit(engine: Engine, scope: Scope, principal: Principal) -> None:
             request_id=scope.get("cognizes.request_id", request_id.get()),
         )
     except EngineError as error:
-        logger.error("the audit log could not be written: %s %s by %s (%s)", method, path, principal.name, error)
+        request, actor = printable(f"{method} {path}"), printable(principal.name)
+        logger.error("the audit log could not be written: %s by %s (%s)", request, actor, error)
 
 
 class Cors:
