@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import platformdirs
@@ -98,6 +99,9 @@ class Settings(BaseSettings):
         pattern="^(none|required)$",
         description="required: every request needs a key or a token. none: only for addresses of this machine.",
     )
+    insecure: bool = Field(
+        default=False, description="Answer other machines although no key is asked for (auth is none)."
+    )
     tenant_url: SecretStr | None = Field(
         default=None,
         description="A URL whose user is a member of cognizes_server, for row level security through PgBouncer.",
@@ -139,6 +143,20 @@ class Settings(BaseSettings):
     )
     requests_at_once: int = Field(default=2000, ge=1, description="Requests that one key or user may send in one go.")
 
+    max_header_bytes: int = Field(
+        default=32 * 1024, ge=4096, description="Largest request line and headers of a request, together."
+    )
+    header_seconds: float = Field(
+        default=10.0, gt=0, description="Seconds within which the headers of a request must arrive."
+    )
+    max_connections_per_address: int = Field(
+        default=1000, ge=1, description="Connections that one address may hold open; trusted proxies have no limit."
+    )
+    trusted_proxies: str = Field(
+        default="",
+        validation_alias=AliasChoices("trusted_proxies", "COGNIZES_TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS"),
+        description="Addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas.",
+    )
     failed_keys_per_second: float = Field(
         default=1.0, gt=0, description="Wrong keys, tokens and tickets that one address may send in the long run."
     )
@@ -178,6 +196,16 @@ class Settings(BaseSettings):
     def _explicit(cls, value: str) -> str:
         if "*" in value:
             raise ValueError("name the origins one by one")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        for item in filter(None, map(str.strip, value.split(","))):
+            try:
+                ip_network(item)
+            except ValueError as error:
+                raise ValueError(f"list addresses or networks such as 10.0.0.0/8 ({error})") from error
         return value
 
     @property

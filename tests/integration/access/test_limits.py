@@ -11,6 +11,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
+from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import Guarded, new_thread
 
 
@@ -179,6 +180,18 @@ async def test_what_goes_is_in_the_audit_log(guarded: Guarded) -> None:
     assert line["request_id"] == gone.headers["x-request-id"]
 
 
+async def test_control_characters_in_a_path_neither_forge_nor_lose_a_line_of_the_audit_log(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded.client(await guarded.key("a", permissions=(Permission.ADMIN,))) as admin:
+        thread = await new_thread(admin, "a")
+        place = f"/api/debug/threads/{thread}/runs/a%00%0Aforged/cancel"
+        assert (await admin.post(place)).status_code in (404, 422)
+    (line,) = await guarded.engine.access.audit.read(app_name="a")
+    assert line["target"].endswith("/runs/a%00%0Aforged/cancel")
+    assert "could not be written" not in caplog.text
+
+
 async def test_a_server_without_keys_keeps_an_audit_log_too(engine: Engine) -> None:
     async with Guarded(engine).client() as anyone:
         thread = await new_thread(anyone, "a")
@@ -195,7 +208,7 @@ async def test_one_connection_follows_so_many_contexts(guarded: Guarded) -> None
         assert "COGNIZES_MAX_CONTEXTS_PER_CONNECTION" in answer.json()["detail"]
 
 
-async def test_wrong_keys_of_one_address_are_429_after_a_while_and_good_ones_go_on(database_url: str) -> None:
+async def test_wrong_keys_of_one_address_are_429_after_a_while_and_valid_ones_are_accepted(database_url: str) -> None:
     # One in an hour, in the long run: no machine is slow enough to earn another one meanwhile.
     limits = {"failed_keys_per_second": 1 / 3600, "failed_keys_at_once": 3}
     async with Engine.open(database_url, auth="required", **limits) as engine:
@@ -209,11 +222,13 @@ async def test_wrong_keys_of_one_address_are_429_after_a_while_and_good_ones_go_
             assert refused.status_code == 429
             assert 1 <= int(refused.headers["retry-after"]) <= 3600
             assert "wrong keys" in refused.json()["detail"]
-            # Whoever shares the address and was known before is not locked out; what nobody asks a key for is open.
+            # A valid caller of the same address is not locked out, and public routes are open.
             assert (await good.get("/api/access/me")).status_code == 200
             assert (await guesser.get("/health")).status_code == 200
         async with guarded.client(unused) as unknown, guarded.client() as without:
-            assert (await unknown.get("/api/access/me")).status_code == 429
+            assert (await unknown.get("/api/access/me")).status_code == 200
+            ticket = (await unknown.post("/api/access/tickets")).json()["ticket"]
+            assert (await without.get("/api/access/me", params={"ticket": ticket})).status_code == 200
             assert (await without.get("/api/access/me")).status_code == 401
 
 
@@ -321,3 +336,31 @@ async def test_with_keys_any_name_will_do(guarded: Guarded) -> None:
     headers = {"authorization": f"Bearer {await guarded.key('a')}", "host": "shop.example"}
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client:
         assert (await client.get("/api/access/me")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/", "/monitor/index.html", "/openapi.json", "/api/sessions?app_name=a", "/no"]
+)
+async def test_a_server_without_keys_does_not_answer_other_machines(engine: Engine, path: str) -> None:
+    app = create_app(engine=engine, agents=[])
+    for client, is_answered in ((("127.0.0.1", 5), True), (("192.0.2.7", 5), False)):
+        transport = httpx.ASGITransport(app=app, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as caller:
+            answer = await caller.get(path)
+            assert (answer.status_code != 403) is is_answered
+            assert is_answered or "COGNIZES_AUTH=required" in answer.json()["detail"]
+
+
+async def test_a_server_without_keys_opens_no_websocket_for_other_machines(engine: Engine) -> None:
+    stream = AsgiStream(
+        create_app(engine=engine, agents=[]), "/ws/events/x", websocket=True, x_forwarded_for="192.0.2.7"
+    )
+    async with stream as socket:
+        assert (socket.status, socket.close_code) == (0, 1008)
+
+
+async def test_other_machines_are_answered_without_keys_when_the_settings_say_so(database_url: str) -> None:
+    async with Engine.open(database_url, insecure=True) as engine:
+        transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]), client=("192.0.2.7", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as caller:
+            assert (await caller.get("/health")).status_code == 200

@@ -222,3 +222,47 @@ async def test_streams_of_one_caller_are_counted(database_url: str) -> None:
                     assert another.status == 200
         async with AsgiStream(guarded.app, sse, **mine) as later:
             assert later.status == 200
+
+
+async def test_a_long_poll_delivers_nothing_after_a_revocation(guarded: Guarded) -> None:
+    key, writer = await guarded.key("a"), await guarded.key("a")
+    async with guarded.client(key) as client, guarded.client(writer) as agent:
+        thread = await new_thread(client, "a")
+        opened = (await agent.post(f"/contexts/{thread}/messages/stream", json={})).json()
+        chunks = f"/contexts/{thread}/messages/{opened['message_id']}"
+        polling = asyncio.create_task(client.get(f"{chunks}/streaming-chunks", params={"wait": 60}))
+        while key_id(key) not in guarded.engine.access.leases.key_ids:
+            await asyncio.sleep(0.01)
+        async with AsgiStream(
+            guarded.app, f"/ws/events/{thread}", websocket=True, authorization=f"Bearer {key}"
+        ) as seen:
+            await guarded.engine.database.pool.execute(
+                "UPDATE api_keys SET revoked_at = now() WHERE id = $1", key_id(key)
+            )
+            # The stream of the same key ends: this process knows of the revocation.
+            await seen.end()
+        assert not polling.done()
+        written = await agent.post(f"{chunks}/chunks", json={"first_sequence": 1, "deltas": ["secret"]})
+        assert written.status_code < 300, written.text
+        answer = await polling
+        assert (answer.status_code, "secret" in answer.text) == (401, False)
+        assert answer.headers["x-request-id"]
+
+
+async def test_a_long_poll_goes_on_when_its_key_is_rotated_with_a_time_of_grace(guarded: Guarded) -> None:
+    key, writer = await guarded.key("a"), await guarded.key("a")
+    async with guarded.client(key) as client, guarded.client(writer) as agent:
+        thread = await new_thread(client, "a")
+        opened = (await agent.post(f"/contexts/{thread}/messages/stream", json={})).json()
+        chunks = f"/contexts/{thread}/messages/{opened['message_id']}"
+        polling = asyncio.create_task(client.get(f"{chunks}/streaming-chunks", params={"wait": 60}))
+        while key_id(key) not in guarded.engine.access.leases.key_ids:
+            await asyncio.sleep(0.01)
+        async with AsgiStream(
+            guarded.app, f"/ws/events/{thread}", websocket=True, authorization=f"Bearer {key}"
+        ) as seen:
+            await guarded.engine.access.keys.rotate(key_id(key), grace=timedelta(hours=1))
+            await seen.end()
+        await agent.post(f"{chunks}/chunks", json={"first_sequence": 1, "deltas": ["words"]})
+        answer = await polling
+        assert (answer.status_code, "words" in answer.text) == (200, True)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,8 @@ class Provider:
         self.document = json.dumps(public_keys(one=PRIVATE)).encode()
         self.requests = 0
         self.redirect = ""
+        self.drips = False
+        self.has_dripped_enough = threading.Event()
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -147,7 +150,16 @@ class Provider:
                     return
                 self.send_response(200 if provider.document else 500)
                 self.end_headers()
-                self.wfile.write(provider.document)
+                if provider.drips:
+                    self._drip()
+                else:
+                    self.wfile.write(provider.document)
+
+            def _drip(self) -> None:
+                """Send one byte after the other until the test or the client ends it."""
+                with suppress(OSError):
+                    while not provider.has_dripped_enough.wait(0.05):
+                        self.wfile.write(b" ")
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -161,6 +173,7 @@ def provider() -> Iterator[Provider]:
     thread = threading.Thread(target=provider.server.serve_forever)
     thread.start()
     yield provider
+    provider.has_dripped_enough.set()
     provider.server.shutdown()
     thread.join()
     provider.server.server_close()
@@ -192,6 +205,38 @@ async def test_when_the_provider_is_away_the_keys_known_are_kept(provider: Provi
     with pytest.raises(AuthenticationError):
         await tokens.check(sign(kid="two"))
     await tokens.check(sign())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "two", "alg": "HS256"}]}).encode(),
+        b'{"keys": []}' + b" " * 2_000_000,
+        json.dumps(public_keys(two=OTHER)).encode() + b" " * 2_000_000,
+    ],
+    ids=["a shared secret only", "too large and empty", "too large"],
+)
+async def test_a_set_that_cannot_be_used_leaves_the_known_keys(
+    provider: Provider, document: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens(settings(provider.url, jwt_refresh_cooldown=0))
+    await tokens.check(sign())
+    provider.document = document
+    with pytest.raises(AuthenticationError):
+        await tokens.check(sign(OTHER, kid="two"))
+    assert "the keys of COGNIZES_JWT_JWKS cannot be read" in caplog.text
+    assert (await tokens.check(sign())).user_id == "ada"
+
+
+async def test_a_set_that_drips_in_ends_with_the_timeout(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+    """The provider sends a byte twenty times a second, for ever: only the reader can end it."""
+    keys = KeySet(provider.url, cooldown=0, timeout=1)
+    assert await keys.find("one")
+    provider.drips = True
+    with pytest.raises(AuthenticationError):
+        await keys.find("two")
+    assert "it did not arrive within 1 s" in caplog.text
+    assert await keys.find("one")
 
 
 async def test_keys_are_not_fetched_in_clear_from_elsewhere() -> None:

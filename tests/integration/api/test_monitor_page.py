@@ -46,8 +46,21 @@ class _Page(HTMLParser):
             self.inline.append(data)
 
 
-async def test_the_page_has_a_strict_policy_and_nothing_inline(client: httpx.AsyncClient) -> None:
-    answer = await client.get("/")
+API_PAGE = {"api_reference.js", "api.js", "dom.js"}
+"""The modules of /docs."""
+
+
+@pytest.mark.parametrize(
+    ("path", "modules"),
+    [
+        ("/", {name for name in FILES if name.endswith(".js")} - {"api_reference.js"}),
+        ("/docs", API_PAGE),
+    ],
+)
+async def test_a_page_has_a_strict_policy_and_nothing_inline(
+    client: httpx.AsyncClient, path: str, modules: set[str]
+) -> None:
+    answer = await client.get(path)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
@@ -57,9 +70,14 @@ async def test_the_page_has_a_strict_policy_and_nothing_inline(client: httpx.Asy
     assert page.inline == []
     for reference in page.references:
         assert not ELSEWHERE.match(reference)
-        assert reference == "docs" or (await client.get(f"/{reference}")).status_code == 200, reference
+        assert (await client.get(f"/{reference.removeprefix('./')}")).status_code == 200, reference
     preloaded = {reference.removeprefix("monitor/") for reference in page.references if reference.endswith(".js")}
-    assert preloaded == {name for name in FILES if name.endswith(".js")}, "one round trip for all modules"
+    assert preloaded == modules, "one round trip for all modules"
+
+
+async def test_no_page_of_the_framework_is_served(client: httpx.AsyncClient) -> None:
+    for path in ("/redoc", "/docs/oauth2-redirect"):
+        assert (await client.get(path)).status_code == 404
 
 
 async def test_every_file_has_its_type(client: httpx.AsyncClient) -> None:

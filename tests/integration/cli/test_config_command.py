@@ -96,6 +96,22 @@ def test_agents_see_the_variables_of_dotenv(tmp_path: Path, monkeypatch: pytest.
     assert (os.environ["FROM_BOTH"], os.environ["ONLY_IN_DOTENV"]) == ("environment", "file")
 
 
+def test_no_setting_shows_the_password_of_a_url(quick: Cognizes) -> None:
+    urls = {
+        "COGNIZES_EMBEDDING_URL": "https://ada:s3cret@models.example/v1?api_key=s3cret",
+        "COGNIZES_JWT_JWKS": "https://ada:s3/cr@s3cret@id.example/jwks",
+        "COGNIZES_TENANT_URL": "postgresql://ada:s3cret@db.example/shop",
+        "REDIS_URL": "redis://:s3cret@cache.example:6379/0",
+        "COGNIZES_CORS_ORIGINS": "https://ada:s3cret@shop.example",
+    }
+    shown = quick("config", "--json", **urls)
+    assert "s3cret" not in shown.stdout + quick("config", **urls).stdout
+    assert "s3/cr" not in shown.stdout
+    settings = {setting["name"]: setting["value"] for setting in json.loads(shown.stdout)}
+    assert settings["embedding_url"] == "https://***@models.example/v1?***"
+    assert settings["jwt_jwks"] == "https://***@id.example/jwks"
+
+
 def test_a_wrong_value_is_named(quick: Cognizes) -> None:
     assert quick.fail("config", COGNIZES_PORT="abc").startswith("COGNIZES_PORT is 'abc'; input should be a valid int")
 

@@ -134,6 +134,34 @@ def test_the_banner_warns_of_open_doors_and_missing_agents(cognizes: Cognizes, d
         assert serving.log.read_text() == ""
 
 
+REPORTING_COLLECTIONS = """
+import atexit, gc, sys
+from cognizes.engine.cli import main
+
+def report():
+    collected = {id(item) for item in gc.get_objects()}
+    agents = [module for name, module in list(sys.modules.items()) if name.startswith("google.adk") and module]
+    found = sum(id(vars(module)) in collected for module in agents)
+    print(f"{found} of {len(agents)} modules of the agents are collected; enabled: {gc.isenabled()}", file=sys.stderr)
+
+atexit.register(report)
+main()
+"""
+
+
+def test_agents_are_kept_out_of_garbage_collections(cognizes: Cognizes, database_url: str) -> None:
+    program = (sys.executable, "-c", REPORTING_COLLECTIONS)
+    with cognizes.serve("--log-level", "error", program=program, DATABASE_URL=database_url) as serving:
+        # Answered when the agents are loaded.
+        assert httpx.get(f"{serving.url}/agui", timeout=120).status_code == 200
+        assert serving.stop() == 0
+        said = serving.log.read_text().splitlines()[-1]
+    collected, _, loaded, *_ = said.split()
+    assert int(loaded) > 10
+    assert int(collected) == 0, said
+    assert said.endswith("enabled: True")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_strangers_are_kept_out(quick: Cognizes, host: str) -> None:
     sentence = quick.fail("serve", "--port", "0", "--host", host)

@@ -1,7 +1,8 @@
-"""Wrong keys are counted by address, and what is remembered of them is bounded."""
+"""Wrong keys are counted by credential and by address, and the counts are bounded."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -30,30 +31,57 @@ def test_attempts_come_back_with_time() -> None:
     clock = Clock()
     failed = FailedKeys(Settings(failed_keys_per_second=0.5, failed_keys_at_once=2), clock=clock)
     for _ in range(2):
-        failed.check(of("10.0.0.1"), WRONG)
+        failed.check(WRONG)
         failed.note_failure(of("10.0.0.1"), WRONG)
     with pytest.raises(TooManyRequestsError) as refused:
-        failed.check(of("10.0.0.1"), WRONG)
+        failed.check(WRONG)
     assert refused.value.retry_after == 2
-    failed.check(of("10.0.0.2"), WRONG)
     clock.now = 2
-    failed.check(of("10.0.0.1"), WRONG)
+    failed.check(WRONG)
+
+
+def test_an_address_with_failures_limits_its_failures_only() -> None:
+    clock = Clock()
+    failed = FailedKeys(Settings(failed_keys_per_second=0.5, failed_keys_at_once=2), clock=clock)
+    for number in range(2):
+        failed.note_failure(of("10.0.0.1"), Credential(bearer=f"wrong-{number}"))
+    fresh = Credential(ticket="fresh")
+    failed.check(fresh)
+    with pytest.raises(TooManyRequestsError):
+        failed.note_failure(of("10.0.0.1"), fresh)
+    failed.note_failure(of("10.0.0.2"), Credential(ticket="another"))
+
+
+async def test_unknown_credentials_of_a_limited_address_are_looked_up_a_few_at_a_time() -> None:
+    failed = FailedKeys(Settings(failed_keys_per_second=1 / 3600, failed_keys_at_once=1))
+    failed.note_success(Credential(bearer="known"))
+    failed.note_failure(of("10.0.0.1"), WRONG)
+    waiting = [failed.lookup(of("10.0.0.1"), Credential(bearer=str(number))) for number in range(3)]
+    async with waiting[0], waiting[1]:
+        third = asyncio.ensure_future(waiting[2].__aenter__())
+        async with (
+            failed.lookup(of("10.0.0.1"), Credential(bearer="known")),
+            failed.lookup(of("10.0.0.2"), Credential(bearer="of another address")),
+        ):
+            assert not third.done()
+    await third
+    await waiting[2].__aexit__(None, None, None)
 
 
 def test_showing_nothing_is_no_attempt() -> None:
     failed = FailedKeys(Settings(failed_keys_at_once=1))
     for _ in range(10):
         failed.note_failure(of("10.0.0.1"), Credential())
-    failed.check(of("10.0.0.1"), WRONG)
+    failed.note_failure(of("10.0.0.1"), WRONG)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_CALLERS_REMEMBERED", 10)
     failed = FailedKeys(Settings())
     for number in range(100):
-        failed.note_failure(of(f"10.0.0.{number}"), WRONG)
+        failed.note_failure(of(f"10.0.0.{number}"), Credential(bearer=f"wrong-{number}"))
         failed.note_success(Credential(bearer=str(number)))
-    assert (len(failed._buckets), len(failed._good)) == (10, 10)
+    assert (len(failed._by_address), len(failed._by_credential), len(failed._good)) == (10, 10, 10)
 
 
 def test_a_ticket_is_good_once() -> None:

@@ -1,4 +1,4 @@
-"""To which names a server without keys answers."""
+"""To which names and to which machines a server without keys answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from cognizes.engine import PermissionDeniedError
-from cognizes.engine.api.auth import check_host
+from cognizes.engine.api.auth import check_host, check_peer
 
 ALLOWED = ["https://shop.example"]
 
@@ -34,3 +34,36 @@ def test_a_name_that_points_to_this_machine_is_not_enough(server: str, host: str
     scope = {"type": "http", "server": (server, 8000), "headers": [(b"host", host.encode())]}
     with nullcontext() if is_answered else pytest.raises(PermissionDeniedError):
         check_host(scope, allowed=ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "is_answered"),
+    [
+        (("127.0.0.1", 5), {}, True),
+        (("127.8.8.8", 5), {}, True),
+        (("::1", 5), {}, True),
+        (("::ffff:127.0.0.1", 5), {}, True),
+        (None, {}, True),
+        (("testclient", 5), {}, True),
+        (("192.0.2.7", 5), {}, False),
+        (("::ffff:192.0.2.7", 5), {}, False),
+        (("2001:db8::1", 5), {}, False),
+        (("192.0.2.7", 5), {"x-forwarded-for": "127.0.0.1"}, False),
+        (("127.0.0.1", 5), {"x-forwarded-for": "127.0.0.1, ::1"}, True),
+        (("127.0.0.1", 5), {"x-forwarded-for": "127.0.0.1:80, [::1]:80"}, True),
+        (("127.0.0.1", 5), {"x-forwarded-for": "192.0.2.7, 127.0.0.1"}, False),
+        (("127.0.0.1", 5), {"x-forwarded-for": "127.0.0.1, 192.0.2.7"}, False),
+        (("127.0.0.1", 5), {"x-real-ip": "192.0.2.7"}, False),
+        (("127.0.0.1", 5), {"forwarded": 'for="[2001:db8::1]:80";proto=http;by=127.0.0.1'}, False),
+        (("127.0.0.1", 5), {"forwarded": 'proto=http; For="[::1]:80"'}, True),
+        (("127.0.0.1", 5), {"forwarded": "for=unknown"}, False),
+        (None, {"x-forwarded-for": "192.0.2.7"}, False),
+        (("testclient", 0), {"x-forwarded-for": "testclient"}, False),
+    ],
+)
+def test_a_server_without_keys_answers_this_machine(
+    client: tuple[str, int] | None, headers: dict[str, str], is_answered: bool
+) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    with nullcontext() if is_answered else pytest.raises(PermissionDeniedError):
+        check_peer({"type": "http", "client": client, "headers": raw})

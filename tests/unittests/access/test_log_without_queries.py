@@ -1,4 +1,4 @@
-"""The log of `serve` has no query strings: a ticket may stand there."""
+"""The log of `serve` has no query strings, which may hold a ticket, and one line for each record."""
 
 from __future__ import annotations
 
@@ -53,3 +53,29 @@ def test_the_application_itself_keeps_queries_out_of_uvicorns_log(
     (line,) = heard
     assert "127.0.0.1" in line
     assert "secret" not in line
+
+
+FORGED = "/a\x00\n12:00:00 INFO     forged\r\x1b[2J\x85\u2028"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_text_of_a_caller_cannot_look_like_another_record(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.Logger("cognizes.engine.test")
+    root = logger.parent = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        configure_logging(Settings(log_level="INFO", log_format=log_format))
+        logger.info("DELETE %s", FORGED)
+        try:
+            raise ValueError(FORGED)
+        except ValueError:
+            logger.exception("a request failed: %s", FORGED)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    said = capsys.readouterr().err
+    assert not set(said) & set("\x00\r\x1b\x85\u2028")
+    records = [line for line in said.splitlines() if not line.startswith("    ")]
+    assert len(records) == 2
+    assert all("forged" in record for record in records)

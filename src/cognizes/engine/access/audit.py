@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cognizes.engine.database import Database
 
 EVERY_APP = "*"
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters and line breaks as %XX, so that it fills one line of a log.
+
+    A path arrives decoded: a line break in it would look like another line, and PostgreSQL stores no NUL.
+    """
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 class AuditLog:
@@ -25,8 +39,9 @@ class AuditLog:
         status: int | None = None,
         request_id: str = "",
     ) -> None:
-        """Adds a line. Neither action nor target may hold a secret."""
-        await self._database.fetch_value("write_audit", app_name, actor, action, target, status, request_id)
+        """Add a line, its texts as `printable` writes them. Neither action nor target may hold a secret."""
+        texts = [printable(text) for text in (app_name, actor, action, target)]
+        await self._database.fetch_value("write_audit", *texts, status, request_id)
 
     async def read(self, *, app_name: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """The newest lines, of one app or of all."""

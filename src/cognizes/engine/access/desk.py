@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import UUID
 
 from cognizes.engine.access.api_keys import PREFIX, ApiKeys
@@ -73,6 +74,12 @@ class AccessDesk:
         if principal is not None and principal.key_id is not None and self.keys.changes != before:
             return await self.keys.look_again(principal.key_id)
         return principal
+
+    async def is_valid(self, principal: Principal) -> bool:
+        """Return whether a caller that was identified before is still accepted."""
+        if principal.expires_at is not None and principal.expires_at <= datetime.now(UTC):
+            return False
+        return principal.key_id is None or await self.keys.look_again(principal.key_id) is not None
 
     def forget_key(self, key_id: str) -> None:
         """A key changed: it is looked up anew, and what it holds open ends. Whoever still may comes back."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,8 +102,16 @@ class KeySet:
     key they like. When the provider is away the keys known are kept.
     """
 
-    def __init__(self, place: str, *, cooldown: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        cooldown: float,
+        timeout: float = _FETCH_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._place = place
+        self._timeout = timeout
         self._cooldown = cooldown
         self._clock = clock
         self._keys: dict[str, Any] = {}
@@ -129,19 +141,97 @@ class KeySet:
             self._read_at = now
             self.reads += 1
             try:
-                document = await asyncio.to_thread(_read, self._place)
+                document = await asyncio.to_thread(_read, self._place, self._timeout)
                 self._keys = _parse(document)
-            except (OSError, ValueError, SetupError) as error:
+            except (OSError, ValueError, HTTPException, SetupError) as error:
                 logger.error("the keys of COGNIZES_JWT_JWKS cannot be read (%s); those known are kept", error)
 
 
-def _read(place: str) -> bytes:
+def _read(place: str, timeout: float) -> bytes:
     if urlsplit(place).scheme not in ("http", "https"):
-        return Path(place).read_bytes()
-    _check_safe(place)
-    with urllib.request.build_opener(_SafeRedirects).open(place, timeout=_FETCH_SECONDS) as answer:
-        document: bytes = answer.read(_LARGEST_SET)
-        return document
+        document = Path(place).read_bytes()
+    else:
+        _check_safe(place)
+        with _Deadline(timeout) as deadline:
+            opener = urllib.request.build_opener(_SafeRedirects, _HttpHandler(deadline), _HttpsHandler(deadline))
+            with opener.open(place, timeout=timeout) as answer:
+                document = answer.read(_LARGEST_SET + 1)
+    if len(document) > _LARGEST_SET:
+        raise ValueError(f"it is larger than {_LARGEST_SET} bytes")
+    return document
+
+
+class _Deadline:
+    """The end of a download, whatever its server sends until then: its connections are shut down.
+
+    A timeout of a socket begins again with every byte.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._connections: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            if self._is_over:
+                # What was read may be a part only.
+                raise TimeoutError(f"it did not arrive within {self._seconds:g} s")
+
+    def watch(self, kind: type[HTTPConnection]) -> Callable[..., HTTPConnection]:
+        """Return a maker of connections that are shut down when the time is over, also while they are being made."""
+
+        def make(host: str, **options: Any) -> HTTPConnection:
+            connection: Any = kind(host, **options)
+            create = connection._create_connection
+            connection._create_connection = lambda *arguments: self._add(create(*arguments))
+            watched: HTTPConnection = connection
+            return watched
+
+        return make
+
+    def _add(self, opened: socket.socket) -> socket.socket:
+        with self._lock:
+            # A duplicate: TLS takes the descriptor away from the socket that it wraps.
+            self._connections.append(opened.dup())
+            if self._is_over:
+                opened.close()
+        return opened
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(self._deadline.watch(HTTPConnection), req)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(self._deadline.watch(HTTPSConnection), req)
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -165,11 +255,11 @@ def _parse(document: bytes) -> dict[str, Any]:
     entries = content.get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise ValueError('it is no set of keys: {"keys": [{"kty": …}, …]}')
-    keys = [key for entry in entries if (key := _parse_key(entry)) is not None]
+    # A shared secret among them would let every reader of the set sign tokens.
+    keys = [key for entry in entries if (key := _parse_key(entry)) is not None and key.key_type != "oct"]
     if not keys:
-        raise ValueError("it has no key that can be used")
-    # A secret among them would let whoever reads the set sign tokens.
-    return {key.key_id or "": key for key in keys if key.key_type != "oct"}
+        raise ValueError("it has no public key that can be used")
+    return {key.key_id or "": key for key in keys}
 
 
 def _parse_key(entry: Any) -> Any | None:

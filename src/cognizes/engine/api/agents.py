@@ -51,6 +51,13 @@ class ServedAgents:
         """The host of the agents, once they are loaded."""
         return await asyncio.shield(self._opening) if self._opening else None
 
+    async def wait_until_warm(self) -> None:
+        """Return when the agents are loaded and rehearsed, or cannot be."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._rehearsing is not None:
+            await asyncio.wait([self._rehearsing])
+
     def close_soon(self) -> None:
         """The server is about to stop: no more runs, and those that go on are ended after a while."""
         if self._closing is None:

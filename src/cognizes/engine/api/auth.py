@@ -7,7 +7,8 @@ its own; a permission that is missing, and the name of a foreign app, which says
 from __future__ import annotations
 
 from contextlib import suppress
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -37,6 +38,7 @@ AUDITED = "cognizes.audited"
 THREAD = "cognizes.thread"
 _POLICY_VIOLATION = 1008
 _REASON_BYTES = 120
+_FORWARDED_HEADERS = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded"})
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -90,11 +92,49 @@ def check_host(scope: Scope, *, allowed: list[str]) -> None:
     )
 
 
+def check_peer(scope: Scope) -> None:
+    """Raise `PermissionDeniedError` unless a request comes from this machine.
+
+    A unix socket and an application in the same process have no address. A proxy on this machine that says for which
+    address it asks is asked by that address, whether its word is trusted otherwise or not.
+    """
+    host, _ = scope.get("client") or ("", None)
+    forwarded = [header for header in scope["headers"] if header[0] in _FORWARDED_HEADERS]
+    named = [address for header in forwarded for address in _forwarded_for(*header)]
+    foreign = next((address for address in named if not _is_address(address, loopback=True)), None)
+    if foreign is None and _is_address(host) and not _is_address(host, loopback=True):
+        foreign = host
+    if foreign is not None:
+        raise PermissionDeniedError(
+            f"this server asks for no key and answers this machine only, not {foreign[:100]!r}; set "
+            "COGNIZES_AUTH=required and make a key with `cognizes keys create`, or set COGNIZES_INSECURE=true if a "
+            "firewall or proxy keeps strangers out"
+        )
+
+
+def _forwarded_for(name: bytes, value: bytes) -> list[str]:
+    """Return the addresses for which a proxy says that it asks."""
+    items = value.decode("latin-1").replace(";", ",").split(",")
+    if name == b"forwarded":
+        pairs = [item.strip().partition("=") for item in items]
+        items = [address for key, _, address in pairs if key.lower() == "for"]
+    return [_without_port(item.strip().strip('"')) for item in items]
+
+
+def _without_port(address: str) -> str:
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+@lru_cache(maxsize=1024)
 def _is_address(text: str, *, loopback: bool = False) -> bool:
     try:
         address = ip_address(text)
     except ValueError:
         return False
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
     return address.is_loopback if loopback else True
 
 

@@ -14,15 +14,23 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
-from cognizes.engine.access import ANYONE, Principal
+from cognizes.engine.access import ANYONE, Permission, Principal
+from cognizes.engine.access.audit import printable
 from cognizes.engine.access.leases import Lease
-from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, credential_of, origins_of
+from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, check_peer, credential_of, origins_of
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
+from cognizes.engine.api.route_rules import Reach, rule_of
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import AccessError, AuthenticationError, EngineError, TooManyRequestsError
+from cognizes.engine.errors import (
+    AccessError,
+    AuthenticationError,
+    EngineError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +44,7 @@ _POLICY_VIOLATION = 1008
 
 
 class Guard:
-    """ASGI middleware. With authentication off it adds headers and nothing else."""
+    """ASGI middleware. With authentication off it refuses other machines and adds headers."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -47,6 +55,12 @@ class Guard:
             return
         engine: Engine = scope["app"].state.engine
         if not engine.access.is_required:
+            if not engine.settings.insecure:
+                try:
+                    check_peer(scope)
+                except PermissionDeniedError as error:
+                    await _refuse(error, scope, receive, send)
+                    return
             await self._app(scope, receive, _with_headers(scope, send))
             await _audit(engine, scope, ANYONE)
             return
@@ -63,7 +77,7 @@ class Guard:
 
     async def _serve(self, engine: Engine, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         lease = engine.access.leases.open(principal)
-        connection = _Connection(scope, receive, _with_headers(scope, send), lease, scope["app"].state.streams)
+        connection = _Connection(engine, scope, receive, _with_headers(scope, send), lease)
         try:
             with acting_for(principal.app_names) if principal.app_names is not None else nullcontext():
                 await self._app(scope, connection.receive, connection.send)
@@ -80,15 +94,25 @@ class Guard:
             await _audit(engine, scope, principal)
 
 
+async def _refuse(error: PermissionDeniedError, scope: Scope, receive: Receive, send: Send) -> None:
+    logger.info("%s", error)
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "other machines need a key"})
+    else:
+        await problem(HTTPStatus.FORBIDDEN, str(error))(scope, receive, _with_headers(scope, send))
+
+
 async def _identify(engine: Engine, scope: Scope) -> Principal:
     credential = credential_of(scope)
     failed: FailedKeys = scope["app"].state.failed_keys
-    failed.check(scope, credential)
-    try:
-        principal = await engine.access.identify(credential)
-    except AuthenticationError:
-        failed.note_failure(scope, credential)
-        raise
+    failed.check(credential)
+    async with failed.lookup(scope, credential):
+        try:
+            principal = await engine.access.identify(credential)
+        except AuthenticationError:
+            failed.note_failure(scope, credential)
+            raise
     failed.note_success(credential)
     return principal
 
@@ -96,15 +120,18 @@ async def _identify(engine: Engine, scope: Scope) -> Principal:
 class _Connection:
     """One request or WebSocket of a caller who can lose the right to it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease, streams: OpenStreams) -> None:
+    def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
+        self._engine = engine
+        self._scope = scope
         self._is_websocket = scope["type"] == "websocket"
         self._receive = receive
         self._send = send
         self._lease = lease
-        self._streams = streams
+        self._streams: OpenStreams = scope["app"].state.streams
         self._leave: Callable[[], None] | None = None
         self.has_started = False
         self._is_complete = False
+        self._is_withheld = False
 
     @property
     def transport(self) -> Any:
@@ -132,8 +159,13 @@ class _Connection:
         return message
 
     async def send(self, message: Message) -> None:
-        """Passes on; counts what turns out to be a stream."""
+        """Pass a message on and count streams. Withhold what is read for a caller whose right has ended since."""
         kind = message["type"]
+        if self._is_withheld:
+            return
+        if kind == "http.response.start" and self._lease.over.is_set() and await self._must_withhold():
+            await self._withhold()
+            return
         if kind == "websocket.accept" or (kind == "http.response.start" and _is_stream(message)):
             self._leave = self._streams.enter(self._lease.principal)
         if kind in ("http.response.start", "websocket.accept"):
@@ -141,6 +173,27 @@ class _Connection:
         if kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
             self._is_complete = True
         await self._send(message)
+
+    async def _must_withhold(self) -> bool:
+        """Return whether the answer is read from the database and its caller may no longer see it.
+
+        The answer to a write is sent: it tells the caller what was stored while the key was valid.
+        """
+        rule = rule_of(self._scope["method"], getattr(self._scope.get("route"), "path", ""))
+        if rule is not None and (rule.reach is Reach.PUBLIC or rule.permission is Permission.WRITE):
+            return False
+        try:
+            return not await self._engine.access.is_valid(self._lease.principal)
+        except EngineError as error:
+            logger.warning("%s could not be checked again: %s", self._lease.principal.name, error)
+            return True
+
+    async def _withhold(self) -> None:
+        self._is_withheld = self.has_started = self._is_complete = True
+        logger.info("the answer to a request of %s is withheld: its right has ended", self._lease.principal.name)
+        headers = {"WWW-Authenticate": "Bearer", "X-Request-ID": self._scope["cognizes.request_id"]}
+        detail = "the key or token was revoked or has expired while the request was served"
+        await problem(HTTPStatus.UNAUTHORIZED, detail, headers=headers)(self._scope, self._receive, self._send)
 
     async def finish(self) -> None:
         """Ends what the application left open because its client seemed to be gone."""
@@ -190,7 +243,8 @@ async def _audit(engine: Engine, scope: Scope, principal: Principal) -> None:
             request_id=scope.get("cognizes.request_id", request_id.get()),
         )
     except EngineError as error:
-        logger.error("the audit log could not be written: %s %s by %s (%s)", method, path, principal.name, error)
+        request, actor = printable(f"{method} {path}"), printable(principal.name)
+        logger.error("the audit log could not be written: %s by %s (%s)", request, actor, error)
 
 
 class Cors:

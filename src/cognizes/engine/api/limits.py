@@ -7,7 +7,8 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, MutableMapping
-from ipaddress import IPv6Address, ip_address, ip_network
+from contextlib import AbstractAsyncContextManager, nullcontext
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -20,10 +21,11 @@ from cognizes.engine.errors import TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
+_LOOKUPS_AT_ONCE = 2
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
-_TOO_MANY_FAILED = "too many wrong keys, tokens or tickets came from this address"
+_TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 UPLOAD_SECONDS = 120.0
-"""For how long a large body waits until it may come, and then may take to come."""
+"""How long a body may take to arrive, and how long a large one waits before that for one of the few places."""
 _CARRIES_EVENTS = re.compile(
     r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
     r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
@@ -47,13 +49,15 @@ class TokenBuckets:
 
     def check(self, caller: str, what: str) -> float:
         """How many the caller may still send now, one at least; `TooManyRequestsError` says when to come back."""
-        now = self._clock()
-        level, since = self._buckets.get(caller, (self._size, now))
-        level = min(self._size, level + (now - since) * self._rate)
+        level = self._level(caller)
         if level < 1:
             retry_after = (1 - level) / self._rate
             raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
         return level
+
+    def is_empty(self, caller: str) -> bool:
+        """Return whether the caller may send none now."""
+        return self._level(caller) < 1
 
     def take(self, caller: str, what: str = "too many requests") -> None:
         """Counts one; `TooManyRequestsError` says when to come back."""
@@ -62,33 +66,51 @@ class TokenBuckets:
         if len(self._buckets) > _CALLERS_REMEMBERED:
             self._buckets.popitem(last=False)
 
+    def _level(self, caller: str) -> float:
+        now = self._clock()
+        level, since = self._buckets.get(caller, (self._size, now))
+        return min(self._size, level + (now - since) * self._rate)
+
 
 class FailedKeys:
-    """Who shows wrong keys, tokens or tickets too often is no longer asked who it is, for a while.
+    """Limits wrong keys, tokens and tickets, by credential and by address. A valid credential is always accepted.
 
-    Counted by address. A key that was good before is looked at all the same: behind a proxy many callers share an
-    address, and one of them must not lock the others out.
+    A credential that failed too often is refused without a look-up. An address with too many failures gets 429 in place
+    of 401, and its unknown credentials are looked up a few at a time, so that a flood of wrong keys takes no more than
+    a share of the database. Credentials that were valid before do not wait for that.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._buckets = TokenBuckets(
-            rate=settings.failed_keys_per_second, size=settings.failed_keys_at_once, clock=clock
-        )
+        rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
+        self._by_address = TokenBuckets(rate=rate, size=size, clock=clock)
+        self._by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
         self._good: OrderedDict[int, None] = OrderedDict()
+        self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
-    def check(self, scope: Scope, credential: Credential) -> None:
-        """`TooManyRequestsError` when nothing more is believed of this address for now."""
-        if credential.text and self._buckets and hash(credential.text) not in self._good:
-            self._buckets.check(address_of(scope), _TOO_MANY_FAILED)
+    def check(self, credential: Credential) -> None:
+        """Raise `TooManyRequestsError` for a credential that failed too often."""
+        if credential.text and self._by_credential:
+            self._by_credential.check(str(hash(credential.text)), _TOO_MANY_FAILED)
+
+    def lookup(self, scope: Scope, credential: Credential) -> AbstractAsyncContextManager[object]:
+        """Return a context in which the credential may be looked up."""
+        is_limited = (
+            credential.text
+            and self._by_address
+            and hash(credential.text) not in self._good
+            and self._by_address.is_empty(address_of(scope))
+        )
+        return self._lookups if is_limited else nullcontext()
 
     def note_failure(self, scope: Scope, credential: Credential) -> None:
-        """It was wrong. Showing nothing at all is no attempt."""
+        """Count a wrong credential; raise `TooManyRequestsError` when the address had too many. None is no attempt."""
         if credential.text:
             self._good.pop(hash(credential.text), None)
-            self._buckets.take(address_of(scope), _TOO_MANY_FAILED)
+            self._by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
+            self._by_address.take(address_of(scope), _TOO_MANY_FAILED)
 
     def note_success(self, credential: Credential) -> None:
-        """It was good. A ticket is good once."""
+        """Remember a key or token that was valid. A ticket is valid once."""
         if credential.bearer:
             known = hash(credential.bearer)
             self._good[known] = None
@@ -98,15 +120,35 @@ class FailedKeys:
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request comes from. Of IPv6 the network, of which anybody has all addresses."""
-    host = (scope.get("client") or ("",))[0]
+    """Return where a request comes from, as `network_of` names it."""
+    return network_of(str((scope.get("client") or ("",))[0]))
+
+
+def network_of(host: str) -> str:
+    """Return an IPv4 address as it is and an IPv6 address as its /64, all addresses of which belong to one client."""
+    address = _parse_address(host)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((int(address) >> 64 << 64, 64)))
+    return host if address is None else str(address)
+
+
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return str(host)
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or ip_network((int(address) >> 64 << 64, 64)))
-    return str(address)
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+class TrustedProxies:
+    """The addresses and networks of the setting `trusted_proxies`."""
+
+    def __init__(self, text: str) -> None:
+        self._networks = [ip_network(item.strip()) for item in text.split(",") if item.strip()]
+
+    def __contains__(self, host: str) -> bool:
+        address = _parse_address(host) if self._networks else None
+        return address is not None and any(address in network for network in self._networks)
 
 
 class OpenStreams:
@@ -178,7 +220,8 @@ class _Body:
         self._slot: asyncio.Semaphore | None = None
         self._had_slot = False
         self._upload_seconds = UPLOAD_SECONDS
-        self._slot_until = 0.0
+        self._deadline: float | None = None
+        self._is_complete = False
 
     def __enter__(self) -> _Body:
         return self
@@ -194,6 +237,7 @@ class _Body:
         self._received += len(message.get("body", b""))
         self._check(self._received)
         if not message.get("more_body", False):
+            self._is_complete = True
             self._give_slot_back()
         return message
 
@@ -203,14 +247,16 @@ class _Body:
             raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
 
     async def _next_message(self) -> Message:
-        if self._slot is None:
+        # After its body, a request only waits for its client to leave.
+        if self._is_complete:
             return await self._receive()
-        # Others wait for the slot: who sends slower than that does not keep it.
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + self._upload_seconds
         try:
-            async with asyncio.timeout_at(self._slot_until):
+            async with asyncio.timeout_at(self._deadline):
                 return await self._receive()
         except TimeoutError:
-            raise HTTPException(408, f"a large body must come within {self._upload_seconds:g} s") from None
+            raise HTTPException(408, f"a body must arrive within {self._upload_seconds:g} s") from None
 
     async def _wait_for_slot(self) -> None:
         slots = self._slots()
@@ -220,7 +266,7 @@ class _Body:
             busy = "too many large bodies are being received; try again"
             raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
         self._slot, self._had_slot = slots, True
-        self._slot_until = asyncio.get_running_loop().time() + self._upload_seconds
+        self._deadline = None
 
     def _give_slot_back(self) -> None:
         slot, self._slot = self._slot, None

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -13,6 +14,7 @@ from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
 from cognizes.engine.api.connections import CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
+from cognizes.engine.api.http_protocol import CONNECTION_LIMITS, ConnectionLimits, descriptor_limit
 from cognizes.engine.api.limits import BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
@@ -58,14 +60,15 @@ def create_app(
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         if engine is None:
             _serve(app, await Engine(settings or Settings()).start(), agents)
         logger.info("✓ PgNotifyListener started")
         try:
             await app.state.agents.start()
             with on_shutdown_signal(partial(_end_streams, app)):
-                yield
+                limits = ConnectionLimits(app.state.engine.settings, descriptors=descriptor_limit())
+                yield {CONNECTION_LIMITS: limits}
         finally:
             await app.state.agents.close()
             await app.state.wheel.close()
@@ -79,6 +82,9 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
+        # FastAPI's own pages load scripts from elsewhere; `routes/page.py` serves ours.
+        docs_url=None,
+        redoc_url=None,
         # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
         dependencies=AUTHORIZED,
         responses=PROBLEMS,

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from cognizes.engine.access.audit import printable
 from cognizes.engine.models import new_id
 
 logger = logging.getLogger("cognizes.engine.access")
@@ -19,9 +20,6 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request being served, for logs and problem details."""
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""A path comes decoded: a line break in it would look like another line of the log."""
 
 LATER = "cognizes.later"
 """In the scope: a list of what `RequestContext` runs, with receive and send, when the application has returned."""
@@ -32,10 +30,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"%{ord(found[0]):02X}"
 
 
 class RequestContext:
@@ -72,6 +66,6 @@ class RequestContext:
                 await run(receive, send_with_id)
         finally:
             duration = (time.perf_counter() - started) * 1000
-            path = _UNPRINTABLE.sub(_escape, scope["path"])
+            path = printable(scope["path"])
             logger.info("%s %s %s %.1fms", scope["method"], path, status, duration, extra={"request_id": current})
             request_id.reset(token)

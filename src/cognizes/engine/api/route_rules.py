@@ -55,7 +55,7 @@ SESSION_PARAMETER = "context_id"
 """The one of them that may be a session's id as well."""
 
 _CONVERTER = re.compile(r":\w+\}")
-_PUBLIC = re.compile(r"/|/health|/version|/docs.*|/redoc|/openapi\.json|/monitor.*|/assets.*")
+_PUBLIC = re.compile(r"/|/health|/version|/docs|/openapi\.json|/monitor.*|/assets.*")
 _REACHES: list[tuple[re.Pattern[str], Reach]] = [
     (re.compile(r"/api/access/.*"), Reach.CALLER),
     (re.compile(r"(/v1)?/contexts"), Reach.APP),

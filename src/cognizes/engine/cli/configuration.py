@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cognizes.engine.cli.connection_urls import describe_url
+from cognizes.engine.cli.connection_urls import describe_url, redact_url
 from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings, variable_name
 from cognizes.engine.settings import Settings
 
@@ -84,6 +84,8 @@ def _shown(value: Any) -> Any:
     if isinstance(value, SecretStr):
         secret = value.get_secret_value()
         return describe_url(secret) if "://" in secret else "***"
+    if isinstance(value, str):
+        return redact_url(value)
     return str(value) if isinstance(value, Path) else value
 
 

@@ -31,6 +31,19 @@ def describe_url(url: str) -> str:
     return f"{host}{parts.path}"
 
 
+def redact_url(text: str) -> str:
+    """Return the text without what may be a password or a key, if it holds a URL: user, password and query.
+
+    A password with raw special characters blurs the borders, so everything before the last @ goes.
+    """
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return text
+    secret, at, place = rest.rpartition("@")
+    place, question, _ = place.partition("?")
+    return f"{scheme}://{'***@' if at else ''}{place}{'?***' if question else ''}" if secret or at or question else text
+
+
 def hide_password(url: str) -> tuple[str, str | None]:
     """The URL without its password, and the password: a command line is for everybody to see, an environment not."""
     parts = urlsplit(url)

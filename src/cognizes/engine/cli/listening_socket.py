@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import resource
 import socket
 from typing import Any
 
 from cognizes.engine.errors import SetupError
 
 _BACKLOG = 2048
+_MOST_DESCRIPTORS = 1_048_576
 
 
 def open_listening_socket(host: str, port: int) -> socket.socket:
@@ -33,6 +35,14 @@ def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     _, address = _resolve(host, 0)
     return ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many descriptors as its hard limit allows: each connection of a client takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def page_url(listening: socket.socket) -> str:

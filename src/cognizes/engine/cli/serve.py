@@ -13,7 +13,12 @@ from rich.markup import escape
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.connection_urls import check_urls, describe_url, naming_server
-from cognizes.engine.cli.listening_socket import is_loopback, open_listening_socket, page_url
+from cognizes.engine.cli.listening_socket import (
+    is_loopback,
+    open_listening_socket,
+    page_url,
+    raise_descriptor_limit,
+)
 from cognizes.engine.cli.log_output import configure_logging
 from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, export_dotenv, load_settings
 from cognizes.engine.cli.serve_lock import serve_lock
@@ -50,7 +55,8 @@ def serve(
         typer.Option(help="For people or for machines (COGNIZES_LOG_FORMAT, text).", show_default=False),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine although no key is asked for.")
+        bool,
+        typer.Option("--insecure", help="Answer other machines although no key is asked for (COGNIZES_INSECURE)."),
     ] = False,
 ) -> None:
     """Start the engine and serve it over HTTP.
@@ -67,11 +73,13 @@ def serve(
         log_level=log_level,
         log_format=log_format,
         agents=",".join(agent) if agent else None,
+        insecure=insecure or None,
     )
     export_dotenv()
     check_urls(settings)
-    _refuse_strangers(settings, insecure=insecure)
+    _refuse_strangers(settings)
     configure_logging(settings)
+    raise_descriptor_limit()
     with ExitStack() as held, naming_server(settings):
         listening = held.enter_context(open_listening_socket(settings.host, settings.port))
         url = page_url(listening)
@@ -83,8 +91,8 @@ def serve(
         run_service(settings, listening, announce=lambda: _print_banner(settings, url))
 
 
-def _refuse_strangers(settings: Settings, *, insecure: bool) -> None:
-    if not insecure and settings.auth != "required" and not is_loopback(settings.host):
+def _refuse_strangers(settings: Settings) -> None:
+    if not settings.insecure and settings.auth != "required" and not is_loopback(settings.host):
         raise SetupError(
             f"refusing to listen on {settings.host or 'every address'}: no key is asked for, so whoever reaches this "
             "machine could read and change everything; set COGNIZES_AUTH=required and make a key with `cognizes keys "

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
 import uvloop
 
+from cognizes.engine.api.http_protocol import BoundedHttpProtocol
 from cognizes.engine.api.main import create_app
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 _GRACE_SECONDS = 10
+_LONGEST_WARM_UP = 60
 
 
 def run_service(settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
@@ -57,10 +62,16 @@ class Service:
         if self._stopping:
             await app.state.agents.close()
             return
-        self._server = _HttpServer(app, announce=self._announce)
+        self._server = _HttpServer(
+            app,
+            proxies=self._engine.settings.trusted_proxies,
+            announce=self._announce,
+            warm_up=app.state.agents.wait_until_warm,
+        )
         # Newer versions of uvicorn exit when the application does not start, older ones just return.
         with suppress(SystemExit):
             await self._server.serve(sockets=[self._listening])
+        await self._server.finish_warm_up()
         if not self._server.started:
             raise SetupError("the web application did not start; the log above says why")
 
@@ -85,12 +96,16 @@ class Service:
 class _HttpServer(uvicorn.Server):
     """uvicorn, but signals are ours: it would end the process by SIGTERM before the engine is closed."""
 
-    def __init__(self, app: object, *, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, app: object, *, proxies: str, announce: Callable[[], None], warm_up: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
                 loop="uvloop",
-                http="httptools",
+                http=BoundedHttpProtocol,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=proxies,
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -98,6 +113,8 @@ class _HttpServer(uvicorn.Server):
             )
         )
         self._announce = announce
+        self._warm_up = warm_up
+        self._warming: asyncio.Task[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -111,7 +128,28 @@ class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            # What was imported stays for good: a full collection need not walk over it while everybody waits.
+            # Imported objects stay for good: a full collection over them would delay every request.
             gc.collect()
             gc.freeze()
+            self._warming = asyncio.create_task(self._freeze_after_warm_up(), name="freeze-after-warm-up")
             self._announce()
+
+    async def finish_warm_up(self) -> None:
+        """Return when the garbage collector works as usual."""
+        if self._warming is not None:
+            await self._warming
+
+    async def _freeze_after_warm_up(self) -> None:
+        """Keep the agents, which are imported while requests are served, out of collections as well.
+
+        Collections wait until then; one before the second freeze would take as long as those that it avoids.
+        """
+        gc.disable()
+        try:
+            async with asyncio.timeout(_LONGEST_WARM_UP):
+                await self._warm_up()
+        except TimeoutError:
+            logger.warning("the agents are not loaded after %s s; garbage is collected from now on", _LONGEST_WARM_UP)
+        finally:
+            gc.freeze()
+            gc.enable()

@@ -1,4 +1,4 @@
-"""The Monitor's page and its files."""
+"""The Monitor's page, the page of the API, and their files."""
 
 from __future__ import annotations
 
@@ -48,3 +48,9 @@ class MonitorFiles(StaticFiles):
 async def first_page() -> Response:
     """The Monitor."""
     return FileResponse(STATIC / "index.html", headers=_HEADERS)
+
+
+@router.get("/docs")
+async def api_reference() -> Response:
+    """Return the page that shows the OpenAPI document."""
+    return FileResponse(STATIC / "api_reference.html", headers=_HEADERS)
