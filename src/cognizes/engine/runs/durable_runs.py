@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -38,7 +38,7 @@ from cognizes.engine.runs.resumption import make_context
 from cognizes.engine.runs.run_context import InProcessRun
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.turnover import Claiming, Ending, Turnover
-from cognizes.engine.runs.waits import SignalOutcome, Wait, check_wait
+from cognizes.engine.runs.waits import SignalOutcome, Wait, WaitKind, check_wait
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -290,16 +290,33 @@ class DurableRuns(Runs):
         return bool(status == "waiting")
 
     async def signal(
-        self, run_id: str, *, correlation_key: str, payload: Any = None, thread_id: str | UUID | None = None
+        self,
+        run_id: str,
+        *,
+        correlation_key: str,
+        payload: Any = None,
+        thread_id: str | UUID | None = None,
+        may_answer: Collection[WaitKind] | None = None,
     ) -> SignalOutcome:
-        """Ends the wait for a key, now or as soon as the run waits for it. The same key again counts once.
+        """End the wait for a key, now or as soon as the run waits for it. The same key again counts once.
 
-        `ConflictError` when the run waits for another key, or has ended: nothing changed.
+        `may_answer` lists the kinds of wait that the sender may answer (None: all). PostgreSQL checks kind and key in
+        the transaction that stores the signal, and keeps `may_answer` with a signal that arrives before the wait: a
+        wait of another kind does not use it. `PermissionDeniedError` when the run waits for another kind,
+        `ConflictError` when it waits for another key, or has ended: nothing changed.
         """
         run = await self.find(run_id, thread_id=thread_id)
         check_text("correlation_key", correlation_key)
         document = self._document("the payload of a signal", payload)
-        outcome = await self.database.fetch_value("signal_run", UUID(run.thread_id), run.id, correlation_key, document)
+        outcome = await self.database.fetch_value(
+            "signal_run",
+            UUID(run.thread_id),
+            run.id,
+            correlation_key,
+            document,
+            sorted(may_answer) if may_answer is not None else None,
+            str(new_id()),
+        )
         return SignalOutcome(outcome)
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:

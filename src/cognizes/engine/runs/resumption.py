@@ -10,6 +10,7 @@ from uuid import UUID
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.runs.waits import Wait
 
 TIMEOUT = "timeout"
 MESSAGE = "message"
@@ -62,9 +63,9 @@ def make_context(
     }
 
 
-async def read_resolution(database: Database, thread_id: UUID, run_id: str, key: str) -> Resolution | None:
-    """What ended the wait for a key, or what is there to end it."""
-    row = await database.fetch_row("read_signal", thread_id, run_id, key)
+async def read_resolution(database: Database, thread_id: UUID, run_id: str, wait: Wait) -> Resolution | None:
+    """Return what ended a wait, or the kept signal that will end it."""
+    row = await database.fetch_row("read_signal", thread_id, run_id, wait.correlation_key, wait.kind)
     return Resolution(row["source"], _payload(row)) if row else None
 
 

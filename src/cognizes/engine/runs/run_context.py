@@ -218,7 +218,7 @@ class RunContext(RunHandle, ABC):
         return (await self.memory.snapshot()).to_json()
 
     async def _payload_of(self, wait: Wait) -> Any:
-        found = await read_resolution(self._services.database, self.thread_id, self.id, wait.correlation_key)
+        found = await read_resolution(self._services.database, self.thread_id, self.id, wait)
         if found is None:
             raise LeaseLostError(f"run {self.id} goes on elsewhere")
         return found.payload
@@ -230,7 +230,7 @@ class HandledRun(RunContext):
     async def _wait(self, wait: Wait) -> Any:
         returns = wait.cursor_node is None
         services = self._services
-        if returns and await read_resolution(services.database, self.thread_id, self.id, wait.correlation_key):
+        if returns and await read_resolution(services.database, self.thread_id, self.id, wait):
             # Without a look at the memory: the run does not wait.
             await services.store_wait(self._fence, wait, memory_snapshot=None, suspend=False)
             return await self._payload_of(wait)

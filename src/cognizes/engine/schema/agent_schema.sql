@@ -586,6 +586,23 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0014_runs.sql
+-- A signal remembers which kinds of wait its sender may answer (`may_answer`, null: all kinds) and the id under which it
+-- was sent (`signal_id`), so that a signal that is sent again after a lost answer gets the same answer.
+ALTER TABLE "public".run_signals
+    ADD COLUMN IF NOT EXISTS may_answer text[],
+    ADD COLUMN IF NOT EXISTS signal_id text;
+
+COMMENT ON COLUMN "public".run_signals.may_answer IS 'Wait kinds that the sender may answer; null: all kinds.';
+
+-- Functions whose arguments have changed: the older signatures are removed.
+DROP FUNCTION IF EXISTS "public".resolve_wait(uuid, text, text, json);
+DROP FUNCTION IF EXISTS "public".signal_run(uuid, text, text, json);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0014_runs.sql', 14, '1a696ff85163437266ad7da4d201c9d032184fecf90a8dd21c689efe6cc850e7', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -1852,9 +1869,12 @@ VALUES ('63_release_expired_leases.sql', 0, '2b16dd5bd1bd85e5fd43034db918b57b275
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 64_resolve_wait.sql
--- Ends a wait: what ended it is kept, and the run can be claimed. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".resolve_wait(p_thread_id uuid, p_run_id text, p_source text, p_payload json)
-RETURNS void LANGUAGE plpgsql AS $$
+-- Ends a wait: stores what ended it and makes the run claimable. The caller holds the locks of the thread and the run.
+-- A kept signal of the same key that may not answer this wait is replaced.
+CREATE OR REPLACE FUNCTION "public".resolve_wait(
+    p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
+    p_signal_id text DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
 BEGIN
@@ -1862,9 +1882,13 @@ BEGIN
        SET status = 'pending', available_at = NULL, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id
     RETURNING app_name, wait_key INTO v_run;
-    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload, used_at)
-    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, clock_timestamp())
-    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE SET used_at = clock_timestamp();
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id, used_at)
+    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, p_may_answer, p_signal_id,
+            clock_timestamp())
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET source = excluded.source, payload = excluded.payload, may_answer = excluded.may_answer,
+           signal_id = excluded.signal_id, used_at = excluded.used_at;
     PERFORM "public".append_run_event(
         p_thread_id, p_run_id, gen_random_uuid()::text, 'run_signalled',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'source', p_source,
@@ -1873,13 +1897,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('64_resolve_wait.sql', 0, '9af08f8ce01fb180bf7d38ba7ee886078b71082fb280fb7abc0f6cdc502b78f9', '0.1.0')
+VALUES ('64_resolve_wait.sql', 0, '6f2d52fa3850109f3d2c0b5303ede0e20a934d2fb7baa804c3a6c96962c3ddbf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 65_wait_run.sql
 -- Lets a run wait, with the event that says so. Answers:
 --   waiting   it waits; its lease is over
---   resolved  the signal was there before the wait; with p_suspend the run is pending again, else it just goes on
+--   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
+--             ends only a wait of a kind that its sender may answer
 -- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
 -- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
 CREATE OR REPLACE FUNCTION "public".wait_run(
@@ -1892,9 +1917,11 @@ DECLARE
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT source, payload, used_at INTO v_early FROM "public".run_signals
+    SELECT source, payload, may_answer, signal_id, used_at,
+           may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
+      INTO v_early FROM "public".run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF FOUND AND NOT p_suspend THEN
+    IF v_early.is_usable AND NOT p_suspend THEN
         UPDATE "public".run_signals SET used_at = coalesce(used_at, clock_timestamp())
          WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
         RETURN 'resolved';
@@ -1916,8 +1943,9 @@ BEGIN
        SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
            wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
-    IF v_early.source IS NOT NULL THEN
-        PERFORM "public".resolve_wait(p_thread_id, p_run_id, v_early.source, v_early.payload);
+    IF v_early.is_usable THEN
+        PERFORM "public".resolve_wait(
+            p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
         RETURN 'resolved';
     END IF;
     RETURN 'waiting';
@@ -1925,34 +1953,43 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('65_wait_run.sql', 0, 'fdbf8e489ad56d98f9126fa8cb59d87ee1035f4a4cdce836cccaf9e41195fdf6', '0.1.0')
+VALUES ('65_wait_run.sql', 0, 'e2959410b32d648f12c5d41800d95c5a05a7464eef674d47cdf600fc05d1882a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 66_signal_run.sql
--- Takes a signal for a run. Answers:
---   resumed    it was waiting for this key; it can be claimed
---   kept       it does not wait yet: the signal is there when it will
---   duplicate  a signal of this key came before; that one counts
--- SQLSTATE CZ404: no such run; CZ409: it waits for another key, its wait timed out, or it has ended. Nothing changed.
-CREATE OR REPLACE FUNCTION "public".signal_run(p_thread_id uuid, p_run_id text, p_key text, p_payload json)
-RETURNS text LANGUAGE plpgsql AS $$
+-- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+--   resumed    the run was waiting for this key; it can be claimed
+--   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
+--   duplicate  an earlier signal of this key counts
+-- The kind, the key and the right are checked under the lock of the run. A kept signal blocks no sender with more rights:
+-- that sender's signal replaces it. The same p_signal_id again gets the same answer.
+-- SQLSTATE CZ404: no such run; CZ403: the sender may not answer this kind of wait; CZ409: the run waits for another key,
+-- its wait timed out, or it has ended. Nothing changed.
+CREATE OR REPLACE FUNCTION "public".signal_run(
+    p_thread_id uuid, p_run_id text, p_key text, p_payload json, p_may_answer text[], p_signal_id text
+) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
-    v_source text;
+    v_known record;
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT app_name, status, wait_key, wait_expires_at INTO v_run
+    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
       FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404',
             MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
     END IF;
-    SELECT source INTO v_source FROM "public".run_signals
+    SELECT source, may_answer, signal_id, used_at INTO v_known FROM "public".run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF v_source = 'timeout' THEN
+    IF v_known.signal_id = p_signal_id THEN
+        RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
+    ELSIF v_known.source = 'timeout' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
             MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
-    ELSIF v_source IS NOT NULL THEN
+    ELSIF v_known.used_at IS NOT NULL
+          -- A kept signal that left a wait for its own key open may not answer that wait.
+          OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
+             AND (v_known.may_answer IS NULL OR v_known.may_answer @> p_may_answer) THEN
         RETURN 'duplicate';
     END IF;
     IF v_run.status IN ('completed', 'failed', 'cancelled') THEN
@@ -1960,6 +1997,11 @@ BEGIN
             MESSAGE = format('run %s is %s and takes no signals', p_run_id, v_run.status);
     END IF;
     IF v_run.status = 'waiting' THEN
+        IF NOT v_run.wait_kind = ANY (p_may_answer) THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ403',
+                MESSAGE = format('run %s waits for a %s; the caller may only answer a wait of kind %s', p_run_id,
+                                 v_run.wait_kind, array_to_string(p_may_answer, ' or '));
+        END IF;
         IF v_run.wait_key <> p_key THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
                 MESSAGE = format('run %s does not wait for %s; send the correlation key of its wait', p_run_id, p_key);
@@ -1968,17 +2010,20 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
                 MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
         END IF;
-        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload);
+        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
         RETURN 'resumed';
     END IF;
-    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload)
-    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload);
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id)
+    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload, p_may_answer, p_signal_id)
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET payload = excluded.payload, may_answer = excluded.may_answer, signal_id = excluded.signal_id;
     RETURN 'kept';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('66_signal_run.sql', 0, 'e6f4bc336ca83180f468b270ffc4f5613181dca277c725c43fe547b3c2e954f3', '0.1.0')
+VALUES ('66_signal_run.sql', 0, '130ee4cc3bbb2664804b08b5658e2b4aaeb44bcb3714b40c4ef4bf948b4aef0e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 67_resume_due_waits.sql

@@ -33,7 +33,7 @@ from cognizes.engine.api.views import (
     step_view,
 )
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Run
 from cognizes.engine.runs.waits import WaitKind
 
@@ -212,13 +212,19 @@ async def _wait(engine: Engine, run: Run, body: NewWait) -> Response:
 
 
 async def _signal(engine: Engine, caller: Principal, run: Run, body: NewSignal) -> Response:
-    # A user sees which key its run waits for: it must not be able to say what only a webhook or a program says.
-    if caller.user_id is not None and (run.wait is None or run.wait.kind not in _ENDED_BY_USERS):
-        raise PermissionDeniedError("a user may answer a run that waits for a person or a message, and no other")
     outcome = await engine.runs.signal(
-        run.id, correlation_key=body.correlation_key, payload=body.payload, thread_id=run.thread_id
+        run.id,
+        correlation_key=body.correlation_key,
+        payload=body.payload,
+        thread_id=run.thread_id,
+        may_answer=answerable_kinds(caller),
     )
     return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(run.thread_id, run.id))})
+
+
+def answerable_kinds(caller: Principal) -> tuple[WaitKind, ...] | None:
+    """Return the kinds of wait that a caller may answer; None: all. An end user must not answer for a webhook."""
+    return _ENDED_BY_USERS if caller.user_id is not None else None
 
 
 async def _detail(engine: Engine, run: Run) -> Response:

@@ -86,11 +86,12 @@ RETURNING r.thread_id, r.id, r.attempt;
 SELECT {schema}.wait_run($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12::text::json);
 
 -- signal_run: A signal, and what became of it.
-SELECT {schema}.signal_run($1, $2, $3, $4::text::json);
+SELECT {schema}.signal_run($1, $2, $3, $4::text::json, $5::text[], $6);
 
--- read_signal: What ended the wait for a key, or will end it.
+-- read_signal: What ended the wait of a kind for a key, or will end it.
 SELECT source, payload::text AS payload, used_at FROM {schema}.run_signals
- WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3);
+ WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3)
+   AND (may_answer IS NULL OR $4 = ANY (may_answer));
 
 -- read_used_signals: What ended the waits of a run so far.
 SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signals
