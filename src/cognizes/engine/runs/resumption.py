@@ -33,7 +33,8 @@ class Resolution:
 class Resumption:
     """A run goes on. `payload_results` are those it had when it began to wait, and by its correlation key the payload
     of every wait that is over. The snapshot of its memory was applied before; the episodes and the long-term values it
-    used are here."""
+    used are here. `kept_keys` are the state keys that another writer changed after the snapshot was taken: they keep
+    the newer value, which may contradict what the run knew."""
 
     kind: str
     correlation_key: str
@@ -43,6 +44,7 @@ class Resumption:
     plan_decision_id: str | None
     cursor_node: str | None
     memory_snapshot: Any = None
+    kept_keys: list[str] = field(default_factory=list)
     episodic_tail: list[Any] = field(default_factory=list)
     long_term: dict[tuple[str, str], Any] = field(default_factory=dict)
 

@@ -90,12 +90,13 @@ class RunContext(RunHandle, ABC):
         if resumption.memory_snapshot is not None:
             snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
             snapshots = self._services.memory.snapshots
-            await snapshots.apply(self.session, snapshot, run_id=self.id)
+            kept_keys = await snapshots.resume(self.session, snapshot, run_id=self.id)
             entries = await snapshots.preload(self.session, snapshot)
             self.memory = RunMemory(self._services.memory, self.session, snapshot.long_term_keys)
             resumption = replace(
                 resumption,
                 memory_snapshot=snapshot,
+                kept_keys=kept_keys,
                 episodic_tail=snapshot.episodic_tail,
                 long_term={(entry.namespace, entry.key): entry.value for entry in entries},
             )
