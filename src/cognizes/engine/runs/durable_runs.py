@@ -67,7 +67,7 @@ class DurableRuns(Runs):
         listener: PgNotifyListener,
         settings: Settings,
     ) -> None:
-        super().__init__(database, manager.sessions)
+        super().__init__(database, manager.sessions, retry_seconds=settings.retry_seconds)
         self.database = database
         self.manager = manager
         self.sessions = sessions
@@ -138,7 +138,7 @@ class DurableRuns(Runs):
 
     async def _claim_whole(self, thread_id: UUID, run_id: str) -> Run:
         await self.claim_one(thread_id, run_id)
-        return await self.get(thread_id, run_id)
+        return await self._get_changed(thread_id, run_id)
 
     @asynccontextmanager
     async def _execute_here(self, taking: Coroutine[Any, Any, Run]) -> AsyncIterator[InProcessRun]:
@@ -175,9 +175,14 @@ class DurableRuns(Runs):
 
     async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> int:
         """Takes one pending run, whatever its handler; its attempt. `ConflictError` when it is not pending."""
-        attempt: int = await self.database.fetch_value(
-            "claim_run", thread_uuid(thread_id), run_id, worker_id or self.worker_id, self.leases.duration
+        thread, event_id = thread_uuid(thread_id), str(new_id())
+        attempt: int | None = await self._write_once(
+            thread, event_id, "claim_run", thread, run_id, worker_id or self.worker_id, self.leases.duration, event_id
         )
+        if attempt is None:
+            event = await self.until_available(lambda: self.manager.events.find(thread, event_id))
+            assert event is not None  # noqa: S101 - the claim is known by its event
+            attempt = int(event.content["attempt"])
         return attempt
 
     async def heartbeat(self, runs: Sequence[Run]) -> list[Run]:
@@ -199,16 +204,20 @@ class DurableRuns(Runs):
     async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
         """Gives a claimed run back. With a cause it counts as a failed attempt: the next one waits a while, and after
         the last the run fails with the cause."""
-        status = await self.database.fetch_value(
+        thread_id, event_id = UUID(run.thread_id), str(new_id())
+        status = await self._write_once(
+            thread_id,
+            event_id,
             "release_run",
-            UUID(run.thread_id),
+            thread_id,
             run.id,
             run.attempt,
             escape_text(cause) if cause is not None else None,
             timedelta(seconds=self.settings.run_backoff_seconds),
             _LONGEST_BACKOFF,
+            event_id,
         )
-        return RunStatus(status)
+        return RunStatus(status) if status is not None else (await self._get_changed(thread_id, run.id)).status
 
     async def expire(self) -> int:
         """Frees the runs of silent workers, fires timers, hands messages over and ends waits that took too long."""
@@ -259,7 +268,7 @@ class DurableRuns(Runs):
         )
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
-        return await self.get(run.thread_id, run.id)
+        return await self._get_changed(run.thread_id, run.id)
 
     async def store_wait(
         self, fence: RunFence, wait: Wait, *, memory_snapshot: JsonObject | None, suspend: bool
@@ -271,8 +280,11 @@ class DurableRuns(Runs):
             cursor_node=wait.cursor_node,
             memory_snapshot=memory_snapshot,
         )
+        event_id = str(new_id())
         with fence.letting_go():
-            status = await self.database.fetch_value(
+            status = await self._write_once(
+                fence.thread_id,
+                event_id,
                 "wait_run",
                 fence.thread_id,
                 fence.run_id,
@@ -284,10 +296,11 @@ class DurableRuns(Runs):
                 wait.timeout_node,
                 self._document("the resumption context", context),
                 suspend,
-                str(new_id()),
+                event_id,
                 dump_json(wait.to_event(fence.run_id)),
             )
-        return bool(status == "waiting")
+        # Without an answer the event of the wait is stored: the run waits, or has waited.
+        return status in ("waiting", None)
 
     async def signal(
         self,
@@ -305,19 +318,13 @@ class DurableRuns(Runs):
         wait of another kind does not use it. `PermissionDeniedError` when the run waits for another kind,
         `ConflictError` when it waits for another key, or has ended: nothing changed.
         """
-        run = await self.find(run_id, thread_id=thread_id)
         check_text("correlation_key", correlation_key)
+        run = await self.until_available(lambda: self.find(run_id, thread_id=thread_id))
         document = self._document("the payload of a signal", payload)
-        outcome = await self.database.fetch_value(
-            "signal_run",
-            UUID(run.thread_id),
-            run.id,
-            correlation_key,
-            document,
-            sorted(may_answer) if may_answer is not None else None,
-            str(new_id()),
-        )
-        return SignalOutcome(outcome)
+        kinds = sorted(may_answer) if may_answer is not None else None
+        # The same id each time: PostgreSQL answers a signal that it has stored before with the same outcome.
+        arguments = UUID(run.thread_id), run.id, correlation_key, document, kinds, str(new_id())
+        return SignalOutcome(await self.until_available(lambda: self.database.fetch_value("signal_run", *arguments)))
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
         """From failed to pending, with all its attempts; finished steps stay finished."""
@@ -325,18 +332,10 @@ class DurableRuns(Runs):
         if run.handler is None:
             raise ConflictError(f"run {run_id} has no handler, so no worker could try it again; start a new one")
         content = dump_json({"run_id": run_id, "status": RunStatus.PENDING})
-        await self.database.fetch_value(
-            "change_run",
-            UUID(run.thread_id),
-            run_id,
-            RunStatus.PENDING,
-            None,
-            str(new_id()),
-            "run_retried",
-            content,
-            None,
-        )
-        return await self.get(thread_id, run_id)
+        thread, event_id = UUID(run.thread_id), str(new_id())
+        change = (thread, run_id, RunStatus.PENDING, None, event_id, "run_retried", content, None)
+        await self._write_once(thread, event_id, "change_run", *change)
+        return await self._get_changed(thread_id, run_id)
 
     # Looking
 
@@ -396,7 +395,10 @@ class DurableRuns(Runs):
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         is_leased = status is RunStatus.RUNNING
         content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
-        await self.database.fetch_value(
+        event_id = str(new_id())
+        await self._write_once(
+            thread_id,
+            event_id,
             "enqueue_run",
             thread_id,
             run_id,
@@ -407,11 +409,11 @@ class DurableRuns(Runs):
             available_at,
             self.worker_id if is_leased else None,
             self.leases.duration if is_leased else None,
-            str(new_id()),
+            event_id,
             EVENT_OF_STATUS[status],
             dump_json(content),
         )
-        return await self.get(thread_id, run_id)
+        return await self._get_changed(thread_id, run_id)
 
     async def _end(
         self,
@@ -425,22 +427,19 @@ class DurableRuns(Runs):
         content: JsonObject = {"run_id": run.id, "status": status}
         if error is not None:
             content["error"] = error
-        ended: Run | None = None
-        async with self._once(UUID(run.thread_id), event_id):
-            ended = await self._turnover.end(
-                Ending(
-                    UUID(run.thread_id),
-                    run.id,
-                    run.attempt,
-                    status,
-                    result,
-                    escape_text(error) if error is not None else None,
-                    event_id or str(new_id()),
-                    EVENT_OF_STATUS[status],
-                    dump_json(content),
-                )
-            )
-        return ended or await self.get(run.thread_id, run.id)
+        ending = Ending(
+            UUID(run.thread_id),
+            run.id,
+            run.attempt,
+            status,
+            result,
+            escape_text(error) if error is not None else None,
+            event_id or str(new_id()),
+            EVENT_OF_STATUS[status],
+            dump_json(content),
+        )
+        ended = await self._once(ending.thread_id, ending.event_id, lambda: self._turnover.end(ending))
+        return ended or await self._get_changed(run.thread_id, run.id)
 
     def _document(self, what: str, value: Any) -> str:
         try:

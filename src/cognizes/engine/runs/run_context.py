@@ -25,13 +25,12 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.runs import RunHandle
 from cognizes.engine.pulse.state_manager import StateFunction
 from cognizes.engine.runs.doorbell import MOVED, USER_SPOKE, rings
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.runs.resumption import Resumption, read_resolution, read_resumption
+from cognizes.engine.runs.resumption import Resolution, Resumption, read_resolution, read_resumption
 from cognizes.engine.runs.run_memory import RunMemory
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import RunSuspended, Wait, check_wait
@@ -53,11 +52,11 @@ class RunContext(RunHandle, ABC):
         super().__init__(runs, fence.thread_id, run.id)
         self._services = runs
         self._fence = fence
-        self._steps = Steps(runs.database, fence)
+        self._steps = Steps(runs.database, fence, retry_seconds=runs.settings.retry_seconds)
         self._ended_waits: set[str] = set()
         self.run = run
         self.session = session
-        self.memory = RunMemory(runs.memory, session)
+        self.memory = RunMemory(runs.memory, session, retry_seconds=runs.settings.retry_seconds)
         self.resumption: Resumption | None = None
         self.interrupted_steps: list[Step] = []
 
@@ -79,11 +78,15 @@ class RunContext(RunHandle, ABC):
     async def restore(self) -> None:
         """Brings the run's mind back: the snapshot of its last wait is applied to working memory, once; episodes and
         long-term values come with it. Steps that were cut off are found."""
+        await self._services.until_available(self._restore)
+
+    async def _restore(self) -> None:
         self.interrupted_steps = [
             step
             for step in await self._services.steps(self.thread_id, self.id)
             if step.status == "started" and step.attempt < self.attempt
         ]
+        self._steps.expect_interrupted(self.interrupted_steps)
         resumption = await read_resumption(self._services.database, self.run)
         if resumption is None:
             return
@@ -92,7 +95,12 @@ class RunContext(RunHandle, ABC):
             snapshots = self._services.memory.snapshots
             kept_keys = await snapshots.resume(self.session, snapshot, run_id=self.id)
             entries = await snapshots.preload(self.session, snapshot)
-            self.memory = RunMemory(self._services.memory, self.session, snapshot.long_term_keys)
+            self.memory = RunMemory(
+                self._services.memory,
+                self.session,
+                snapshot.long_term_keys,
+                retry_seconds=self._services.settings.retry_seconds,
+            )
             resumption = replace(
                 resumption,
                 memory_snapshot=snapshot,
@@ -216,10 +224,15 @@ class RunContext(RunHandle, ABC):
     async def _wait(self, wait: Wait) -> Any: ...
 
     async def _snapshot(self) -> JsonObject:
-        return (await self.memory.snapshot()).to_json()
+        return (await self._services.until_available(self.memory.snapshot)).to_json()
+
+    async def _resolution(self, wait: Wait) -> Resolution | None:
+        return await self._services.until_available(
+            lambda: read_resolution(self._services.database, self.thread_id, self.id, wait)
+        )
 
     async def _payload_of(self, wait: Wait) -> Any:
-        found = await read_resolution(self._services.database, self.thread_id, self.id, wait)
+        found = await self._resolution(wait)
         if found is None:
             raise LeaseLostError(f"run {self.id} goes on elsewhere")
         return found.payload
@@ -231,7 +244,7 @@ class HandledRun(RunContext):
     async def _wait(self, wait: Wait) -> Any:
         returns = wait.cursor_node is None
         services = self._services
-        if returns and await read_resolution(services.database, self.thread_id, self.id, wait):
+        if returns and await self._resolution(wait):
             # Without a look at the memory: the run does not wait.
             await services.store_wait(self._fence, wait, memory_snapshot=None, suspend=False)
             return await self._payload_of(wait)
@@ -329,14 +342,10 @@ class InProcessRun(RunContext):
         if status != RunStatus.PENDING:
             raise LeaseLostError(f"run {self.id} is {status}; this code does not execute it any more")
         # Nobody else would claim it: a run of a block has no handler.
-        self._fence.attempt = await retry_while_unavailable(
-            lambda: self._services.claim_one(self.thread_id, self.id),
-            seconds=self._services.settings.retry_seconds,
-            before_retry=lambda: None,
-        )
+        self._fence.attempt = await self._services.claim_one(self.thread_id, self.id)
         self._is_waiting = False
         self._hold()
-        self.run = await self._services.get(self.thread_id, self.id)
+        self.run = await self._services.until_available(lambda: self._services.get(self.thread_id, self.id))
         await self.restore()
 
     async def _look(self) -> RunStatus:

@@ -598,10 +598,13 @@ COMMENT ON COLUMN "public".run_signals.may_answer IS 'Wait kinds that the sender
 -- Functions whose arguments have changed: the older signatures are removed.
 DROP FUNCTION IF EXISTS "public".resolve_wait(uuid, text, text, json);
 DROP FUNCTION IF EXISTS "public".signal_run(uuid, text, text, json);
+DROP FUNCTION IF EXISTS "public".take_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS "public".claim_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS "public".release_run(uuid, text, integer, text, interval, interval);
 DROP FUNCTION IF EXISTS "public".apply_memory_snapshot(uuid, text, text, text, jsonb, jsonb, text, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0014_runs.sql', 14, '145c7966971c89dd2212dfb55cf2197a8ef06eaf4af61f53de172becc75759c0', '0.1.0')
+VALUES ('0014_runs.sql', 14, '1ba539aa7b72a66b0c1261036b07b57970308ede8359b7c1c10e42994a52548d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 10_notify_event_insert.sql
@@ -1511,7 +1514,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- 53_record_run_progress.sql
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
 -- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
 CREATE OR REPLACE FUNCTION "public".record_run_progress(
     p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -1532,9 +1535,10 @@ BEGIN
     END IF;
     IF p_kind = 'thought' THEN
         UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
-         WHERE thread_id = p_thread_id AND id = p_run_id;
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (thinking_steps -> -1) IS DISTINCT FROM p_entry;
     ELSIF p_kind = 'act' THEN
-        UPDATE "public".runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
+        UPDATE "public".runs SET tool_calls = tool_calls || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (tool_calls -> -1) IS DISTINCT FROM p_entry;
     ELSE
         -- A run that resumes another one answers the call of that one.
         SELECT r.id, call.place - 1 INTO v_owner, v_place
@@ -1556,7 +1560,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('53_record_run_progress.sql', 0, 'dc6b3aa702b81396ce0b8deaaf6b1c4a3c9e4c6e04e6ade78779b26612927b1f', '0.1.0')
+VALUES ('53_record_run_progress.sql', 0, '1ee0dcf22b8a3d2ff148b68ec75fb0b5bf6c12a87c9c5c8a144c036167ed3d71', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 54_check_fence.sql
@@ -1675,8 +1679,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 
 -- 57_take_run.sql
 -- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".take_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
-RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "public".take_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_attempt integer;
 BEGIN
@@ -1686,14 +1691,14 @@ BEGIN
      WHERE thread_id = p_thread_id AND id = p_run_id
     RETURNING attempt INTO v_attempt;
     PERFORM "public".append_run_event(
-        p_thread_id, p_run_id, gen_random_uuid()::text, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
+        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
         json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
     RETURN v_attempt;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('57_take_run.sql', 0, '31a186ad21ca78bfff9b4bd5c6a67daf9f23e873f87a3bb69a02dca7491fe8e5', '0.1.0')
+VALUES ('57_take_run.sql', 0, '539aeb48732a7b42f9d24a10c29fe6b71dcc88436c2b13e5d8f30813c11a3d66', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 58_claim_runs.sql
@@ -1733,7 +1738,8 @@ BEGIN
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
             v_claimed := v_claimed + 1;
-            PERFORM "public".take_run(v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease);
+            PERFORM "public".take_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
             RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
         END LOOP;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);
@@ -1742,13 +1748,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('58_claim_runs.sql', 0, '0a5fa0f73b7b1fd793c6e2547b11052cda701210285b8abd489bc19f04d697d3', '0.1.0')
+VALUES ('58_claim_runs.sql', 0, 'b5b70698c5655a1fc53ec40d05bd64ea4c1056394ce3f34b8b9a0dc5ff8615d5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 59_claim_run.sql
 -- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
-CREATE OR REPLACE FUNCTION "public".claim_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
-RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "public".claim_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
 BEGIN
@@ -1762,12 +1769,12 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
             MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
     END IF;
-    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease);
+    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease, p_event_id);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('59_claim_run.sql', 0, 'a9315024dabd3e3105eddfa8268d7ac1bed5eb9731f3a27b87fd95e93a512535', '0.1.0')
+VALUES ('59_claim_run.sql', 0, '1ff6aa67325dc87747f2fb0b262a91a2ebd0329ba53f479b6d7b5165b1286b9d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 60_prune_snapshots.sql
@@ -1856,7 +1863,7 @@ BEGIN
                                       'error', 'the process that executed the run went away'));
             ELSE
                 PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0');
+                                             interval '0', interval '0', gen_random_uuid()::text);
             END IF;
             v_count := v_count + 1;
         END IF;
@@ -1866,7 +1873,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('63_release_expired_leases.sql', 0, '2b16dd5bd1bd85e5fd43034db918b57b275c51375f82d1fa86deac4ed1e4fc18', '0.1.0')
+VALUES ('63_release_expired_leases.sql', 0, 'b95397e2b5a352a6691774ddc96208387f0fede8c8c29105f877d4f8bcc90e7b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 64_resolve_wait.sql
@@ -2093,7 +2100,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 -- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
 -- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION "public".release_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
+    p_event_id text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -2105,7 +2113,7 @@ BEGIN
       FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
     IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
         PERFORM "public".change_run(
-            p_thread_id, p_run_id, 'failed', p_cause, gen_random_uuid()::text, 'run_failed',
+            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
             json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
                               'failures', v_run.failures + 1));
         RETURN 'failed';
@@ -2114,7 +2122,7 @@ BEGIN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
     PERFORM "public".change_run(
-        p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
+        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     UPDATE "public".runs
@@ -2125,7 +2133,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('68_release_run.sql', 0, 'f19e7c359d97c9e7f06a81f4f5383d38b4f72aab84b9f387b95a78f1ac741e66', '0.1.0')
+VALUES ('68_release_run.sql', 0, '991aaf168944c4a00aa8902a03f08c0dcfac8409a29fb45cbaf6c8b0192c731c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 69_end_runs.sql

@@ -9,4 +9,7 @@ COMMENT ON COLUMN {schema}.run_signals.may_answer IS 'Wait kinds that the sender
 -- Functions whose arguments have changed: the older signatures are removed.
 DROP FUNCTION IF EXISTS {schema}.resolve_wait(uuid, text, text, json);
 DROP FUNCTION IF EXISTS {schema}.signal_run(uuid, text, text, json);
+DROP FUNCTION IF EXISTS {schema}.take_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS {schema}.claim_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS {schema}.release_run(uuid, text, integer, text, interval, interval);
 DROP FUNCTION IF EXISTS {schema}.apply_memory_snapshot(uuid, text, text, text, jsonb, jsonb, text, integer);
