@@ -127,6 +127,11 @@ class MemorySnapshots:
         _, kept_keys = await self._apply(session, snapshot, run_id)
         return kept_keys
 
+    async def kept_keys(self, thread_id: UUID, snapshot_id: str) -> list[str]:
+        """Return what `resume` returned; empty when the snapshot was not applied yet."""
+        event = await self._manager.events.find(thread_id, _event_id(snapshot_id))
+        return list(event.content.get("kept_keys", [])) if event is not None else []
+
     async def preload(self, session: Session, snapshot: MemorySnapshot) -> list[LongTermEntry]:
         """The present values of the snapshot's long-term keys, as far as they are there."""
         scope = MemoryScope.of(session, snapshot.working_memory.agent_id)
@@ -150,7 +155,7 @@ class MemorySnapshots:
                 "apply_memory_snapshot",
                 thread_id,
                 memory.agent_id,
-                f"memory_snapshot/{snapshot.id}",
+                _event_id(snapshot.id),
                 dump_json(content | ({"kept_keys": kept_keys} if kept_keys else {})),
                 dump_jsonb(variables),
                 dump_jsonb(replace(memory, variables=variables).to_json()),
@@ -196,6 +201,10 @@ class _LaterChanges:
     def merge(self, variables: JsonObject) -> JsonObject:
         """Return the variables of the snapshot, with the present values of the keys that others have changed."""
         return apply_delta(variables, {key: self._latest[key] for key in self.keys})
+
+
+def _event_id(snapshot_id: str) -> str:
+    return f"memory_snapshot/{snapshot_id}"
 
 
 def _working_memory(scope: MemoryScope, row: asyncpg.Record) -> WorkingMemory:

@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,9 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, escape_text, text_bytes
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
+from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.event_log import check_name, check_text
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
@@ -34,7 +37,7 @@ from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.runs.doorbell import RunDoorbell
 from cognizes.engine.runs.leases import LeaseKeeper
-from cognizes.engine.runs.resumption import make_context
+from cognizes.engine.runs.resumption import Resumption, make_context, read_resumption
 from cognizes.engine.runs.run_context import InProcessRun
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.turnover import Claiming, Ending, Turnover
@@ -251,10 +254,12 @@ class DurableRuns(Runs):
         plan_decision_id: str | None = None,
         payload_results: Mapping[str, Any] | None = None,
         memory_snapshot: JsonObject | None = None,
+        long_term_keys: Iterable[LongTermKey] = (),
     ) -> Run:
         """Lets a claimed run wait, with what it wants back. A signal that came before ends the wait at once.
 
         When `expires_at` has passed a timer fires; any other wait goes on at `timeout_node`, or else fails its run.
+        Without a `memory_snapshot` one is taken of the session, with the names of the `long_term_keys`.
         """
         wait = check_wait(
             kind=kind,
@@ -267,6 +272,10 @@ class DurableRuns(Runs):
             payload_results=payload_results,
         )
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        if memory_snapshot is None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            snapshot = await self.memory.snapshots.take(session, long_term_keys=long_term_keys)
+            memory_snapshot = snapshot.to_json()
         await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
         return await self._get_changed(run.thread_id, run.id)
 
@@ -325,6 +334,40 @@ class DurableRuns(Runs):
         # The same id each time: PostgreSQL answers a signal that it has stored before with the same outcome.
         arguments = UUID(run.thread_id), run.id, correlation_key, document, kinds, str(new_id())
         return SignalOutcome(await self.until_available(lambda: self.database.fetch_value("signal_run", *arguments)))
+
+    async def begin(self, thread_id: str | UUID, run_id: str) -> Run:
+        """From pending to running. After a wait, the memory snapshot of the run is applied, once."""
+        run = await super().begin(thread_id, run_id)
+        if run.last_wait is not None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            await self.until_available(lambda: self.restore(run, session))
+        return run
+
+    async def restore(self, run: Run, session: Session) -> Resumption | None:
+        """Apply the memory snapshot of the last wait of a run that resumes, once; return what it continues with, with
+        the episodes and the present values of its long-term keys. None when no wait of the run is over."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
+        kept_keys = await self.memory.snapshots.resume(session, snapshot, run_id=run.id)
+        entries = await self.memory.snapshots.preload(session, snapshot)
+        return replace(
+            resumption,
+            memory_snapshot=snapshot,
+            kept_keys=kept_keys,
+            episodic_tail=snapshot.episodic_tail,
+            long_term={(entry.namespace, entry.key): entry.value for entry in entries},
+        )
+
+    async def resumption(self, run: Run) -> Resumption | None:
+        """Read what a run continues with after its last wait, without applying its snapshot; None until then."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot_id = str(resumption.memory_snapshot.get("id"))
+        kept_keys = await self.memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
+        return replace(resumption, kept_keys=kept_keys)
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
         """From failed to pending, with all its attempts; finished steps stay finished."""

@@ -11,7 +11,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -23,14 +22,13 @@ from cognizes.engine.errors import (
     StepInterruptedError,
     WaitExpiredError,
 )
-from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.runs import RunHandle
 from cognizes.engine.pulse.state_manager import StateFunction
 from cognizes.engine.runs.doorbell import MOVED, USER_SPOKE, rings
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.runs.resumption import Resolution, Resumption, read_resolution, read_resumption
+from cognizes.engine.runs.resumption import Resolution, Resumption, read_resolution
 from cognizes.engine.runs.run_memory import RunMemory
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import RunSuspended, Wait, check_wait
@@ -87,28 +85,14 @@ class RunContext(RunHandle, ABC):
             if step.status == "started" and step.attempt < self.attempt
         ]
         self._steps.expect_interrupted(self.interrupted_steps)
-        resumption = await read_resumption(self._services.database, self.run)
-        if resumption is None:
-            return
-        if resumption.memory_snapshot is not None:
-            snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
-            snapshots = self._services.memory.snapshots
-            kept_keys = await snapshots.resume(self.session, snapshot, run_id=self.id)
-            entries = await snapshots.preload(self.session, snapshot)
+        self.resumption = await self._services.restore(self.run, self.session)
+        if self.resumption is not None and self.resumption.memory_snapshot is not None:
             self.memory = RunMemory(
                 self._services.memory,
                 self.session,
-                snapshot.long_term_keys,
+                self.resumption.memory_snapshot.long_term_keys,
                 retry_seconds=self._services.settings.retry_seconds,
             )
-            resumption = replace(
-                resumption,
-                memory_snapshot=snapshot,
-                kept_keys=kept_keys,
-                episodic_tail=snapshot.episodic_tail,
-                long_term={(entry.namespace, entry.key): entry.value for entry in entries},
-            )
-        self.resumption = resumption
 
     async def step(
         self,
