@@ -62,7 +62,8 @@ async def journey(run: HandledRun) -> Any:
             "decision": resumed.plan_decision_id,
             "episodes": [episode.summary for episode in resumed.episodic_tail],
             "long_term": [[*key, value] for key, value in resumed.long_term.items()],
-            "scratchpad": resumed.memory_snapshot.working_memory.scratchpad,
+            "scratchpad": (await run.memory.snapshot()).working_memory.scratchpad,
+            "kept_keys": resumed.kept_keys,
         },
     )
     await run.step("pack", _done, "pack")

@@ -80,10 +80,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-async def scribble(engine: Engine, run: Run) -> None:
-    """Somebody else changes what the run has in mind while it waits."""
+async def change_state_and_lose_memory(engine: Engine, run: Run) -> None:
+    """Another writer changes two keys while the run waits; the rest of its working memory is lost without a writer."""
     session = await engine.manager.sessions.get_thread(run.thread_id)
-    await engine.sessions.update(session, {"draft": "spoiled", "noise": 1})
+    await engine.sessions.update(session, {"draft": "edited by ada", "address": "Main St 1"})
+    await engine.database.pool.execute("UPDATE threads SET state = state - 'steps' || '{\"debris\": 1}'")
+    await engine.memory.working.delete(MemoryScope.of(session), session.id)
 
 
 @pytest.mark.parametrize("point", ["before_wait", "after_wait", "between_signal_and_claim", "mid_resume"])
@@ -110,7 +112,7 @@ async def test_seed_004_3_4_with_the_worker_killed(
         start_worker()
     if point == "between_signal_and_claim":
         first.send_signal(signal.SIGSTOP)
-    await scribble(engine, run)
+    await change_state_and_lose_memory(engine, run)
     assert waiting.wait is not None
     assert (waiting.wait.correlation_key, waiting.wait.reason) == ("approve", "may I ship?")
     assert waiting.resumption_context is not None
@@ -133,10 +135,11 @@ async def test_seed_004_3_4_with_the_worker_killed(
     # Every step once, whoever did it.
     assert lines(marks, "steps") == ["plan", "pack", "ship"]
     seen = lines(marks, "seen")
-    # §3.4 step 1: claimed, with the snapshot of the wait; step 2: working memory is the snapshot's, also the emptiness
-    # where others have written since.
+    # §3.4 step 1: claimed, with the snapshot of the wait; step 2: working memory is the snapshot's, emptiness included,
+    # except for the keys that another writer has changed since: they keep the newer value and are listed.
     assert snapshot.working_memory.variables == {"draft": "v1", "steps": ["plan"]}
-    assert seen[0]["state"] == snapshot.working_memory.variables
+    assert seen[0]["state"] == {"draft": "edited by ada", "address": "Main St 1", "steps": ["plan"]}
+    assert {tuple(entry["kept_keys"]) for entry in seen} == {("address", "draft")}
     assert seen[0]["scratchpad"] == "half a thought" == snapshot.working_memory.scratchpad
     # Step 3: the episodes; step 4: the long-term values it used.
     assert seen[0]["episodes"] == ["we talked about lamps"]
@@ -145,11 +148,13 @@ async def test_seed_004_3_4_with_the_worker_killed(
     assert (seen[0]["cursor"], seen[0]["payload"], seen[0]["decision"]) == ("ship", "bob", "decision-1")
     assert seen[0]["results"] == {"plan": {"did": "plan"}, "approve": "bob"}
     # The snapshot was applied once: what the run did after it stays done when it resumes again.
-    assert [entry["state"]["draft"] for entry in seen] == (["v1", "v2"] if point == "mid_resume" else ["v1"])
+    assert [entry["state"]["draft"] for entry in seen] == (
+        ["edited by ada", "v2"] if point == "mid_resume" else ["edited by ada"]
+    )
     applied = [event for event in await engine.sessions.events(session) if event.id.startswith("memory_snapshot/")]
     assert len(applied) == 1
     stored = await engine.manager.sessions.get_thread(session.thread_id)
-    assert stored.state == {"draft": "v2", "steps": ["plan"]}
+    assert stored.state == {"draft": "v2", "address": "Main St 1", "steps": ["plan"]}
     assert [message.content for message in await engine.sessions.messages(session)] == ["shipped"]
     assert (await run_events(engine, run)).count("run_finished") == 1
 

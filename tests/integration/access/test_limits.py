@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -275,8 +276,6 @@ async def test_a_user_neither_lets_a_run_wait_nor_speaks_for_a_webhook(guarded: 
             for place in places:
                 wait = {"kind": kind, "correlation_key": "mine"}
                 assert (await ada.post(f"{place}/wait", json=wait)).status_code == 403
-                # Before anybody was asked there is nothing to answer, and what is said early would be kept.
-                assert (await ada.post(f"{place}/signal", json=signal)).status_code == 403
             wait = {"kind": kind, "correlation_key": "paid"}
             assert (await agent.post(f"{places[0]}/wait", json=wait)).status_code == 200
             for place in places[not is_for_users :]:
@@ -287,6 +286,64 @@ async def test_a_user_neither_lets_a_run_wait_nor_speaks_for_a_webhook(guarded: 
                 assert answered.status_code == 403
             if not is_for_users:
                 assert (await agent.post(f"{places[1]}/signal", json=signal)).json()["outcome"] == "resumed"
+
+
+@pytest.mark.parametrize(("kind", "is_for_users"), [("webhook", False), ("signal", False), ("human", True)])
+async def test_an_early_signal_of_a_user_answers_only_what_users_are_asked(
+    guarded: Guarded, kind: str, is_for_users: bool
+) -> None:
+    backend, user = await guarded.key("a"), await guarded.key("a", user_id="ada")
+    async with guarded.client(backend) as agent, guarded.client(user) as ada:
+        thread = await new_thread(agent, "a", "ada")
+        run = (await agent.post(f"/api/sessions/{thread}/runs", json={"start": True})).json()["id"]
+        place = f"/api/sessions/{thread}/runs/{run}"
+        early = await ada.post(f"{place}/signal", json={"correlation_key": "paid", "payload": "from the user"})
+        assert (early.status_code, early.json()["outcome"]) == (200, "kept")
+        wait = await agent.post(f"{place}/wait", json={"kind": kind, "correlation_key": "paid"})
+        if is_for_users:
+            assert wait.json()["status"] == "pending"
+            return
+        assert wait.json()["status"] == "waiting"
+        assert (await ada.post(f"{place}/signal", json={"correlation_key": "paid"})).status_code == 403
+        await _answer_and_check(guarded, agent, place)
+
+
+@pytest.mark.parametrize("later_kind", ["webhook", "signal"])
+async def test_a_signal_of_a_user_that_comes_after_the_wait_for_a_person_answers_no_webhook(
+    guarded: Guarded, pool: asyncpg.Pool, later_kind: str
+) -> None:
+    """The server reads the run while it waits for a person; the signal is stored after that wait has ended."""
+    backend, user = await guarded.key("a"), await guarded.key("a", user_id="ada")
+    async with guarded.client(backend) as agent, guarded.client(user) as ada:
+        thread = await new_thread(agent, "a", "ada")
+        run = (await agent.post(f"/api/sessions/{thread}/runs", json={"start": True})).json()["id"]
+        place = f"/api/sessions/{thread}/runs/{run}"
+        asked = {"kind": "human", "correlation_key": "approve"}
+        assert (await agent.post(f"{place}/wait", json=asked)).json()["status"] == "waiting"
+        forged = {"correlation_key": "paid", "payload": "from the user"}
+        async with asyncio.timeout(60), pool.acquire() as holder, holder.transaction():
+            await holder.execute("SELECT FROM threads WHERE id = $1 FOR UPDATE", thread)
+            sending = asyncio.create_task(ada.post(f"{place}/signal", json=forged))
+            while not await pool.fetchval(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND datname = current_database() AND query LIKE '%signal_run%')"
+            ):
+                await asyncio.sleep(0.01)
+            # The person has answered, and the run was claimed.
+            await holder.execute("UPDATE runs SET status = 'running' WHERE thread_id = $1", thread)
+        assert (await sending).status_code == 200
+        wait = await agent.post(f"{place}/wait", json={"kind": later_kind, "correlation_key": "paid"})
+        assert wait.json()["status"] == "waiting"
+        await _answer_and_check(guarded, agent, place)
+
+
+async def _answer_and_check(guarded: Guarded, agent: httpx.AsyncClient, place: str) -> None:
+    """The sender that may answer resumes the run, and its payload counts."""
+    signal = {"correlation_key": "paid", "payload": "from the webhook"}
+    assert (await agent.post(f"{place}/signal", json=signal)).json()["outcome"] == "resumed"
+    assert (await agent.post(f"{place}/signal", json=signal)).json()["outcome"] == "duplicate"
+    found = await guarded.engine.database.pool.fetch("SELECT payload::text FROM run_signals")
+    assert [row["payload"] for row in found] == ['"from the webhook"']
 
 
 async def test_what_an_administrator_does_to_a_run_names_the_administrator(guarded: Guarded) -> None:

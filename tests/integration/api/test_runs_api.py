@@ -37,7 +37,10 @@ async def test_a_run_that_waits_for_approval(client: httpx.AsyncClient, engine: 
         assert (step["name"], step["status"], step["result"]) == ("reserve", "finished", "lamp")
         wrong = await client.post(f"/api/runs/{run.id}/signal", json={"correlation_key": "no", "payload": 1})
         assert wrong.status_code == 409
-        assert (await client.get(f"/api/runs/{run.id}")).json() == {**waiting, "steps": [step]}
+        detail = (await client.get(f"/api/runs/{run.id}")).json()
+        assert detail == {
+            **waiting, "steps": [step], "resumption_context": detail["resumption_context"], "resumption": None,
+        }  # fmt: skip
         right = {"correlation_key": "approve-1", "payload": {"ok": True}}
         signalled = await client.post(f"/api/runs/{run.id}/signal", json=right)
         assert (signalled.status_code, signalled.json()["outcome"]) == (200, "resumed")
@@ -46,6 +49,52 @@ async def test_a_run_that_waits_for_approval(client: httpx.AsyncClient, engine: 
         await until_status(engine, run, RunStatus.COMPLETED)
     done = (await client.get(f"/api/runs/{run.id}")).json()
     assert (done["result"], done["wait"], done["failures"]) == (["lamp", {"ok": True}], None, 0)
+
+
+async def test_a_rest_client_resumes_with_what_it_stored(client: httpx.AsyncClient, engine: Engine) -> None:
+    """The wait stores a memory snapshot, and the client reads everything back: as in Python."""
+    thread = await new_session(client)
+    place = f"/api/sessions/{thread}/runs/r"
+    await client.post(f"/api/sessions/{thread}/runs", json={"run_id": "r", "start": True})
+    fact = {"app_name": "shop", "user_id": "ada", "namespace": "prefs", "key": "colour", "value": "blue"}
+    assert (await client.put("/memory/long-term", json=fact)).status_code == 200
+    await client.post(f"/api/sessions/{thread}/events", json={
+        "author": "agent", "event_type": "note", "run_id": "r", "actions": {"state_delta": {"draft": 1, "old": True}},
+    })  # fmt: skip
+    wait = {
+        "kind": "webhook", "correlation_key": "paid", "cursor_node": "ship", "plan_decision_id": "d-1",
+        "payload_results": {"plan": [1, {"a": None}]}, "long_term_keys": [{"namespace": "prefs", "key": "colour"}],
+    }  # fmt: skip
+    assert (await client.post(f"{place}/wait", json=wait)).json()["status"] == "waiting"
+    stored = (await client.get(place)).json()
+    assert (await client.get("/api/runs/r")).json() == stored
+    context = stored["resumption_context"]
+    assert stored["resumption"] is None
+    assert (context["cursor_node"], context["plan_decision_id"]) == ("ship", "d-1")
+    assert context["payload_results"] == wait["payload_results"]
+    snapshot = context["memory_snapshot"]
+    assert snapshot["working_memory"]["variables"] == {"draft": 1, "old": True}
+    assert snapshot["long_term_keys"] == wait["long_term_keys"]
+    assert set(snapshot) == {"id", "working_memory", "episodic_tail", "long_term_keys", "snapshot_at"}
+
+    await client.patch(f"/api/sessions/{thread}/state", json={"delta": {"old": False}})
+    await engine.database.pool.execute("UPDATE threads SET state = state - 'draft'")
+    await client.post(f"{place}/signal", json={"correlation_key": "paid", "payload": {"amount": 42}})
+    started = (await client.post(f"{place}/start")).json()
+    assert started["resumption"] == {
+        "kind": "webhook", "correlation_key": "paid", "payload": {"amount": 42}, "timed_out": False,
+        "payload_results": {**wait["payload_results"], "paid": {"amount": 42}}, "plan_decision_id": "d-1",
+        "cursor_node": "ship", "kept_keys": ["old"],
+    }  # fmt: skip
+    assert started["resumption_context"] == context
+    assert (await client.get(place)).json() == started
+    assert (await client.get(f"/api/sessions/{thread}")).json()["state"] == {"draft": 1, "old": False}
+
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    assert schemas["RunDetail"]["properties"].keys() >= {"resumption_context", "resumption"}
+    assert schemas["ResumptionContextView"]["properties"].keys() == context.keys()
+    assert schemas["MemorySnapshotView"]["properties"].keys() == snapshot.keys()
+    assert schemas["ResumptionView"]["properties"].keys() == started["resumption"].keys()
 
 
 @pytest.mark.parametrize("run_id", ["a/b", "x/signal", "events", "ü ?#%", "..%2F", "steps/steps"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,19 +13,22 @@ from cognizes.engine.errors import DatabaseUnavailableError
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> list[str]:
-    """Loses the first answer to a query; returns the list of all that were asked from now on."""
+    """Loses the first answer to a query; returns the list of all that were answered from now on."""
     asked: list[str] = []
-    ask = engine.database.fetch_value
 
-    async def fetch_value(name: str, *arguments: Any) -> Any:
-        answer = await ask(name, *arguments)
-        if name == query:
-            asked.append(name)
-            if len(asked) == 1:
-                raise DatabaseUnavailableError("the connection was cut after the commit")
-        return answer
+    def losing(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def fetch(name: str, *arguments: Any) -> Any:
+            answer = await ask(name, *arguments)
+            if name == query:
+                asked.append(name)
+                if len(asked) == 1:
+                    raise DatabaseUnavailableError("the connection was cut after the commit")
+            return answer
 
-    monkeypatch.setattr(engine.database, "fetch_value", fetch_value)
+        return fetch
+
+    for method in ("fetch", "fetch_row", "fetch_value"):
+        monkeypatch.setattr(engine.database, method, losing(getattr(engine.database, method)))
     return asked
 
 

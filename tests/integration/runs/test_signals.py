@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError, Run
-from cognizes.engine.runs import SignalOutcome
+from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError, Run, RunStatus
+from cognizes.engine.errors import PermissionDeniedError
+from cognizes.engine.runs import HandledRun, SignalOutcome, WaitKind, Worker
 from cognizes.engine.runs.resumption import read_resumption
-from tests.integration.runs.conditions import later, run_events, table
+from tests.integration.runs.conditions import later, run_events, table, until_status
 
 CONTEXT: dict[str, Any] = {"payload_results": {"plan": [1, {"b": 1, "a": "\x00"}]}, "plan_decision_id": "d-7"}
 
@@ -93,6 +94,36 @@ async def test_a_signal_before_the_wait_is_kept_and_used(engine: Engine, claimed
     again = await engine.runs.get(run.thread_id, run.id)
     with pytest.raises(ConflictError, match="a key of its own"):
         await engine.runs.wait(again, kind="webhook", correlation_key="k", cursor_node="next")
+
+
+async def test_a_sender_with_more_rights_replaces_a_kept_signal(engine: Engine) -> None:
+    session = await engine.sessions.create("app", "user")
+    run = await engine.runs.enqueue(session, "work")
+    human = [WaitKind.HUMAN]
+    assert await engine.runs.signal(run.id, correlation_key="k", payload=1, may_answer=human) == SignalOutcome.KEPT
+    assert await engine.runs.signal(run.id, correlation_key="k", payload=2, may_answer=human) == SignalOutcome.DUPLICATE
+    assert await engine.runs.signal(run.id, correlation_key="k", payload=3) == SignalOutcome.KEPT
+    assert await engine.runs.signal(run.id, correlation_key="k", payload=4, may_answer=human) == SignalOutcome.DUPLICATE
+    (claimed,) = await engine.runs.claim(["work"])
+    waited = await engine.runs.wait(claimed, kind="webhook", correlation_key="k", cursor_node="next")
+    assert waited.status == "pending"
+    assert (await resumption(engine, run)).payload == 3
+
+
+async def test_a_handler_does_not_take_a_signal_that_its_wait_may_not_use(engine: Engine) -> None:
+    async def pay(run: HandledRun) -> Any:
+        return await run.wait(kind="webhook", correlation_key="paid")
+
+    session = await engine.sessions.create("app", "user")
+    run = await engine.runs.enqueue(session, "pay")
+    await engine.runs.signal(run.id, correlation_key="paid", payload="forged", may_answer=[WaitKind.HUMAN])
+    async with Worker(engine, {"pay": pay}):
+        await until_status(engine, run, RunStatus.WAITING)
+        with pytest.raises(PermissionDeniedError, match="waits for a webhook"):
+            await engine.runs.signal(run.id, correlation_key="paid", payload="forged", may_answer=[WaitKind.HUMAN])
+        await engine.runs.signal(run.id, correlation_key="paid", payload="true")
+        done = await until_status(engine, run, RunStatus.COMPLETED)
+    assert done.result == "true"
 
 
 async def test_a_timer_fires_by_itself(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import (
+    DELETE,
     Engine,
     InvalidInputError,
     LeaseLostError,
@@ -17,7 +18,7 @@ from cognizes.engine import (
     StepInterruptedError,
     WaitExpiredError,
 )
-from cognizes.engine.runs import HandledRun, Worker
+from cognizes.engine.runs import HandledRun, RunContext, Worker
 from tests.integration.runs.conditions import expire_lease, later, run_events, until, until_status
 from tests.integration.runs.lost_answers import lose_end
 
@@ -64,14 +65,15 @@ async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
     async def agent(run: HandledRun) -> str:
         if run.cursor_node is None:
             await run.memory.set("prefs", "colour", "blue")
-            await run.update_state({"draft": "v1", "user:kept": 1})
+            await run.update_state({"draft": "v1", "plan": ["search"], "user:kept": 1})
             await run.memory.write_scratchpad("half a thought")
             await run.wait(
                 kind="human", correlation_key="k", cursor_node="after", plan_decision_id="p",
                 payload_results={"search": [1]},
             )  # fmt: skip
             raise AssertionError("a wait with a cursor does not return")
-        seen.append((run.cursor_node, run.resumption, dict(run.session.state)))
+        memory = (await run.memory.snapshot()).working_memory
+        seen.append((run.cursor_node, run.resumption, dict(run.session.state), memory))
         await run.update_state({"draft": "v2"})
         return "done"
 
@@ -79,19 +81,73 @@ async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
     run = await engine.runs.enqueue(session, "agent")
     async with Worker(engine, {"agent": agent}):
         await until_status(engine, run, RunStatus.WAITING)
-        # Somebody else scribbles while it waits; it gets its own mind back.
-        other = await engine.manager.sessions.get_thread(session.thread_id)
-        await engine.sessions.update(other, {"draft": "spoiled", "noise": True})
+        # Working memory is lost without a writer; the run gets it back.
+        await engine.database.pool.execute("UPDATE threads SET state = '{\"debris\": 1}'")
+        await engine.memory.working.delete(run_scope(session), session.id)
         await engine.memory.long_term.set(run_scope(session), "prefs", "colour", "green")
         await engine.runs.signal(run.id, correlation_key="k", payload="go")
         await until_status(engine, run, RunStatus.COMPLETED)
-    ((cursor, resumption, state),) = seen
+    ((cursor, resumption, state, memory),) = seen
     assert (cursor, resumption.payload, resumption.plan_decision_id) == ("after", "go", "p")
     assert resumption.payload_results == {"search": [1], "k": "go"}
-    assert state == {"draft": "v1", "user:kept": 1}
+    assert state == {"draft": "v1", "plan": ["search"], "user:kept": 1}
+    assert (memory.scratchpad, memory.variables) == ("half a thought", {"draft": "v1", "plan": ["search"]})
+    assert resumption.kept_keys == []
     assert resumption.long_term == {("prefs", "colour"): "green"}
     assert resumption.memory_snapshot.working_memory.scratchpad == "half a thought"
     assert (await engine.manager.sessions.get_thread(session.thread_id)).state["draft"] == "v2"
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Engine, in_process: bool) -> None:
+    """Keys that another writer changed keep their value and are listed; the other keys of the snapshot are restored."""
+    seen: list[Any] = []
+
+    async def agent(run: RunContext) -> None:
+        await run.step("prepare", lambda: None)
+        if run.resumption is None:
+            await run.update_state({"draft": "v1", "cart": ["tea"], "old": True, "same": 1})
+        await run.wait(kind="human", correlation_key="k")
+        assert run.resumption is not None
+        seen.append((run.resumption.kept_keys, dict(run.session.state)))
+        if run.attempt == 2:
+            memory = await engine.memory.working.load(run_scope(run.session), run.session.id)
+            assert memory is not None
+            assert {**memory.variables, "user:language": "de"} == run.session.state
+            await run.update_state({"cart": ["milk"], "draft": "v2"})
+            if not in_process:
+                raise RuntimeError("the next attempt gets the same list")
+
+    async def block() -> None:
+        async with engine.runs.start(session, run_id="r") as run:
+            await agent(run)
+
+    session = await engine.sessions.create("shop", "ada", state={"first": 1})
+    if in_process:
+        task = asyncio.create_task(block())
+        await until(lambda: _has_status(engine, session, "r", RunStatus.WAITING))
+    else:
+        await engine.runs.enqueue(session, "agent", run_id="r")
+    async with Worker(engine, {"agent": agent}):
+        await until(lambda: _has_status(engine, session, "r", RunStatus.WAITING))
+        other = await engine.manager.sessions.get_thread(session.thread_id)
+        await engine.sessions.update(other, {"cart": ["tea", "lamp"], "address": "Main St 1\x00", "old": DELETE})
+        second = await engine.runs.create(other, run_id="second", running=True)
+        await engine.sessions.append(other, author="a", kind="note", state={"same": 2}, run_id=second.id)
+        await engine.sessions.update(other, {"same": 1, "user:language": "de"})
+        await engine.database.pool.execute("UPDATE threads SET state = state - 'draft' - 'first'")
+        await engine.runs.signal("r", correlation_key="k", thread_id=session.thread_id)
+        await until(lambda: _has_status(engine, session, "r", RunStatus.COMPLETED))
+    if in_process:
+        await task
+    kept = ["address", "cart", "old"]
+    state = {"draft": "v1", "cart": ["tea", "lamp"], "address": "Main St 1\x00", "same": 1, "first": 1}
+    expected = [(kept, {**state, "user:language": "de"})]
+    if not in_process:
+        expected.append((kept, {**state, "user:language": "de", "cart": ["milk"], "draft": "v2"}))
+    assert seen == expected
+    restored = [event for event in await engine.sessions.events(session) if event.event_type == "memory_restored"]
+    assert [event.content["kept_keys"] for event in restored] == [kept]
 
 
 async def test_a_failing_handler_is_tried_again_and_then_fails_with_the_cause(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cognizes.engine.models import Event, JsonObject, Message, Run, RunWait, Session
-from cognizes.engine.runs import Step
+from cognizes.engine.runs import Resumption, Step
 
 
 class Body(BaseModel):
@@ -75,8 +75,16 @@ class NewRun(Body):
     available_at: AwareDatetime | None = None
 
 
+class LongTermKeyView(Body):
+    """The name of a long-term memory."""
+
+    namespace: str = ""
+    key: str = Field(min_length=1)
+
+
 class NewWait(Body):
-    """What a running run waits for, and what it wants back."""
+    """What a running run waits for, and what it wants back. A memory snapshot of the session is stored with it;
+    `long_term_keys` are the long-term keys that the run has used."""
 
     kind: Literal["webhook", "human", "timer", "signal", "message"]
     correlation_key: str = Field(min_length=1)
@@ -86,6 +94,7 @@ class NewWait(Body):
     cursor_node: str | None = None
     plan_decision_id: str | None = None
     payload_results: dict[str, Any] = Field(default_factory=dict)
+    long_term_keys: list[LongTermKeyView] = Field(default_factory=list, max_length=1000)
 
 
 class NewSignal(Body):
@@ -253,10 +262,49 @@ class StepView(BaseModel):
     finished_at: datetime | None
 
 
+class MemorySnapshotView(BaseModel):
+    """The memory of the agent when its run began to wait."""
+
+    id: str
+    working_memory: dict[str, Any] = Field(
+        description="`{agent_id, session_id, messages, variables, tool_calls, scratchpad, last_checkpoint, updated_at}`"
+    )
+    episodic_tail: list[dict[str, Any]]
+    long_term_keys: list[LongTermKeyView]
+    snapshot_at: datetime | None
+
+
+class ResumptionContextView(BaseModel):
+    """What a run stored with its last wait."""
+
+    payload_results: dict[str, Any]
+    plan_decision_id: str | None
+    cursor_node: str | None
+    memory_snapshot: MemorySnapshotView | None
+
+
+class ResumptionView(BaseModel):
+    """What a run continues with after its last wait. `payload_results` has the payload of every wait that is over, by
+    its correlation key. `kept_keys` are the state keys that another writer changed after the memory snapshot was
+    taken: they keep the newer value."""
+
+    kind: str
+    correlation_key: str
+    payload: Any
+    timed_out: bool
+    payload_results: dict[str, Any]
+    plan_decision_id: str | None
+    cursor_node: str | None
+    kept_keys: list[str]
+
+
 class RunDetail(RunView):
-    """A run with its steps, in the order they were begun."""
+    """A run with its steps, in the order they were begun, and what it stored with its last wait. `resumption` is null
+    until that wait is over."""
 
     steps: list[StepView]
+    resumption_context: ResumptionContextView | None
+    resumption: ResumptionView | None
 
 
 class FoundRuns(BaseModel):
@@ -365,6 +413,11 @@ def _wait_view(wait: RunWait) -> JsonObject:
         "expires_at": format_time(wait.expires_at),
         "timeout_node": wait.timeout_node,
     }
+
+
+def resumption_view(resumption: Resumption) -> JsonObject:
+    """What a run continues with, as JSON."""
+    return {name: getattr(resumption, name) for name in ResumptionView.model_fields}
 
 
 def step_view(step: Step) -> JsonObject:

@@ -21,6 +21,7 @@ from cognizes.engine.errors import (
     LeaseLostError,
     LimitExceededError,
     NotFoundError,
+    PermissionDeniedError,
     StatementTimeoutError,
 )
 
@@ -54,6 +55,7 @@ _DATA = (
 
 
 _SAID_BY_OUR_FUNCTIONS: dict[str, type[EngineError]] = {
+    "CZ403": PermissionDeniedError,
     "CZ404": NotFoundError,
     "CZ409": ConflictError,
     "CZ422": IllegalTransitionError,
@@ -91,7 +93,7 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
                 limit=int(error.hint or 0),
                 setting="COGNIZES_MAX_STATE_BYTES",
             )
-        case "CZ404" | "CZ409" | "CZ422" | "CZ423" as state:
+        case "CZ403" | "CZ404" | "CZ409" | "CZ422" | "CZ423" as state:
             return _SAID_BY_OUR_FUNCTIONS[state](error.args[0])
         case "53100":
             return DatabaseUnavailableError("the disk of the PostgreSQL server is full; nothing was stored; free space")

@@ -2,19 +2,20 @@
 
 Messages are entries of an immutable log: a snapshot shows them and never removes or overwrites any, so what was said
 while the run waited stays. Variables (the session's own state keys) and the scratchpad become those of the snapshot.
+When a run resumes, a variable that another writer has changed since keeps its newer value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import dump_jsonb, load_json, load_jsonb
+from cognizes.engine.database.documents import dump_json, dump_jsonb, load_json, load_jsonb
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTermMemoryStore
@@ -22,7 +23,10 @@ from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
 from cognizes.engine.pulse.fencing import attempt_at
+from cognizes.engine.pulse.scopes import apply_delta, split_delta
 from cognizes.engine.pulse.state_manager import StateManager
+
+_CHANGES_PER_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -106,37 +110,101 @@ class MemorySnapshots:
         )
 
     async def apply(self, session: Session, snapshot: MemorySnapshot, *, run_id: str | None = None) -> bool:
-        """Restores variables, scratchpad and the kept working memory, with one event. False: it was done before.
+        """Restore variables, scratchpad and the kept working memory, with one event. False: it was done before.
 
-        The session object follows. Variables that the snapshot lacks go away; messages stay, also newer ones.
+        The session object follows. Variables that the snapshot lacks are deleted; messages stay, also newer ones.
+        With a `run_id` the snapshot is that of a run that resumes, see `resume`.
         """
-        memory = snapshot.working_memory
-        if memory.session_id != session.id:
-            raise InvalidInputError(f"this snapshot is of session {memory.session_id!r}, not of {session.id!r}")
-        applied = await self._apply(await self._manager.sessions.find_thread(session), snapshot, run_id)
-        await self._manager.refresh(session)
-        return applied
+        is_applied, _ = await self._apply(session, snapshot, run_id)
+        return is_applied
+
+    async def resume(self, session: Session, snapshot: MemorySnapshot, *, run_id: str) -> list[str]:
+        """Apply the snapshot of a run that resumes, once; return the variables that were not restored.
+
+        A variable that another writer changed after the snapshot was taken keeps its newer value. The list is stored
+        with the event, so each later attempt of the run gets the same list.
+        """
+        _, kept_keys = await self._apply(session, snapshot, run_id)
+        return kept_keys
+
+    async def kept_keys(self, thread_id: UUID, snapshot_id: str) -> list[str]:
+        """Return what `resume` returned; empty when the snapshot was not applied yet."""
+        event = await self._manager.events.find(thread_id, _event_id(snapshot_id))
+        return list(event.content.get("kept_keys", [])) if event is not None else []
 
     async def preload(self, session: Session, snapshot: MemorySnapshot) -> list[LongTermEntry]:
         """The present values of the snapshot's long-term keys, as far as they are there."""
         scope = MemoryScope.of(session, snapshot.working_memory.agent_id)
         return await self._long_term.get_many(scope, snapshot.long_term_keys)
 
-    async def _apply(self, thread_id: UUID, snapshot: MemorySnapshot, run_id: str | None) -> bool:
+    async def _apply(self, session: Session, snapshot: MemorySnapshot, run_id: str | None) -> tuple[bool, list[str]]:
         memory = snapshot.working_memory
-        applied: bool = await self._database.fetch_value(
-            "apply_memory_snapshot",
-            thread_id,
-            memory.agent_id,
-            f"memory_snapshot/{snapshot.id}",
-            snapshot.id,
-            dump_jsonb(memory.variables),
-            dump_jsonb(memory.to_json()),
-            run_id,
-            self._max_state_bytes,
-            attempt_at(thread_id, run_id) if run_id is not None else None,
-        )
-        return applied
+        if memory.session_id != session.id:
+            raise InvalidInputError(f"this snapshot is of session {memory.session_id!r}, not of {session.id!r}")
+        thread_id = await self._manager.sessions.find_thread(session)
+        changes = _LaterChanges(self._database, thread_id, run_id, memory) if run_id is not None else None
+        while True:
+            variables = changes.merge(memory.variables) if changes is not None else memory.variables
+            kept_keys = sorted(
+                key
+                for key in memory.variables.keys() | variables.keys()
+                if (key in variables, variables.get(key)) != (key in memory.variables, memory.variables.get(key))
+            )
+            content: JsonObject = {"snapshot_id": snapshot.id, "agent_id": memory.agent_id}
+            row = await self._database.fetch_row(
+                "apply_memory_snapshot",
+                thread_id,
+                memory.agent_id,
+                _event_id(snapshot.id),
+                dump_json(content | ({"kept_keys": kept_keys} if kept_keys else {})),
+                dump_jsonb(variables),
+                dump_jsonb(replace(memory, variables=variables).to_json()),
+                run_id,
+                attempt_at(thread_id, run_id) if run_id is not None else None,
+                self._max_state_bytes,
+                changes.version if changes is not None else None,
+            )
+            assert row is not None  # noqa: S101 - the function returns one row
+            if changes is None or row["status"] != "conflict":
+                break
+            await changes.read(up_to=row["version"])
+        await self._manager.refresh(session)
+        return row["status"] == "applied", load_json(row["content"]).get("kept_keys", [])
+
+
+class _LaterChanges:
+    """The variables that writers other than a run have changed since its snapshot, up to a version of the state."""
+
+    def __init__(self, database: Database, thread_id: UUID, run_id: str, memory: WorkingMemory) -> None:
+        self._database = database
+        self._thread_id = thread_id
+        self._run_id = run_id
+        self._latest: JsonObject = {}
+        self._read_up_to = self.version = int((memory.last_checkpoint or {}).get("version", 0))
+        self.keys: set[str] = set()
+
+    async def read(self, *, up_to: int) -> None:
+        """Read the changes up to a version that the thread has reached."""
+        rows: list[asyncpg.Record] | None = None
+        while rows is None or len(rows) == _CHANGES_PER_PAGE:
+            rows = await self._database.fetch(
+                "read_state_history", self._thread_id, self._read_up_to, _CHANGES_PER_PAGE
+            )
+            for row in rows:
+                delta = split_delta(load_json(row["actions"])["state_delta"]).session
+                self._latest |= delta
+                self._read_up_to = row["version"]
+                if row["run_id"] != self._run_id:
+                    self.keys |= delta.keys()
+        self.version = max(up_to, self._read_up_to)
+
+    def merge(self, variables: JsonObject) -> JsonObject:
+        """Return the variables of the snapshot, with the present values of the keys that others have changed."""
+        return apply_delta(variables, {key: self._latest[key] for key in self.keys})
+
+
+def _event_id(snapshot_id: str) -> str:
+    return f"memory_snapshot/{snapshot_id}"
 
 
 def _working_memory(scope: MemoryScope, row: asyncpg.Record) -> WorkingMemory:

@@ -6,10 +6,9 @@ SQL function `run_transition_allowed`; an illegal one is an `IllegalTransitionEr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -23,11 +22,14 @@ from cognizes.engine.database.documents import (
     load_jsonb,
     unescape_text,
 )
-from cognizes.engine.errors import IllegalTransitionError, LeaseLostError, NotFoundError, SetupError
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
+
+_Answer = TypeVar("_Answer")
 
 EVENT_OF_STATUS = {
     RunStatus.PENDING: "run_created",
@@ -40,11 +42,16 @@ EVENT_OF_STATUS = {
 
 
 class Runs:
-    """Creates, moves and reads runs."""
+    """Creates, moves and reads runs.
 
-    def __init__(self, database: Database, sessions: SessionStore) -> None:
+    Every write is sent again while PostgreSQL is unavailable, for `retry_seconds`, like an append. A write is marked by
+    the id of its event, so one whose answer was lost counts once.
+    """
+
+    def __init__(self, database: Database, sessions: SessionStore, *, retry_seconds: float) -> None:
         self._database = database
         self._sessions = sessions
+        self._retry_seconds = retry_seconds
         self.write_message: Callable[..., Any] | None = None
         """Opens a streamed message; the engine sets it, because streams are built on this layer."""
 
@@ -105,10 +112,11 @@ class Runs:
         thread_id = await self._sessions.find_thread(session)
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         content = dump_json({"run_id": run_id, "status": status})
-        await self._database.fetch_value(
-            "create_run", thread_id, run_id, status, str(new_id()), EVENT_OF_STATUS[status], content
+        event_id = str(new_id())
+        await self._write_once(
+            thread_id, event_id, "create_run", thread_id, run_id, status, event_id, EVENT_OF_STATUS[status], content
         )
-        return await self.get(thread_id, run_id)
+        return await self._get_changed(thread_id, run_id)
 
     async def _change(
         self,
@@ -123,40 +131,57 @@ class Runs:
         if error is not None:
             content["error"] = error
         thread = thread_uuid(thread_id)
-        async with self._once(thread, event_id):
-            await self._database.fetch_value(
-                "change_run",
-                thread,
-                run_id,
-                status,
-                escape_text(error) if error is not None else None,
-                event_id or str(new_id()),
-                EVENT_OF_STATUS[status],
-                dump_json(content),
-                attempt_at(thread, run_id),
-            )
-        return await self.get(thread_id, run_id)
+        event_id = event_id or str(new_id())
+        await self._write_once(
+            thread,
+            event_id,
+            "change_run",
+            thread,
+            run_id,
+            status,
+            escape_text(error) if error is not None else None,
+            event_id,
+            EVENT_OF_STATUS[status],
+            dump_json(content),
+            attempt_at(thread, run_id),
+        )
+        return await self._get_changed(thread_id, run_id)
 
-    @asynccontextmanager
-    async def _once(self, thread_id: UUID, event_id: str | None) -> AsyncIterator[None]:
-        """A change that is refused although its event is there was made before, and only the answer was lost."""
+    async def _get_changed(self, thread_id: str | UUID, run_id: str) -> Run:
+        """Read a run after a write, for as long as the write itself would be retried: what it did is known."""
+        return await self.until_available(lambda: self.get(thread_id, run_id))
+
+    async def _write_once(self, thread_id: UUID, event_id: str, query: str, *arguments: Any) -> Any:
+        """Send a write until PostgreSQL answers; return the answer, or None when an earlier answer was lost."""
+        return await self._once(thread_id, event_id, lambda: self._database.fetch_value(query, *arguments))
+
+    async def _once(self, thread_id: UUID, event_id: str, write: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
+        """A write that is refused although its event is stored was made before, and only the answer was lost."""
         try:
-            yield
-        except (LeaseLostError, IllegalTransitionError):
-            if event_id is None or await self._database.fetch_row("read_event", thread_id, event_id) is None:
+            return await self.until_available(write)
+        except (ConflictError, InvalidInputError):
+            if await self.until_available(lambda: self._database.fetch_row("read_event", thread_id, event_id)) is None:
                 raise
+            return None
+
+    async def until_available(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Call an idempotent operation again while PostgreSQL is unavailable, for the time that an append gets."""
+        return await retry_while_unavailable(attempt, seconds=self._retry_seconds, before_retry=lambda: None)
 
     async def _progress(
         self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject
     ) -> None:
         thread = thread_uuid(thread_id)
-        await self._database.fetch_value(
+        event_id = str(new_id())
+        await self._write_once(
+            thread,
+            event_id,
             "record_run_progress",
             thread,
             run_id,
             kind,
             dump_jsonb(entry),
-            str(new_id()),
+            event_id,
             dump_json(content),
             attempt_at(thread, run_id),
         )

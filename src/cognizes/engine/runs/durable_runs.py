@@ -13,8 +13,9 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,9 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, escape_text, text_bytes
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
+from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.event_log import check_name, check_text
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
@@ -34,11 +37,11 @@ from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.runs.doorbell import RunDoorbell
 from cognizes.engine.runs.leases import LeaseKeeper
-from cognizes.engine.runs.resumption import make_context
+from cognizes.engine.runs.resumption import Resumption, make_context, read_resumption
 from cognizes.engine.runs.run_context import InProcessRun
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.turnover import Claiming, Ending, Turnover
-from cognizes.engine.runs.waits import SignalOutcome, Wait, check_wait
+from cognizes.engine.runs.waits import SignalOutcome, Wait, WaitKind, check_wait
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class DurableRuns(Runs):
         listener: PgNotifyListener,
         settings: Settings,
     ) -> None:
-        super().__init__(database, manager.sessions)
+        super().__init__(database, manager.sessions, retry_seconds=settings.retry_seconds)
         self.database = database
         self.manager = manager
         self.sessions = sessions
@@ -138,7 +141,7 @@ class DurableRuns(Runs):
 
     async def _claim_whole(self, thread_id: UUID, run_id: str) -> Run:
         await self.claim_one(thread_id, run_id)
-        return await self.get(thread_id, run_id)
+        return await self._get_changed(thread_id, run_id)
 
     @asynccontextmanager
     async def _execute_here(self, taking: Coroutine[Any, Any, Run]) -> AsyncIterator[InProcessRun]:
@@ -175,9 +178,14 @@ class DurableRuns(Runs):
 
     async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> int:
         """Takes one pending run, whatever its handler; its attempt. `ConflictError` when it is not pending."""
-        attempt: int = await self.database.fetch_value(
-            "claim_run", thread_uuid(thread_id), run_id, worker_id or self.worker_id, self.leases.duration
+        thread, event_id = thread_uuid(thread_id), str(new_id())
+        attempt: int | None = await self._write_once(
+            thread, event_id, "claim_run", thread, run_id, worker_id or self.worker_id, self.leases.duration, event_id
         )
+        if attempt is None:
+            event = await self.until_available(lambda: self.manager.events.find(thread, event_id))
+            assert event is not None  # noqa: S101 - the claim is known by its event
+            attempt = int(event.content["attempt"])
         return attempt
 
     async def heartbeat(self, runs: Sequence[Run]) -> list[Run]:
@@ -199,16 +207,20 @@ class DurableRuns(Runs):
     async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
         """Gives a claimed run back. With a cause it counts as a failed attempt: the next one waits a while, and after
         the last the run fails with the cause."""
-        status = await self.database.fetch_value(
+        thread_id, event_id = UUID(run.thread_id), str(new_id())
+        status = await self._write_once(
+            thread_id,
+            event_id,
             "release_run",
-            UUID(run.thread_id),
+            thread_id,
             run.id,
             run.attempt,
             escape_text(cause) if cause is not None else None,
             timedelta(seconds=self.settings.run_backoff_seconds),
             _LONGEST_BACKOFF,
+            event_id,
         )
-        return RunStatus(status)
+        return RunStatus(status) if status is not None else (await self._get_changed(thread_id, run.id)).status
 
     async def expire(self) -> int:
         """Frees the runs of silent workers, fires timers, hands messages over and ends waits that took too long."""
@@ -242,10 +254,12 @@ class DurableRuns(Runs):
         plan_decision_id: str | None = None,
         payload_results: Mapping[str, Any] | None = None,
         memory_snapshot: JsonObject | None = None,
+        long_term_keys: Iterable[LongTermKey] = (),
     ) -> Run:
         """Lets a claimed run wait, with what it wants back. A signal that came before ends the wait at once.
 
         When `expires_at` has passed a timer fires; any other wait goes on at `timeout_node`, or else fails its run.
+        Without a `memory_snapshot` one is taken of the session, with the names of the `long_term_keys`.
         """
         wait = check_wait(
             kind=kind,
@@ -258,8 +272,12 @@ class DurableRuns(Runs):
             payload_results=payload_results,
         )
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        if memory_snapshot is None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            snapshot = await self.memory.snapshots.take(session, long_term_keys=long_term_keys)
+            memory_snapshot = snapshot.to_json()
         await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
-        return await self.get(run.thread_id, run.id)
+        return await self._get_changed(run.thread_id, run.id)
 
     async def store_wait(
         self, fence: RunFence, wait: Wait, *, memory_snapshot: JsonObject | None, suspend: bool
@@ -271,8 +289,11 @@ class DurableRuns(Runs):
             cursor_node=wait.cursor_node,
             memory_snapshot=memory_snapshot,
         )
+        event_id = str(new_id())
         with fence.letting_go():
-            status = await self.database.fetch_value(
+            status = await self._write_once(
+                fence.thread_id,
+                event_id,
                 "wait_run",
                 fence.thread_id,
                 fence.run_id,
@@ -284,23 +305,69 @@ class DurableRuns(Runs):
                 wait.timeout_node,
                 self._document("the resumption context", context),
                 suspend,
-                str(new_id()),
+                event_id,
                 dump_json(wait.to_event(fence.run_id)),
             )
-        return bool(status == "waiting")
+        # Without an answer the event of the wait is stored: the run waits, or has waited.
+        return status in ("waiting", None)
 
     async def signal(
-        self, run_id: str, *, correlation_key: str, payload: Any = None, thread_id: str | UUID | None = None
+        self,
+        run_id: str,
+        *,
+        correlation_key: str,
+        payload: Any = None,
+        thread_id: str | UUID | None = None,
+        may_answer: Collection[WaitKind] | None = None,
     ) -> SignalOutcome:
-        """Ends the wait for a key, now or as soon as the run waits for it. The same key again counts once.
+        """End the wait for a key, now or as soon as the run waits for it. The same key again counts once.
 
-        `ConflictError` when the run waits for another key, or has ended: nothing changed.
+        `may_answer` lists the kinds of wait that the sender may answer (None: all). PostgreSQL checks kind and key in
+        the transaction that stores the signal, and keeps `may_answer` with a signal that arrives before the wait: a
+        wait of another kind does not use it. `PermissionDeniedError` when the run waits for another kind,
+        `ConflictError` when it waits for another key, or has ended: nothing changed.
         """
-        run = await self.find(run_id, thread_id=thread_id)
         check_text("correlation_key", correlation_key)
+        run = await self.until_available(lambda: self.find(run_id, thread_id=thread_id))
         document = self._document("the payload of a signal", payload)
-        outcome = await self.database.fetch_value("signal_run", UUID(run.thread_id), run.id, correlation_key, document)
-        return SignalOutcome(outcome)
+        kinds = sorted(may_answer) if may_answer is not None else None
+        # The same id each time: PostgreSQL answers a signal that it has stored before with the same outcome.
+        arguments = UUID(run.thread_id), run.id, correlation_key, document, kinds, str(new_id())
+        return SignalOutcome(await self.until_available(lambda: self.database.fetch_value("signal_run", *arguments)))
+
+    async def begin(self, thread_id: str | UUID, run_id: str) -> Run:
+        """From pending to running. After a wait, the memory snapshot of the run is applied, once."""
+        run = await super().begin(thread_id, run_id)
+        if run.last_wait is not None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            await self.until_available(lambda: self.restore(run, session))
+        return run
+
+    async def restore(self, run: Run, session: Session) -> Resumption | None:
+        """Apply the memory snapshot of the last wait of a run that resumes, once; return what it continues with, with
+        the episodes and the present values of its long-term keys. None when no wait of the run is over."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
+        kept_keys = await self.memory.snapshots.resume(session, snapshot, run_id=run.id)
+        entries = await self.memory.snapshots.preload(session, snapshot)
+        return replace(
+            resumption,
+            memory_snapshot=snapshot,
+            kept_keys=kept_keys,
+            episodic_tail=snapshot.episodic_tail,
+            long_term={(entry.namespace, entry.key): entry.value for entry in entries},
+        )
+
+    async def resumption(self, run: Run) -> Resumption | None:
+        """Read what a run continues with after its last wait, without applying its snapshot; None until then."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot_id = str(resumption.memory_snapshot.get("id"))
+        kept_keys = await self.memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
+        return replace(resumption, kept_keys=kept_keys)
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
         """From failed to pending, with all its attempts; finished steps stay finished."""
@@ -308,18 +375,10 @@ class DurableRuns(Runs):
         if run.handler is None:
             raise ConflictError(f"run {run_id} has no handler, so no worker could try it again; start a new one")
         content = dump_json({"run_id": run_id, "status": RunStatus.PENDING})
-        await self.database.fetch_value(
-            "change_run",
-            UUID(run.thread_id),
-            run_id,
-            RunStatus.PENDING,
-            None,
-            str(new_id()),
-            "run_retried",
-            content,
-            None,
-        )
-        return await self.get(thread_id, run_id)
+        thread, event_id = UUID(run.thread_id), str(new_id())
+        change = (thread, run_id, RunStatus.PENDING, None, event_id, "run_retried", content, None)
+        await self._write_once(thread, event_id, "change_run", *change)
+        return await self._get_changed(thread_id, run_id)
 
     # Looking
 
@@ -379,7 +438,10 @@ class DurableRuns(Runs):
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         is_leased = status is RunStatus.RUNNING
         content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
-        await self.database.fetch_value(
+        event_id = str(new_id())
+        await self._write_once(
+            thread_id,
+            event_id,
             "enqueue_run",
             thread_id,
             run_id,
@@ -390,11 +452,11 @@ class DurableRuns(Runs):
             available_at,
             self.worker_id if is_leased else None,
             self.leases.duration if is_leased else None,
-            str(new_id()),
+            event_id,
             EVENT_OF_STATUS[status],
             dump_json(content),
         )
-        return await self.get(thread_id, run_id)
+        return await self._get_changed(thread_id, run_id)
 
     async def _end(
         self,
@@ -408,22 +470,19 @@ class DurableRuns(Runs):
         content: JsonObject = {"run_id": run.id, "status": status}
         if error is not None:
             content["error"] = error
-        ended: Run | None = None
-        async with self._once(UUID(run.thread_id), event_id):
-            ended = await self._turnover.end(
-                Ending(
-                    UUID(run.thread_id),
-                    run.id,
-                    run.attempt,
-                    status,
-                    result,
-                    escape_text(error) if error is not None else None,
-                    event_id or str(new_id()),
-                    EVENT_OF_STATUS[status],
-                    dump_json(content),
-                )
-            )
-        return ended or await self.get(run.thread_id, run.id)
+        ending = Ending(
+            UUID(run.thread_id),
+            run.id,
+            run.attempt,
+            status,
+            result,
+            escape_text(error) if error is not None else None,
+            event_id or str(new_id()),
+            EVENT_OF_STATUS[status],
+            dump_json(content),
+        )
+        ended = await self._once(ending.thread_id, ending.event_id, lambda: self._turnover.end(ending))
+        return ended or await self._get_changed(run.thread_id, run.id)
 
     def _document(self, what: str, value: Any) -> str:
         try:

@@ -10,6 +10,7 @@ from uuid import UUID
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.runs.waits import Wait
 
 TIMEOUT = "timeout"
 MESSAGE = "message"
@@ -32,7 +33,8 @@ class Resolution:
 class Resumption:
     """A run goes on. `payload_results` are those it had when it began to wait, and by its correlation key the payload
     of every wait that is over. The snapshot of its memory was applied before; the episodes and the long-term values it
-    used are here."""
+    used are here. `kept_keys` are the state keys that another writer changed after the snapshot was taken: they keep
+    the newer value, which may contradict what the run knew."""
 
     kind: str
     correlation_key: str
@@ -42,6 +44,7 @@ class Resumption:
     plan_decision_id: str | None
     cursor_node: str | None
     memory_snapshot: Any = None
+    kept_keys: list[str] = field(default_factory=list)
     episodic_tail: list[Any] = field(default_factory=list)
     long_term: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -62,9 +65,9 @@ def make_context(
     }
 
 
-async def read_resolution(database: Database, thread_id: UUID, run_id: str, key: str) -> Resolution | None:
-    """What ended the wait for a key, or what is there to end it."""
-    row = await database.fetch_row("read_signal", thread_id, run_id, key)
+async def read_resolution(database: Database, thread_id: UUID, run_id: str, wait: Wait) -> Resolution | None:
+    """Return what ended a wait, or the kept signal that will end it."""
+    row = await database.fetch_row("read_signal", thread_id, run_id, wait.correlation_key, wait.kind)
     return Resolution(row["source"], _payload(row)) if row else None
 
 

@@ -11,7 +11,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -23,15 +22,13 @@ from cognizes.engine.errors import (
     StepInterruptedError,
     WaitExpiredError,
 )
-from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.runs import RunHandle
 from cognizes.engine.pulse.state_manager import StateFunction
 from cognizes.engine.runs.doorbell import MOVED, USER_SPOKE, rings
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.runs.resumption import Resumption, read_resolution, read_resumption
+from cognizes.engine.runs.resumption import Resolution, Resumption, read_resolution
 from cognizes.engine.runs.run_memory import RunMemory
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import RunSuspended, Wait, check_wait
@@ -53,11 +50,11 @@ class RunContext(RunHandle, ABC):
         super().__init__(runs, fence.thread_id, run.id)
         self._services = runs
         self._fence = fence
-        self._steps = Steps(runs.database, fence)
+        self._steps = Steps(runs.database, fence, retry_seconds=runs.settings.retry_seconds)
         self._ended_waits: set[str] = set()
         self.run = run
         self.session = session
-        self.memory = RunMemory(runs.memory, session)
+        self.memory = RunMemory(runs.memory, session, retry_seconds=runs.settings.retry_seconds)
         self.resumption: Resumption | None = None
         self.interrupted_steps: list[Step] = []
 
@@ -79,27 +76,23 @@ class RunContext(RunHandle, ABC):
     async def restore(self) -> None:
         """Brings the run's mind back: the snapshot of its last wait is applied to working memory, once; episodes and
         long-term values come with it. Steps that were cut off are found."""
+        await self._services.until_available(self._restore)
+
+    async def _restore(self) -> None:
         self.interrupted_steps = [
             step
             for step in await self._services.steps(self.thread_id, self.id)
             if step.status == "started" and step.attempt < self.attempt
         ]
-        resumption = await read_resumption(self._services.database, self.run)
-        if resumption is None:
-            return
-        if resumption.memory_snapshot is not None:
-            snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
-            snapshots = self._services.memory.snapshots
-            await snapshots.apply(self.session, snapshot, run_id=self.id)
-            entries = await snapshots.preload(self.session, snapshot)
-            self.memory = RunMemory(self._services.memory, self.session, snapshot.long_term_keys)
-            resumption = replace(
-                resumption,
-                memory_snapshot=snapshot,
-                episodic_tail=snapshot.episodic_tail,
-                long_term={(entry.namespace, entry.key): entry.value for entry in entries},
+        self._steps.expect_interrupted(self.interrupted_steps)
+        self.resumption = await self._services.restore(self.run, self.session)
+        if self.resumption is not None and self.resumption.memory_snapshot is not None:
+            self.memory = RunMemory(
+                self._services.memory,
+                self.session,
+                self.resumption.memory_snapshot.long_term_keys,
+                retry_seconds=self._services.settings.retry_seconds,
             )
-        self.resumption = resumption
 
     async def step(
         self,
@@ -215,10 +208,15 @@ class RunContext(RunHandle, ABC):
     async def _wait(self, wait: Wait) -> Any: ...
 
     async def _snapshot(self) -> JsonObject:
-        return (await self.memory.snapshot()).to_json()
+        return (await self._services.until_available(self.memory.snapshot)).to_json()
+
+    async def _resolution(self, wait: Wait) -> Resolution | None:
+        return await self._services.until_available(
+            lambda: read_resolution(self._services.database, self.thread_id, self.id, wait)
+        )
 
     async def _payload_of(self, wait: Wait) -> Any:
-        found = await read_resolution(self._services.database, self.thread_id, self.id, wait.correlation_key)
+        found = await self._resolution(wait)
         if found is None:
             raise LeaseLostError(f"run {self.id} goes on elsewhere")
         return found.payload
@@ -230,7 +228,7 @@ class HandledRun(RunContext):
     async def _wait(self, wait: Wait) -> Any:
         returns = wait.cursor_node is None
         services = self._services
-        if returns and await read_resolution(services.database, self.thread_id, self.id, wait.correlation_key):
+        if returns and await self._resolution(wait):
             # Without a look at the memory: the run does not wait.
             await services.store_wait(self._fence, wait, memory_snapshot=None, suspend=False)
             return await self._payload_of(wait)
@@ -328,14 +326,10 @@ class InProcessRun(RunContext):
         if status != RunStatus.PENDING:
             raise LeaseLostError(f"run {self.id} is {status}; this code does not execute it any more")
         # Nobody else would claim it: a run of a block has no handler.
-        self._fence.attempt = await retry_while_unavailable(
-            lambda: self._services.claim_one(self.thread_id, self.id),
-            seconds=self._services.settings.retry_seconds,
-            before_retry=lambda: None,
-        )
+        self._fence.attempt = await self._services.claim_one(self.thread_id, self.id)
         self._is_waiting = False
         self._hold()
-        self.run = await self._services.get(self.thread_id, self.id)
+        self.run = await self._services.until_available(lambda: self._services.get(self.thread_id, self.id))
         await self.restore()
 
     async def _look(self) -> RunStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from uuid import UUID
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError, StepInterruptedError
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_text
 from cognizes.engine.pulse.fencing import RunFence
 
@@ -47,24 +48,29 @@ async def list_steps(database: Database, thread_id: UUID, run_id: str) -> list[S
 class Steps:
     """The steps of one run, written by one attempt at a time."""
 
-    def __init__(self, database: Database, fence: RunFence) -> None:
+    def __init__(self, database: Database, fence: RunFence, *, retry_seconds: float) -> None:
         self._database = database
         self._fence = fence
+        self._retry_seconds = retry_seconds
+        self._interrupted: dict[str, int] = {}
+
+    def expect_interrupted(self, steps: Iterable[Step]) -> None:
+        """Name the steps that an earlier attempt began and did not finish."""
+        self._interrupted = {step.name: step.attempt for step in steps}
 
     async def run(
         self, name: str, work: Callable[[], Awaitable[Any]], *, if_interrupted: Callable[[int], Awaitable[Any]] | None
     ) -> Any:
         """Does the work once and keeps its result, which is JSON. A step that an earlier attempt finished is not done
         again; for one that it began and did not finish, `if_interrupted` is called with that attempt, if given."""
-        row = await self._database.fetch_row(
-            "begin_step", *self._holder(), check_text("the name of a step", name) or _nameless()
-        )
-        if row is not None and row["status"] == "finished":
+        (row,) = await self._write("begin_step", check_text("the name of a step", name) or _nameless())
+        if row["status"] == "finished":
             return load_json(row["result"])
-        is_interrupted = row is not None and row["status"] == "started" and row["attempt"] < self._fence.attempt
+        # Known before the step was begun here: an answer to `begin_step` that was lost is not repeated.
+        interrupted_attempt = self._interrupted.get(name) if row["status"] == "started" else None
         try:
-            if is_interrupted and if_interrupted is not None and row is not None:
-                result = await if_interrupted(row["attempt"])
+            if interrupted_attempt is not None and if_interrupted is not None:
+                result = await if_interrupted(interrupted_attempt)
             else:
                 result = await work()
             document = dump_json(result)
@@ -78,10 +84,17 @@ class Steps:
         return load_json(document)
 
     async def _end(self, name: str, status: str, result: str | None, error: str | None) -> None:
-        await self._database.fetch("end_step", *self._holder(), name, status, result, error)
+        self._interrupted.pop(name, None)
+        await self._write("end_step", name, status, result, error)
 
-    def _holder(self) -> tuple[Any, str, int]:
-        return self._fence.thread_id, self._fence.run_id, self._fence.attempt
+    async def _write(self, query: str, *arguments: Any) -> list[Any]:
+        """Write for the attempt that holds the run, again while PostgreSQL is unavailable; both queries may repeat."""
+        holder = self._fence.thread_id, self._fence.run_id, self._fence.attempt
+        return await retry_while_unavailable(
+            lambda: self._database.fetch(query, *holder, *arguments),
+            seconds=self._retry_seconds,
+            before_retry=lambda: None,
+        )
 
 
 def _nameless() -> str:

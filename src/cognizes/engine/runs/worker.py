@@ -14,8 +14,7 @@ from typing import Any, Protocol, Self
 from uuid import UUID
 
 from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
-from cognizes.engine.models import Run, RunStatus, new_id
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs.doorbell import CLAIMABLE, USER_SPOKE, rings
@@ -167,13 +166,13 @@ class Worker:
             self._runs.leases.drop(lease)
 
     async def _attempt(self, run: Run, fence: RunFence, lease: Lease) -> None:
-        end = str(new_id())
         try:
-            session = await self._runs.manager.sessions.get_thread(run.thread_id)
+            session = await self._runs.until_available(lambda: self._runs.manager.sessions.get_thread(run.thread_id))
             context = HandledRun(self._runs, run, session, fence)
             await context.restore()
             result = await self._handlers[run.handler or ""](context)
-            await self._let_go(lease, lambda: self._runs.complete(run, result, event_id=end))
+            self._runs.leases.drop(lease)
+            await self._runs.complete(run, result)
         except RunSuspended:
             return
         except asyncio.CancelledError:
@@ -184,19 +183,14 @@ class Worker:
         except (LeaseLostError, NotFoundError):
             raise
         except RunFailedError as error:
-            reason = str(error)
-            await self._let_go(lease, lambda: self._runs.abandon(run, error=reason, event_id=end))
+            self._runs.leases.drop(lease)
+            await self._runs.abandon(run, error=str(error))
             await self._runs.remember(run)
         except Exception as error:
             logger.warning("attempt %s at run %s failed", run.attempt, run.id, exc_info=error)
             cause = f"{type(error).__name__}: {error}"
-            if await self._let_go(lease, lambda: self._runs.release(run, cause=cause)) == RunStatus.FAILED:
+            self._runs.leases.drop(lease)
+            if await self._runs.release(run, cause=cause) == RunStatus.FAILED:
                 await self._runs.remember(run)
         else:
             await self._runs.remember(run)
-
-    async def _let_go(self, lease: Lease, change: Callable[[], Awaitable[Any]]) -> Any:
-        """Stores what became of a run, also when PostgreSQL is away for a moment."""
-        self._runs.leases.drop(lease)
-        seconds = self._runs.settings.retry_seconds
-        return await retry_while_unavailable(change, seconds=seconds, before_retry=lambda: None)

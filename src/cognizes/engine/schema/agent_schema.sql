@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 1 OR max(number) > 19 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 2 OR max(number) > 19 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -607,6 +607,28 @@ ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0014_runs.sql
+-- A signal remembers which kinds of wait its sender may answer (`may_answer`, null: all kinds) and the id under which it
+-- was sent (`signal_id`), so that a signal that is sent again after a lost answer gets the same answer.
+ALTER TABLE "public".run_signals
+    ADD COLUMN IF NOT EXISTS may_answer text[],
+    ADD COLUMN IF NOT EXISTS signal_id text;
+
+COMMENT ON COLUMN "public".run_signals.may_answer IS 'Wait kinds that the sender may answer; null: all kinds.';
+
+-- Functions whose arguments have changed: the older signatures are removed.
+DROP FUNCTION IF EXISTS "public".resolve_wait(uuid, text, text, json);
+DROP FUNCTION IF EXISTS "public".signal_run(uuid, text, text, json);
+DROP FUNCTION IF EXISTS "public".take_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS "public".claim_run(uuid, text, text, interval);
+DROP FUNCTION IF EXISTS "public".release_run(uuid, text, integer, text, interval, interval);
+DROP FUNCTION IF EXISTS "public".apply_memory_snapshot(uuid, text, text, text, jsonb, jsonb, text, integer);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0014_runs.sql', 14, '1ba539aa7b72a66b0c1261036b07b57970308ede8359b7c1c10e42994a52548d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1592,7 +1614,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- 53_record_run_progress.sql
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
 -- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
 CREATE OR REPLACE FUNCTION "public".record_run_progress(
     p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -1613,9 +1635,10 @@ BEGIN
     END IF;
     IF p_kind = 'thought' THEN
         UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
-         WHERE thread_id = p_thread_id AND id = p_run_id;
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (thinking_steps -> -1) IS DISTINCT FROM p_entry;
     ELSIF p_kind = 'act' THEN
-        UPDATE "public".runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
+        UPDATE "public".runs SET tool_calls = tool_calls || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (tool_calls -> -1) IS DISTINCT FROM p_entry;
     ELSE
         -- A run that resumes another one answers the call of that one.
         SELECT r.id, call.place - 1 INTO v_owner, v_place
@@ -1637,7 +1660,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('53_record_run_progress.sql', 0, 'dc6b3aa702b81396ce0b8deaaf6b1c4a3c9e4c6e04e6ade78779b26612927b1f', '0.1.0')
+VALUES ('53_record_run_progress.sql', 0, '1ee0dcf22b8a3d2ff148b68ec75fb0b5bf6c12a87c9c5c8a144c036167ed3d71', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1760,8 +1783,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- 57_take_run.sql
 -- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".take_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
-RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "public".take_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_attempt integer;
 BEGIN
@@ -1771,14 +1795,14 @@ BEGIN
      WHERE thread_id = p_thread_id AND id = p_run_id
     RETURNING attempt INTO v_attempt;
     PERFORM "public".append_run_event(
-        p_thread_id, p_run_id, gen_random_uuid()::text, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
+        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
         json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
     RETURN v_attempt;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('57_take_run.sql', 0, '31a186ad21ca78bfff9b4bd5c6a67daf9f23e873f87a3bb69a02dca7491fe8e5', '0.1.0')
+VALUES ('57_take_run.sql', 0, '539aeb48732a7b42f9d24a10c29fe6b71dcc88436c2b13e5d8f30813c11a3d66', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1819,7 +1843,8 @@ BEGIN
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
             v_claimed := v_claimed + 1;
-            PERFORM "public".take_run(v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease);
+            PERFORM "public".take_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
             RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
         END LOOP;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);
@@ -1828,14 +1853,15 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('58_claim_runs.sql', 0, '0a5fa0f73b7b1fd793c6e2547b11052cda701210285b8abd489bc19f04d697d3', '0.1.0')
+VALUES ('58_claim_runs.sql', 0, 'b5b70698c5655a1fc53ec40d05bd64ea4c1056394ce3f34b8b9a0dc5ff8615d5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 59_claim_run.sql
 -- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
-CREATE OR REPLACE FUNCTION "public".claim_run(p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval)
-RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "public".claim_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
 BEGIN
@@ -1849,12 +1875,12 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
             MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
     END IF;
-    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease);
+    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease, p_event_id);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('59_claim_run.sql', 0, 'a9315024dabd3e3105eddfa8268d7ac1bed5eb9731f3a27b87fd95e93a512535', '0.1.0')
+VALUES ('59_claim_run.sql', 0, '1ff6aa67325dc87747f2fb0b262a91a2ebd0329ba53f479b6d7b5165b1286b9d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1947,7 +1973,7 @@ BEGIN
                                       'error', 'the process that executed the run went away'));
             ELSE
                 PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0');
+                                             interval '0', interval '0', gen_random_uuid()::text);
             END IF;
             v_count := v_count + 1;
         END IF;
@@ -1957,14 +1983,17 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('63_release_expired_leases.sql', 0, '2b16dd5bd1bd85e5fd43034db918b57b275c51375f82d1fa86deac4ed1e4fc18', '0.1.0')
+VALUES ('63_release_expired_leases.sql', 0, 'b95397e2b5a352a6691774ddc96208387f0fede8c8c29105f877d4f8bcc90e7b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 64_resolve_wait.sql
--- Ends a wait: what ended it is kept, and the run can be claimed. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".resolve_wait(p_thread_id uuid, p_run_id text, p_source text, p_payload json)
-RETURNS void LANGUAGE plpgsql AS $$
+-- Ends a wait: stores what ended it and makes the run claimable. The caller holds the locks of the thread and the run.
+-- A kept signal of the same key that may not answer this wait is replaced.
+CREATE OR REPLACE FUNCTION "public".resolve_wait(
+    p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
+    p_signal_id text DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
 BEGIN
@@ -1972,9 +2001,13 @@ BEGIN
        SET status = 'pending', available_at = NULL, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id
     RETURNING app_name, wait_key INTO v_run;
-    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload, used_at)
-    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, clock_timestamp())
-    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE SET used_at = clock_timestamp();
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id, used_at)
+    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, p_may_answer, p_signal_id,
+            clock_timestamp())
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET source = excluded.source, payload = excluded.payload, may_answer = excluded.may_answer,
+           signal_id = excluded.signal_id, used_at = excluded.used_at;
     PERFORM "public".append_run_event(
         p_thread_id, p_run_id, gen_random_uuid()::text, 'run_signalled',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'source', p_source,
@@ -1983,14 +2016,15 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('64_resolve_wait.sql', 0, '9af08f8ce01fb180bf7d38ba7ee886078b71082fb280fb7abc0f6cdc502b78f9', '0.1.0')
+VALUES ('64_resolve_wait.sql', 0, '6f2d52fa3850109f3d2c0b5303ede0e20a934d2fb7baa804c3a6c96962c3ddbf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 65_wait_run.sql
 -- Lets a run wait, with the event that says so. Answers:
 --   waiting   it waits; its lease is over
---   resolved  the signal was there before the wait; with p_suspend the run is pending again, else it just goes on
+--   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
+--             ends only a wait of a kind that its sender may answer
 -- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
 -- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
 CREATE OR REPLACE FUNCTION "public".wait_run(
@@ -2003,9 +2037,11 @@ DECLARE
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT source, payload, used_at INTO v_early FROM "public".run_signals
+    SELECT source, payload, may_answer, signal_id, used_at,
+           may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
+      INTO v_early FROM "public".run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF FOUND AND NOT p_suspend THEN
+    IF v_early.is_usable AND NOT p_suspend THEN
         UPDATE "public".run_signals SET used_at = coalesce(used_at, clock_timestamp())
          WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
         RETURN 'resolved';
@@ -2027,8 +2063,9 @@ BEGIN
        SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
            wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
-    IF v_early.source IS NOT NULL THEN
-        PERFORM "public".resolve_wait(p_thread_id, p_run_id, v_early.source, v_early.payload);
+    IF v_early.is_usable THEN
+        PERFORM "public".resolve_wait(
+            p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
         RETURN 'resolved';
     END IF;
     RETURN 'waiting';
@@ -2036,35 +2073,44 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('65_wait_run.sql', 0, 'fdbf8e489ad56d98f9126fa8cb59d87ee1035f4a4cdce836cccaf9e41195fdf6', '0.1.0')
+VALUES ('65_wait_run.sql', 0, 'e2959410b32d648f12c5d41800d95c5a05a7464eef674d47cdf600fc05d1882a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 66_signal_run.sql
--- Takes a signal for a run. Answers:
---   resumed    it was waiting for this key; it can be claimed
---   kept       it does not wait yet: the signal is there when it will
---   duplicate  a signal of this key came before; that one counts
--- SQLSTATE CZ404: no such run; CZ409: it waits for another key, its wait timed out, or it has ended. Nothing changed.
-CREATE OR REPLACE FUNCTION "public".signal_run(p_thread_id uuid, p_run_id text, p_key text, p_payload json)
-RETURNS text LANGUAGE plpgsql AS $$
+-- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+--   resumed    the run was waiting for this key; it can be claimed
+--   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
+--   duplicate  an earlier signal of this key counts
+-- The kind, the key and the right are checked under the lock of the run. A kept signal blocks no sender with more rights:
+-- that sender's signal replaces it. The same p_signal_id again gets the same answer.
+-- SQLSTATE CZ404: no such run; CZ403: the sender may not answer this kind of wait; CZ409: the run waits for another key,
+-- its wait timed out, or it has ended. Nothing changed.
+CREATE OR REPLACE FUNCTION "public".signal_run(
+    p_thread_id uuid, p_run_id text, p_key text, p_payload json, p_may_answer text[], p_signal_id text
+) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
-    v_source text;
+    v_known record;
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT app_name, status, wait_key, wait_expires_at INTO v_run
+    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
       FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404',
             MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
     END IF;
-    SELECT source INTO v_source FROM "public".run_signals
+    SELECT source, may_answer, signal_id, used_at INTO v_known FROM "public".run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF v_source = 'timeout' THEN
+    IF v_known.signal_id = p_signal_id THEN
+        RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
+    ELSIF v_known.source = 'timeout' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
             MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
-    ELSIF v_source IS NOT NULL THEN
+    ELSIF v_known.used_at IS NOT NULL
+          -- A kept signal that left a wait for its own key open may not answer that wait.
+          OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
+             AND (v_known.may_answer IS NULL OR v_known.may_answer @> p_may_answer) THEN
         RETURN 'duplicate';
     END IF;
     IF v_run.status IN ('completed', 'failed', 'cancelled') THEN
@@ -2072,6 +2118,11 @@ BEGIN
             MESSAGE = format('run %s is %s and takes no signals', p_run_id, v_run.status);
     END IF;
     IF v_run.status = 'waiting' THEN
+        IF NOT v_run.wait_kind = ANY (p_may_answer) THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ403',
+                MESSAGE = format('run %s waits for a %s; the caller may only answer a wait of kind %s', p_run_id,
+                                 v_run.wait_kind, array_to_string(p_may_answer, ' or '));
+        END IF;
         IF v_run.wait_key <> p_key THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
                 MESSAGE = format('run %s does not wait for %s; send the correlation key of its wait', p_run_id, p_key);
@@ -2080,17 +2131,20 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
                 MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
         END IF;
-        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload);
+        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
         RETURN 'resumed';
     END IF;
-    INSERT INTO "public".run_signals (thread_id, run_id, correlation_key, app_name, source, payload)
-    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload);
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id)
+    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload, p_may_answer, p_signal_id)
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET payload = excluded.payload, may_answer = excluded.may_answer, signal_id = excluded.signal_id;
     RETURN 'kept';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('66_signal_run.sql', 0, 'e6f4bc336ca83180f468b270ffc4f5613181dca277c725c43fe547b3c2e954f3', '0.1.0')
+VALUES ('66_signal_run.sql', 0, '130ee4cc3bbb2664804b08b5658e2b4aaeb44bcb3714b40c4ef4bf948b4aef0e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2161,7 +2215,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
 -- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION "public".release_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
+    p_event_id text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -2173,7 +2228,7 @@ BEGIN
       FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
     IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
         PERFORM "public".change_run(
-            p_thread_id, p_run_id, 'failed', p_cause, gen_random_uuid()::text, 'run_failed',
+            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
             json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
                               'failures', v_run.failures + 1));
         RETURN 'failed';
@@ -2182,7 +2237,7 @@ BEGIN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
     PERFORM "public".change_run(
-        p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
+        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     UPDATE "public".runs
@@ -2193,7 +2248,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('68_release_run.sql', 0, 'f19e7c359d97c9e7f06a81f4f5383d38b4f72aab84b9f387b95a78f1ac741e66', '0.1.0')
+VALUES ('68_release_run.sql', 0, '991aaf168944c4a00aa8902a03f08c0dcfac8409a29fb45cbaf6c8b0192c731c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3257,21 +3312,36 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- 95_apply_memory_snapshot.sql
 -- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
--- id is the snapshot's: applied twice, the second time does nothing and returns false. Keys that the snapshot lacks go
--- away, so emptiness is restored too. Messages are the log's and stay, newer ones too. SQLSTATE CZ404: no such thread.
+-- id is that of the snapshot. Keys that p_variables lacks are deleted, so emptiness is restored too; messages stay.
+-- Answers:
+--   applied   the state is p_variables, p_content is the content of the event
+--   known     the snapshot was applied before; `content` is the content of that event
+--   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
+-- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: nobody asks) does not hold the run.
 CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
-    p_thread_id uuid, p_agent_id text, p_event_id text, p_snapshot_id text, p_variables jsonb, p_working_memory jsonb,
-    p_run_id text, p_max_state_bytes integer
-) RETURNS boolean LANGUAGE plpgsql AS $$
+    p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
+    p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
+    OUT status text, OUT version bigint, OUT content text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_thread record;
     v_delta jsonb;
-    v_now timestamptz := clock_timestamp();
-    v_appended record;
 BEGIN
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
     SELECT * INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    version := v_thread.version;
+    SELECT 'known', e.content::text INTO status, content FROM "public".events e
+     WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    IF p_expected_version <> version THEN
+        status := 'conflict';
+        RETURN;
     END IF;
     SELECT jsonb_object_agg(key, value) INTO v_delta FROM (
         SELECT key, value FROM jsonb_each(p_variables) AS wanted WHERE v_thread.state -> key IS DISTINCT FROM value
@@ -3279,24 +3349,22 @@ BEGIN
         SELECT key, '{"$delete": true}'::jsonb FROM jsonb_object_keys(v_thread.state) AS present (key)
          WHERE NOT p_variables ? key
     ) changes;
-    SELECT * INTO v_appended FROM "public".append_event(
-        p_thread_id, p_event_id, p_run_id, '', 'system', 'memory_restored',
-        json_build_object('snapshot_id', p_snapshot_id, 'agent_id', p_agent_id),
+    SELECT a.version INTO version FROM "public".append_event(
+        p_thread_id, p_event_id, p_run_id, '', 'system', 'memory_restored', p_content,
         CASE WHEN v_delta IS NULL THEN '{}'::json ELSE json_build_object('state_delta', v_delta) END,
-        v_delta, NULL, NULL, NULL, NULL, NULL, NULL, true, true, 0, p_max_state_bytes);
-    IF v_appended.status <> 'stored' THEN
-        RETURN false;
-    END IF;
+        v_delta, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, p_max_state_bytes) a;
     INSERT INTO "public".agent_states (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
-    VALUES (v_thread.app_name, v_thread.user_id, p_agent_id, v_thread.session_id, p_thread_id, p_working_memory, v_now)
+    VALUES (v_thread.app_name, v_thread.user_id, p_agent_id, v_thread.session_id, p_thread_id, p_working_memory,
+            clock_timestamp())
     ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
        DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at;
-    RETURN true;
+    status := 'applied';
+    content := p_content::text;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_apply_memory_snapshot.sql', 0, '653e7ef6cbcd2da70816df9acf2503311adbbd3389e8e358a396756687993427', '0.1.0')
+VALUES ('95_apply_memory_snapshot.sql', 0, '04a4b6f59b32b415264db169fc1b7a6a90acc509a163f9be637ee76f051a3269', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3766,5 +3834,5 @@ VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 1 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 2 WHERE number = 0;
 COMMIT;

@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cognizes.engine.errors import ConflictError, IllegalTransitionError, NotFoundError
+from cognizes.engine.errors import ConflictError, IllegalTransitionError, NotFoundError, PermissionDeniedError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.runs.durable_runs import DurableRuns
+from cognizes.engine.runs.waits import WaitKind
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import Contexts
 
@@ -95,8 +96,10 @@ class ToolApprovals:
         if asked.run_id is None:
             return
         try:
-            await self._runs.signal(asked.run_id, correlation_key=asked.id, payload=answer, thread_id=thread)
-        except (ConflictError, NotFoundError) as error:
+            await self._runs.signal(
+                asked.run_id, correlation_key=asked.id, payload=answer, thread_id=thread, may_answer=[WaitKind.HUMAN]
+            )
+        except (ConflictError, NotFoundError, PermissionDeniedError) as error:
             logger.debug("the run that asked for approval %s does not wait for it: %s", asked.id, error)
 
     async def list_open(self, thread_id: str | UUID) -> list[ToolApproval]:

@@ -26,8 +26,7 @@ from cognizes.engine.adapters.adk.run_progress import record_progress
 from cognizes.engine.adapters.adk.unfinished import store_unfinished
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, LeaseLostError
-from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.models import JsonObject, Run, RunStatus
 from cognizes.engine.pulse.fencing import fenced_by
 
 logger = logging.getLogger(__name__)
@@ -149,12 +148,9 @@ class RunExecutor:
         await run.streams.close_thoughts()
         turns = run.translator.unfinished_turns()
         await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
-        seconds = self._engine.settings.retry_seconds
         await run.streams.close()
-        # The same event each time: when only the answer was lost the run has ended.
-        change = partial(change_row, event_id=str(new_id()))
         with run.fence.letting_go():
-            ended = await retry_while_unavailable(change, seconds=seconds, before_retry=lambda: None)
+            ended = await change_row()
         # Nobody waits for it: who saw the end may speak at once.
         task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
         self._remembering.add(task)

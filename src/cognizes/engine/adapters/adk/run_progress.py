@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 from google.adk.events.event import Event
@@ -26,9 +27,8 @@ async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: E
     attempt = attempt_at(thread_id, run_id)
     for kind, entry in _entries(event):
         try:
-            await engine.database.fetch_value(
-                "record_run_progress", thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
-            )
+            progress = thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
+            await engine.runs.until_available(partial(engine.database.fetch_value, "record_run_progress", *progress))
         except EngineError as error:
             logger.warning("the progress of run %s could not be recorded: %s", run_id, error)
 

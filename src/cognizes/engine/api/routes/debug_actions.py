@@ -18,6 +18,7 @@ from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import CurrentEngine, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.routes.runs import answerable_kinds
 from cognizes.engine.api.views import Body, RunView, run_view
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError
@@ -74,7 +75,11 @@ async def signal_run(
         raise ConflictError(f"run {run_id} has ended already: {run.status}")
     await _note(engine, caller, thread_id, run_id, {"action": "signal", "correlation_key": body.correlation_key})
     outcome = await engine.runs.signal(
-        run_id, correlation_key=body.correlation_key, payload=body.payload, thread_id=thread_id
+        run_id,
+        correlation_key=body.correlation_key,
+        payload=body.payload,
+        thread_id=thread_id,
+        may_answer=answerable_kinds(caller),
     )
     return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(thread_id, run_id))})
 

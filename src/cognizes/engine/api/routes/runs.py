@@ -29,11 +29,13 @@ from cognizes.engine.api.views import (
     Thought,
     ToolCall,
     ToolResult,
+    resumption_view,
     run_view,
     step_view,
 )
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.models import Run
 from cognizes.engine.runs.waits import WaitKind
 
@@ -103,9 +105,11 @@ async def get_run(run: RunOfThread, engine: CurrentEngine) -> Response:
     return await _detail(engine, run)
 
 
-@router.post(_RUN + "/start", response_model=RunView, summary="From pending to running")
+@router.post(_RUN + "/start", response_model=RunDetail, summary="From pending to running")
 async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    return DocumentResponse(run_view(await engine.runs.begin(thread_id, run_id)))
+    """When a wait of the run is over, its memory snapshot is applied, once, and `resumption` says what to continue
+    with."""
+    return await _detail(engine, await engine.runs.begin(thread_id, run_id))
 
 
 @router.post(_RUN + "/finish", response_model=RunView, summary="From running to completed")
@@ -208,19 +212,35 @@ async def get_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
 
 
 async def _wait(engine: Engine, run: Run, body: NewWait) -> Response:
-    return DocumentResponse(run_view(await engine.runs.wait(run, **body.model_dump())))
+    keys = [LongTermKey(key.namespace, key.key) for key in body.long_term_keys]
+    wait = body.model_dump(exclude={"long_term_keys"})
+    return DocumentResponse(run_view(await engine.runs.wait(run, **wait, long_term_keys=keys)))
 
 
 async def _signal(engine: Engine, caller: Principal, run: Run, body: NewSignal) -> Response:
-    # A user sees which key its run waits for: it must not be able to say what only a webhook or a program says.
-    if caller.user_id is not None and (run.wait is None or run.wait.kind not in _ENDED_BY_USERS):
-        raise PermissionDeniedError("a user may answer a run that waits for a person or a message, and no other")
     outcome = await engine.runs.signal(
-        run.id, correlation_key=body.correlation_key, payload=body.payload, thread_id=run.thread_id
+        run.id,
+        correlation_key=body.correlation_key,
+        payload=body.payload,
+        thread_id=run.thread_id,
+        may_answer=answerable_kinds(caller),
     )
     return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(run.thread_id, run.id))})
 
 
+def answerable_kinds(caller: Principal) -> tuple[WaitKind, ...] | None:
+    """Return the kinds of wait that a caller may answer; None: all. An end user must not answer for a webhook."""
+    return _ENDED_BY_USERS if caller.user_id is not None else None
+
+
 async def _detail(engine: Engine, run: Run) -> Response:
     steps = [step_view(step) for step in await engine.runs.steps(run.thread_id, run.id)]
-    return DocumentResponse({**run_view(run), "steps": steps})
+    resumption = await engine.runs.resumption(run)
+    return DocumentResponse(
+        {
+            **run_view(run),
+            "steps": steps,
+            "resumption_context": run.resumption_context,
+            "resumption": resumption_view(resumption) if resumption is not None else None,
+        }
+    )

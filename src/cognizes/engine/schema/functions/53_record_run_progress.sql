@@ -1,6 +1,6 @@
 -- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
 -- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already. SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
 CREATE OR REPLACE FUNCTION {schema}.record_run_progress(
     p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -21,9 +21,10 @@ BEGIN
     END IF;
     IF p_kind = 'thought' THEN
         UPDATE {schema}.runs SET thinking_steps = thinking_steps || p_entry
-         WHERE thread_id = p_thread_id AND id = p_run_id;
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (thinking_steps -> -1) IS DISTINCT FROM p_entry;
     ELSIF p_kind = 'act' THEN
-        UPDATE {schema}.runs SET tool_calls = tool_calls || p_entry WHERE thread_id = p_thread_id AND id = p_run_id;
+        UPDATE {schema}.runs SET tool_calls = tool_calls || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (tool_calls -> -1) IS DISTINCT FROM p_entry;
     ELSE
         -- A run that resumes another one answers the call of that one.
         SELECT r.id, call.place - 1 INTO v_owner, v_place

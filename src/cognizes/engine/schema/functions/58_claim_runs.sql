@@ -34,7 +34,8 @@ BEGIN
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
             v_claimed := v_claimed + 1;
-            PERFORM {schema}.take_run(v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease);
+            PERFORM {schema}.take_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
             RETURN QUERY SELECT * FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
         END LOOP;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);

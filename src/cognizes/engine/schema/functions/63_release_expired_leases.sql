@@ -24,7 +24,7 @@ BEGIN
                                       'error', 'the process that executed the run went away'));
             ELSE
                 PERFORM {schema}.release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0');
+                                             interval '0', interval '0', gen_random_uuid()::text);
             END IF;
             v_count := v_count + 1;
         END IF;

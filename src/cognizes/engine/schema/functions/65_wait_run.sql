@@ -1,6 +1,7 @@
 -- Lets a run wait, with the event that says so. Answers:
 --   waiting   it waits; its lease is over
---   resolved  the signal was there before the wait; with p_suspend the run is pending again, else it just goes on
+--   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
+--             ends only a wait of a kind that its sender may answer
 -- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
 -- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
 CREATE OR REPLACE FUNCTION {schema}.wait_run(
@@ -13,9 +14,11 @@ DECLARE
 BEGIN
     PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     PERFORM {schema}.check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT source, payload, used_at INTO v_early FROM {schema}.run_signals
+    SELECT source, payload, may_answer, signal_id, used_at,
+           may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
+      INTO v_early FROM {schema}.run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF FOUND AND NOT p_suspend THEN
+    IF v_early.is_usable AND NOT p_suspend THEN
         UPDATE {schema}.run_signals SET used_at = coalesce(used_at, clock_timestamp())
          WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
         RETURN 'resolved';
@@ -37,8 +40,9 @@ BEGIN
        SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
            wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
-    IF v_early.source IS NOT NULL THEN
-        PERFORM {schema}.resolve_wait(p_thread_id, p_run_id, v_early.source, v_early.payload);
+    IF v_early.is_usable THEN
+        PERFORM {schema}.resolve_wait(
+            p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
         RETURN 'resolved';
     END IF;
     RETURN 'waiting';

@@ -2,7 +2,8 @@
 -- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
 -- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION {schema}.release_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
+    p_event_id text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -14,7 +15,7 @@ BEGIN
       FROM {schema}.runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
     IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
         PERFORM {schema}.change_run(
-            p_thread_id, p_run_id, 'failed', p_cause, gen_random_uuid()::text, 'run_failed',
+            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
             json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
                               'failures', v_run.failures + 1));
         RETURN 'failed';
@@ -23,7 +24,7 @@ BEGIN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
     PERFORM {schema}.change_run(
-        p_thread_id, p_run_id, 'pending', p_cause, gen_random_uuid()::text, 'run_released',
+        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     UPDATE {schema}.runs

@@ -46,8 +46,8 @@ SELECT t.session_id, t.app_name, t.user_id, t.version, t.last_sequence, t.update
 
 -- apply_memory_snapshot: Makes a thread's variables and the agent's working memory those of a snapshot, once; an attempt
 -- that does not hold its run is refused.
-SELECT {schema}.apply_memory_snapshot($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, $8)
-  FROM {schema}.check_fence($1, $7, $9);
+SELECT status, version, content
+  FROM {schema}.apply_memory_snapshot($1, $2, $3, $4::text::json, $5::text::jsonb, $6::text::jsonb, $7, $8, $9, $10);
 
 -- set_long_term: Sets a key.
 SELECT * FROM {schema}.set_long_term_memory($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9);

@@ -66,7 +66,7 @@ SELECT place, outcome,
   FROM {schema}.end_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, true);
 
 -- claim_run: One run for a worker; its attempt.
-SELECT {schema}.claim_run($1, $2, $3, $4);
+SELECT {schema}.claim_run($1, $2, $3, $4, $5);
 
 -- extend_leases: Those who execute these runs are alive, and will say so again in time. Returns whose leases hold.
 -- Locked in one order first: those who end several runs of a thread take them in the same one.
@@ -86,18 +86,19 @@ RETURNING r.thread_id, r.id, r.attempt;
 SELECT {schema}.wait_run($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12::text::json);
 
 -- signal_run: A signal, and what became of it.
-SELECT {schema}.signal_run($1, $2, $3, $4::text::json);
+SELECT {schema}.signal_run($1, $2, $3, $4::text::json, $5::text[], $6);
 
--- read_signal: What ended the wait for a key, or will end it.
+-- read_signal: What ended the wait of a kind for a key, or will end it.
 SELECT source, payload::text AS payload, used_at FROM {schema}.run_signals
- WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3);
+ WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3)
+   AND (may_answer IS NULL OR $4 = ANY (may_answer));
 
 -- read_used_signals: What ended the waits of a run so far.
 SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND used_at IS NOT NULL ORDER BY used_at;
 
 -- release_run: Back to the queue, now or after a while; or failed.
-SELECT {schema}.release_run($1, $2, $3, $4, $5, $6);
+SELECT {schema}.release_run($1, $2, $3, $4, $5, $6, $7);
 
 -- begin_step: A step of a run starts, unless it has finished before. Returns it as it was before.
 WITH fence AS (
