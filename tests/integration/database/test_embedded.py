@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cognizes.engine import Engine, SetupError
+from cognizes.engine import DatabaseUnavailableError, Engine, SetupError
 from cognizes.engine.database import EmbeddedPostgres
 
 
@@ -162,3 +162,65 @@ async def test_a_server_that_was_closed_is_not_brought_back(data_dir: Path) -> N
         hold.close()
     assert await bringing_back is False
     assert not server.is_running()
+
+
+async def test_an_unexpected_error_does_not_end_the_watch_over_the_server(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir, retry_seconds=120) as engine:
+        session = await engine.sessions.create("app", "user")
+        lock = data_dir / "start.lock"
+        lock.unlink()
+        lock.mkdir()  # opening it raises IsADirectoryError, which is no error of the engine
+        os.kill(postmaster(data_dir), signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while "watch-embedded" not in [failure.name for failure in engine.supervisor.failures]:
+                await asyncio.sleep(0.05)
+        assert not EmbeddedPostgres(data_dir).is_running()
+        lock.rmdir()
+        await engine.sessions.append(session, author="user", kind="message", content={"text": "after"})
+        async with asyncio.timeout(60):
+            while engine.supervisor.failures:
+                await asyncio.sleep(0.05)
+
+
+class DyingEngine(Engine):
+    """Its server is killed while the engine starts."""
+
+    deaths = 1
+
+    async def migrate(self) -> list[str]:
+        if self.deaths:
+            self.deaths -= 1
+            os.kill(postmaster(self.settings.data_dir), signal.SIGKILL)
+        return await super().migrate()
+
+
+async def test_an_engine_whose_server_dies_during_the_start_starts(data_dir: Path) -> None:
+    async with DyingEngine.open(data_dir=data_dir, retry_seconds=120) as engine:
+        assert (await engine.sessions.create("app", "user")).user_id == "user"
+
+
+async def test_an_engine_that_starts_before_its_server_waits_for_it(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    url = server.url
+    await server.close()
+    engine = Engine.open(url, retry_seconds=120)
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    await server.start()
+    try:
+        await asyncio.wait_for(starting, 120)
+        assert (await engine.sessions.create("app", "user")).user_id == "user"
+        await engine.close()
+    finally:
+        await server.close()
+
+
+async def test_a_server_that_stays_away_is_an_error_after_the_retry_seconds(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    url = server.url
+    await server.close()
+    with pytest.raises(DatabaseUnavailableError):
+        await Engine.open(url, retry_seconds=0.2).start()

@@ -14,7 +14,7 @@ from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, c
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
-from cognizes.engine.errors import PoolTimeoutError
+from cognizes.engine.errors import DatabaseUnavailableError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 SERVER_ROLE = "cognizes_server"
@@ -184,16 +184,17 @@ class Database:
         """Opens the connections that requests of tenants use. Returns why they cannot be used, and then none are open.
 
         With `take_role` they connect as we do and become `cognizes_server`; without, the URL names a member of it.
+        `DatabaseUnavailableError` when PostgreSQL is away, which says nothing about the role.
         """
         try:
             pool = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
         except DRIVER_ERRORS as error:
-            return str(translate(error))
+            return _reason(error)
         try:
             role = await pool.fetchrow(self.queries["describe_role"])
         except DRIVER_ERRORS as error:
-            await pool.close()
-            return str(translate(error))
+            pool.terminate()
+            return _reason(error)
         if role is None or role["bypasses"] or not role["is_server"] or not role["is_protected"]:
             await pool.close()
             return f"row level security does not hold for {role['name'] if role else 'the role'}"
@@ -220,6 +221,13 @@ class Database:
         if query not in self._entering:
             self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
         return self._entering[query]
+
+
+def _reason(error: BaseException) -> str:
+    translated = translate(error)
+    if isinstance(translated, DatabaseUnavailableError):
+        raise translated from error
+    return str(translated)
 
 
 async def _close(pool: asyncpg.Pool[Any]) -> None:

@@ -40,6 +40,7 @@ SUPERUSER = "postgres"
 DATABASE = "cognizes-engine"
 _SOCKET_PATH_LIMIT = 100
 _START_SECONDS = 60
+_START_ATTEMPTS = 3
 _NOT_YET = ("shared memory", 'lock file "postmaster.pid" already exists')
 
 
@@ -99,7 +100,18 @@ class EmbeddedPostgres:
             self._hold = hold
 
     def _ensure_server(self) -> None:
-        """Finds the server running and answering, or starts it. One that was just killed may still be dying."""
+        """Find the server running and answering, or start it, again if it dies while it is being started."""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            try:
+                self._find_or_run_server()
+                return
+            except SetupError as error:
+                if attempt == _START_ATTEMPTS or self.is_running():
+                    raise
+                logger.warning("the embedded PostgreSQL died while it was started; starting it again (%s)", error)
+
+    def _find_or_run_server(self) -> None:
+        # A server that was just killed may still be dying.
         deadline = time.monotonic() + _START_SECONDS
         while self.is_running():
             if self._answers():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cognizes.engine.errors import EngineError
 from cognizes.engine.streams.delta_stream import DeltaStream, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.live_message import LiveMessage
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +36,28 @@ class Flusher:
     producer waits, and after `patience` seconds is told why.
     """
 
-    def __init__(self, backend: DeltaStream, *, buffer_bytes: int, patience: float) -> None:
+    def __init__(
+        self, backend: DeltaStream, *, buffer_bytes: int, patience: float, supervisor: Supervisor | None = None
+    ) -> None:
         self._backend = backend
+        self._supervisor = supervisor or Supervisor()
         self._buffer_bytes = buffer_bytes
         self._patience = patience
         self._dirty: dict[StreamKey, LiveMessage] = {}
         self._bell = asyncio.Event()
         self._progress = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
         self.failure: EngineError | None = None
 
     def start(self) -> None:
         """Begins."""
-        self._task = asyncio.create_task(self._flush_forever(), name="stream-flusher")
+        self._loop = self._supervisor.start("stream-flusher", self._flush_round, longest_pause=_RETRY_SECONDS)
 
     async def close(self) -> None:
         """Stops; what was not flushed is only in this process."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     def touch(self, message: LiveMessage) -> None:
         """A message has more to be flushed."""
@@ -85,28 +88,26 @@ class Flusher:
                     raise self.failure from None
                 deadline += self._patience
 
-    async def _flush_forever(self) -> None:
+    async def _flush_round(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self._bell.wait()
-            self._bell.clear()
-            started = loop.time()
-            pause = _FLUSH_SECONDS
-            try:
-                await self._flush()
-                self.failure = None
-            except EngineError as error:
-                if self.failure is None:
-                    logger.warning("streams wait for their backend: %s", error)
-                self.failure = error
-                self._bell.set()
-                pause = _RETRY_SECONDS
-            except Exception:
-                # A defect; but nobody else flushes, and what is not flushed is stored with its message all the same.
-                logger.exception("streams could not be flushed and will be")
-                self._bell.set()
-                pause = _RETRY_SECONDS
-            await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
+        await self._bell.wait()
+        self._bell.clear()
+        started = loop.time()
+        pause = _FLUSH_SECONDS
+        try:
+            await self._flush()
+            self.failure = None
+        except EngineError as error:
+            if self.failure is None:
+                logger.warning("streams wait for their backend: %s", error)
+            self.failure = error
+            self._bell.set()
+            pause = _RETRY_SECONDS
+        except Exception:
+            # What was not flushed is still marked; the next round flushes it.
+            self._bell.set()
+            raise
+        await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
 
     async def _flush(self) -> None:
         dirty, self._dirty = self._dirty, {}

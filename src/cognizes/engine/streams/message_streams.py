@@ -41,6 +41,7 @@ from cognizes.engine.streams.stream_hub import StreamHub, StreamWatch
 from cognizes.engine.streams.stream_leases import StreamLeases
 from cognizes.engine.streams.stream_reader import StreamReader
 from cognizes.engine.streams.stream_rows import ROLES, StreamRow, StreamRows
+from cognizes.engine.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,10 @@ class MessageStreams:
         listener: PgNotifyListener,
         sessions: SessionStore,
         backend: DeltaStream,
+        *,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        supervisor = supervisor or Supervisor()
         self._settings = settings
         self._listener = listener
         self._sessions = sessions
@@ -67,9 +71,14 @@ class MessageStreams:
         self._live: dict[StreamKey, LiveMessage] = {}
         self._rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresDeltas))
         self._reader = StreamReader(self._rows, backend, self._live)
-        self._hub = StreamHub(self._reader.look, self._is_followed)
-        self._followed = FollowedStreams(backend, self._rows.find_open, self._hub.wake)
-        self.flusher = Flusher(backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds)
+        self._hub = StreamHub(self._reader.look, self._is_followed, supervisor=supervisor)
+        self._followed = FollowedStreams(backend, self._rows.find_open, self._hub.wake, supervisor=supervisor)
+        self.flusher = Flusher(
+            backend,
+            buffer_bytes=settings.stream_buffer_bytes,
+            patience=settings.retry_seconds,
+            supervisor=supervisor,
+        )
         self.endings = StreamEndings(self._rows, backend, self._hub, self.flusher, self._live, owner=self._owner)
         self.leases = StreamLeases(
             self._rows,
@@ -79,6 +88,7 @@ class MessageStreams:
             self._live,
             owner=self._owner,
             seconds=settings.stream_lease_seconds,
+            supervisor=supervisor,
         )
 
     async def start(self) -> None:
