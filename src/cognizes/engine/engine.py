@@ -103,37 +103,44 @@ class Engine:
         """
         async with AsyncExitStack() as parts:
             self.url = await self._find_server(parts)
-            await retry_while_unavailable(
-                partial(self._open_on_server, parts), seconds=self.settings.retry_seconds, before_retry=lambda: None
-            )
+            seconds, failures = self.settings.retry_seconds, list[DatabaseUnavailableError]()
+
+            async def attempt() -> None:
+                try:
+                    await self._open_on_server(parts)
+                except DatabaseUnavailableError as error:
+                    failures.append(error)
+                    raise
+
+            def announce_once() -> None:
+                if len(failures) == 1:
+                    logger.warning("the engine cannot start yet and retries for %g s: %s", seconds, failures[0])
+
+            await retry_while_unavailable(attempt, seconds=seconds, before_retry=announce_once)
             self._open_parts = parts.pop_all()
         return self
 
     async def _open_on_server(self, parts: AsyncExitStack) -> None:
         """Open what needs PostgreSQL; on a failure none of it stays open, and the embedded server does."""
-        try:
-            async with AsyncExitStack() as opened:
-                self.database = self._connected = await Database.connect(self.url, self.settings)
-                opened.push_async_callback(self._disconnect, self.database)
-                await self.migrate()
-                await self._build_second_wall()
-                self._wire()
-                opened.push_async_callback(self.manager.close)
-                await self.listener.start()
-                opened.push_async_callback(self.listener.stop)
-                await self.hub.start()
-                opened.push_async_callback(self.hub.close)
-                await self.streams.start()
-                opened.push_async_callback(self.streams.close)
-                opened.push_async_callback(self.runs.close)
-                await self.maintenance.start()
-                opened.push_async_callback(self.maintenance.close)
-                await self.memory.start()
-                opened.push_async_callback(self.memory.close)
-                parts.push_async_exit(opened.pop_all())
-        except DatabaseUnavailableError as error:
-            logger.warning("the engine cannot start yet and tries again for a while: %s", error)
-            raise
+        async with AsyncExitStack() as opened:
+            self.database = self._connected = await Database.connect(self.url, self.settings)
+            opened.push_async_callback(self._disconnect, self.database)
+            await self.migrate()
+            await self._build_second_wall()
+            self._wire()
+            opened.push_async_callback(self.manager.close)
+            await self.listener.start()
+            opened.push_async_callback(self.listener.stop)
+            await self.hub.start()
+            opened.push_async_callback(self.hub.close)
+            await self.streams.start()
+            opened.push_async_callback(self.streams.close)
+            opened.push_async_callback(self.runs.close)
+            await self.maintenance.start()
+            opened.push_async_callback(self.maintenance.close)
+            await self.memory.start()
+            opened.push_async_callback(self.memory.close)
+            parts.push_async_exit(opened.pop_all())
 
     async def _disconnect(self, database: Database) -> None:
         self._connected = None

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cognizes.engine.errors import EngineError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError
 from cognizes.engine.streams.delta_stream import DeltaStream, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.live_message import LiveMessage
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 0.02
 _RETRY_SECONDS = 0.25
+_ENDING_SECONDS = 0.25
+"""A message whose end is not stored after this time is flushed: should its process die, others store all of it."""
 _BATCH_CHARACTERS = 4 * 1024 * 1024
 
 
@@ -86,7 +88,22 @@ class Flusher:
             except TimeoutError:
                 if self.failure is not None:
                     raise self.failure from None
+                if message.awaits_lease:
+                    raise DatabaseUnavailableError(
+                        "the lease of the message cannot be extended, and its chunks are held back until it is; "
+                        "try again in a moment"
+                    ) from None
                 deadline += self._patience
+
+    async def drain(self, messages: Iterable[LiveMessage], *, seconds: float) -> None:
+        """Wait until the backend has everything that was written of these messages, at most so long."""
+        waiting = list(messages)
+        try:
+            async with asyncio.timeout(seconds):
+                while any(message.unflushed and message.is_flushed for message in waiting):
+                    await self._progress.wait()
+        except TimeoutError:
+            logger.warning("the backend of streams did not take in the last chunks of %d messages", len(waiting))
 
     async def _flush_round(self) -> None:
         loop = asyncio.get_running_loop()
@@ -111,8 +128,9 @@ class Flusher:
 
     async def _flush(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        waiting = [message for message in dirty.values() if message.is_flushed]
-        if len(waiting) < len(dirty):
+        now = asyncio.get_running_loop().time()
+        waiting = [message for message in dirty.values() if self._is_due(message, now)]
+        if len(waiting) < len(dirty) or any(message.is_ending for message in waiting):
             self._tell_progress()
         try:
             while waiting:
@@ -125,6 +143,19 @@ class Flusher:
         finally:
             for message in waiting:
                 self._dirty.setdefault(message.row.key, message)
+
+    def _is_due(self, message: LiveMessage, now: float) -> bool:
+        if message.is_ending:
+            # Storing it usually takes less time than this; then the flush is saved.
+            if now < message.closing_since + _ENDING_SECONDS:
+                self.touch(message)
+                return False
+        elif not message.is_flushed:
+            return False
+        # A backend that lost the stream lost its freeze, too. Without a lease another process may be storing the
+        # message right now, and what is written from the start would be read and not be stored.
+        message.awaits_lease = message.flushed == 0 and now >= message.leased_until
+        return not message.awaits_lease
 
     @staticmethod
     def _take(waiting: list[LiveMessage]) -> list[_Part]:

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 2**63 - 1
 _LAST_WORDS_SECONDS = 5.0
+_LAST_FLUSH_SECONDS = 2.0
 
 
 class MessageStreams:
@@ -110,6 +111,9 @@ class MessageStreams:
                 for task in late:
                     task.cancel()
                 await asyncio.wait(late)
+        if self._live:
+            # Another process will store these from what is in the backend.
+            await self.flusher.drain(self._live.values(), seconds=_LAST_FLUSH_SECONDS)
         await self.leases.close()
         await self.flusher.close()
         await self._hub.close()
@@ -162,6 +166,7 @@ class MessageStreams:
         row = _new_row(StreamKey(thread_id, message_id), role, author, run_id, owner=self._owner)
         if row.key in self._live:
             raise ConflictError(f"the message {message_id[:80]!r} is being written already; choose another message_id")
+        leased_until = asyncio.get_running_loop().time() + self._settings.stream_lease_seconds
         app_name = await self._rows.open(
             row.key,
             role=role,
@@ -172,7 +177,7 @@ class MessageStreams:
         )
         if row.key in self._live:
             raise ConflictError(f"the message {message_id[:80]!r} is being written already; choose another message_id")
-        live = LiveMessage(row, app_name, self._settings.max_event_bytes)
+        live = LiveMessage(row, app_name, self._settings.max_event_bytes, leased_until=leased_until)
         self._live[row.key] = live
         self._hub.tell(live.head)
         return live

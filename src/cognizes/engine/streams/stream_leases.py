@@ -128,11 +128,25 @@ class StreamLeases:
     async def _extend(self) -> None:
         before = dict(self._live)
         flushed = {key: live.flushed for key, live in before.items() if live.flushed}
+        try:
+            await self._extend_leases(before)
+        finally:
+            # Also while PostgreSQL is away: should this process die, others read from the backend what it had written.
+            await self._refill(flushed)
+
+    async def _extend_leases(self, before: dict[StreamKey, LiveMessage]) -> None:
+        sent_at = asyncio.get_running_loop().time()
         still_ours = await self._rows.extend(self._owner, list(before))
         for key, message in before.items():
-            if key not in still_ours and self._live.get(key) is message and not message.is_closing:
+            if key in still_ours:
+                message.leased_until = sent_at + self._seconds
+                if message.awaits_lease:
+                    self._flusher.touch(message)
+            elif self._live.get(key) is message and not message.is_closing:
                 message.is_lost = True
                 del self._live[key]
+
+    async def _refill(self, flushed: dict[StreamKey, int]) -> None:
         written = await self._backend.heads(list(flushed)) if flushed else {}
         lost = [key for key, sequence in flushed.items() if written.get(key, 0) < sequence]
         self._flusher.rewrite(live for key in lost if (live := self._live.get(key)) is not None)
