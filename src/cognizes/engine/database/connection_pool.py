@@ -14,7 +14,7 @@ from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, c
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
-from cognizes.engine.errors import DatabaseUnavailableError, PoolTimeoutError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 SERVER_ROLE = "cognizes_server"
@@ -98,6 +98,8 @@ class Database:
                 "raise COGNIZES_POOL_SIZE, or send less at once"
             ) from error
         except DRIVER_ERRORS as error:
+            if pool.is_closing():
+                raise EngineClosedError("the engine is closed; open it again, or open another one") from error
             raise translate(error) from error
         finally:
             self._waiting -= 1
