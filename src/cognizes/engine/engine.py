@@ -14,6 +14,7 @@ from uuid import UUID
 from cognizes.engine.access import AccessDesk
 from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.database import Database, EmbeddedPostgres
+from cognizes.engine.database.connection_pool import SERVER_ROLE
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import DatabaseUnavailableError
@@ -171,7 +172,12 @@ class Engine:
             return
         own = self.settings.tenant_url
         url = own.get_secret_value() if own else self.url
-        reason = await self.database.open_tenant_pool(url, self.settings, take_role=own is None)
+        takes_role = own is None
+        if takes_role and self.embedded is not None:
+            # A superuser that takes the role could leave it again; a login of that role can take no other one.
+            await self.database.fetch("let_server_role_log_in")
+            url, takes_role = self.embedded.url_of(SERVER_ROLE), False
+        reason = await self.database.open_tenant_pool(url, self.settings, take_role=takes_role)
         if reason is not None:
             logger.warning(
                 "row level security is not in use, every request is held back by the checks of the API alone (%s); "
