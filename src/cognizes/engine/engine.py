@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -13,11 +14,13 @@ from uuid import UUID
 from cognizes.engine.access import AccessDesk
 from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.database import Database, EmbeddedPostgres
+from cognizes.engine.database.connection_pool import SERVER_ROLE
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
-from cognizes.engine.errors import SetupError
+from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
+from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
@@ -34,6 +37,7 @@ from cognizes.engine.streams.backend_choice import choose_backend
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.message_writer import MessageWriter
 from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.supervision import Supervisor
 from cognizes.engine.sync.branches import Branches
 from cognizes.engine.sync.context_feed import Sources
 from cognizes.engine.sync.contexts import Contexts
@@ -45,6 +49,7 @@ from cognizes.engine.timeline.timeline import Timeline
 logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
+_WATCH_LONGEST_PAUSE = 5.0
 
 
 class Engine:
@@ -81,6 +86,8 @@ class Engine:
         self.settings = settings
         self.embedded: EmbeddedPostgres | None = None
         self.url = ""
+        self.supervisor = Supervisor()
+        self._connected: Database | None = None
         self._open_parts = AsyncExitStack()
 
     @classmethod
@@ -91,28 +98,54 @@ class Engine:
         return cls(Settings(**settings))
 
     async def start(self) -> Self:
-        """Opens everything; on a failure nothing stays open."""
+        """Open everything; on a failure nothing stays open.
+
+        A PostgreSQL that is away, or dies before everything is open, is tried again for `retry_seconds`.
+        """
         async with AsyncExitStack() as parts:
             self.url = await self._find_server(parts)
-            self.database = await Database.connect(self.url, self.settings)
-            parts.push_async_callback(self.database.close)
+            seconds, failures = self.settings.retry_seconds, list[DatabaseUnavailableError]()
+
+            async def attempt() -> None:
+                try:
+                    await self._open_on_server(parts)
+                except DatabaseUnavailableError as error:
+                    failures.append(error)
+                    raise
+
+            def announce_once() -> None:
+                if len(failures) == 1:
+                    logger.warning("the engine cannot start yet and retries for %g s: %s", seconds, failures[0])
+
+            await retry_while_unavailable(attempt, seconds=seconds, before_retry=announce_once)
+            self._open_parts = parts.pop_all()
+        return self
+
+    async def _open_on_server(self, parts: AsyncExitStack) -> None:
+        """Open what needs PostgreSQL; on a failure none of it stays open, and the embedded server does."""
+        async with AsyncExitStack() as opened:
+            self.database = self._connected = await Database.connect(self.url, self.settings)
+            opened.push_async_callback(self._disconnect, self.database)
             await self.migrate()
             await self._build_second_wall()
             self._wire()
-            parts.push_async_callback(self.manager.close)
+            opened.push_async_callback(self.manager.close)
             await self.listener.start()
-            parts.push_async_callback(self.listener.stop)
+            opened.push_async_callback(self.listener.stop)
             await self.hub.start()
-            parts.push_async_callback(self.hub.close)
+            opened.push_async_callback(self.hub.close)
             await self.streams.start()
-            parts.push_async_callback(self.streams.close)
-            parts.push_async_callback(self.runs.close)
+            opened.push_async_callback(self.streams.close)
+            opened.push_async_callback(self.runs.close)
             await self.maintenance.start()
-            parts.push_async_callback(self.maintenance.close)
+            opened.push_async_callback(self.maintenance.close)
             await self.memory.start()
-            parts.push_async_callback(self.memory.close)
-            self._open_parts = parts.pop_all()
-        return self
+            opened.push_async_callback(self.memory.close)
+            parts.push_async_exit(opened.pop_all())
+
+    async def _disconnect(self, database: Database) -> None:
+        self._connected = None
+        await database.close()
 
     async def close(self) -> None:
         """Answers what is under way, then closes everything, last opened first."""
@@ -145,7 +178,12 @@ class Engine:
             return
         own = self.settings.tenant_url
         url = own.get_secret_value() if own else self.url
-        reason = await self.database.open_tenant_pool(url, self.settings, take_role=own is None)
+        takes_role = own is None
+        if takes_role and self.embedded is not None:
+            # A superuser that takes the role could leave it again; a login of that role can take no other one.
+            await self.database.fetch("let_server_role_log_in")
+            url, takes_role = self.embedded.url_of(SERVER_ROLE), False
+        reason = await self.database.open_tenant_pool(url, self.settings, take_role=takes_role)
         if reason is not None:
             raise SetupError(
                 f"authentication is on, but row level security cannot be used: {reason}; run `cognizes migrate` as a "
@@ -183,8 +221,10 @@ class Engine:
         self.embedded = EmbeddedPostgres(self.settings.data_dir)
         await self.embedded.start()
         parts.push_async_callback(self.embedded.close)
-        watcher = asyncio.create_task(self._watch_embedded(self.embedded), name="watch-embedded")
-        parts.push_async_callback(_stop, watcher)
+        watching = self.supervisor.start(
+            "watch-embedded", partial(self._watch_embedded, self.embedded), longest_pause=_WATCH_LONGEST_PAUSE
+        )
+        parts.push_async_callback(watching.stop)
         return self.embedded.url
 
     def _wire(self) -> None:
@@ -192,17 +232,26 @@ class Engine:
         self.messages = Messages(self.database)
         self.time_travel = TimeTravel(self.database)
         self.sessions = Sessions(self.manager, self.messages, self.time_travel)
-        self.memory = Memory(self.database, self.manager, self.settings)
+        self.memory = Memory(self.database, self.manager, self.settings, supervisor=self.supervisor)
         self.debug = StateDebugService(self.database)
         self.threads = ThreadSearch(self.database)
         self.meter = PulseMeter()
-        self.maintenance = Maintenance(self.database, self.settings)
+        self.maintenance = Maintenance(self.database, self.settings, supervisor=self.supervisor)
         listen_url = self.settings.listen_url
         self.listener = PgNotifyListener(
-            listen_url.get_secret_value() if listen_url else self.url, [DEFAULT_CHANNEL, STREAM_CHANNEL]
+            listen_url.get_secret_value() if listen_url else self.url,
+            [DEFAULT_CHANNEL, STREAM_CHANNEL],
+            supervisor=self.supervisor,
         )
-        backend = choose_backend(self.settings, self.database)
-        self.streams = MessageStreams(self.database, self.settings, self.listener, self.manager.sessions, backend)
+        backend = choose_backend(self.settings, self.database, self.supervisor)
+        self.streams = MessageStreams(
+            self.database,
+            self.settings,
+            self.listener,
+            self.manager.sessions,
+            backend,
+            supervisor=self.supervisor,
+        )
         self.runs = DurableRuns(
             self.database,
             self.manager,
@@ -210,10 +259,11 @@ class Engine:
             memory=self.memory,
             listener=self.listener,
             settings=self.settings,
+            supervisor=self.supervisor,
         )
         self.runs.write_message = self.streams.write_message
         self.listener.tap(DEFAULT_CHANNEL, self.meter.heard)
-        self.hub = LiveHub(self.database, self.listener)
+        self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
         self.bridge = PulseEventBridge(self.listener, self.hub)
         self.timeline = Timeline(self.database)
         # Who comes in is looked up by the engine, whoever is being answered.
@@ -239,16 +289,7 @@ class Engine:
         self.approvals = ToolApprovals(self.manager, self.contexts, self.runs)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
-        """Brings the embedded server back when it dies; writers meanwhile retry."""
-        while True:
-            await asyncio.sleep(_WATCH_SECONDS)
-            try:
-                if await embedded.ensure_running():
-                    await self.database.expire_connections()
-            except SetupError as error:
-                logger.error("the embedded PostgreSQL does not come back: %s", error)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+        """Restart the embedded server if it died; writers retry in the meantime."""
+        await asyncio.sleep(_WATCH_SECONDS)
+        if await embedded.ensure_running() and self._connected is not None:
+            await self._connected.expire_connections()

@@ -135,7 +135,7 @@ class PoolTimeoutError(DatabaseError):
 
 
 class EngineClosedError(EngineError):
-    """The engine was closed before this could be sent; nothing was stored."""
+    """The engine is closed: nothing was stored or read. Open it again, or open another one."""
 
 
 class SetupError(EngineError):

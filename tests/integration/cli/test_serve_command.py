@@ -170,7 +170,7 @@ def test_strangers_are_kept_out(quick: Cognizes, host: str) -> None:
 
 
 def test_an_unreachable_server_is_one_sentence_without_its_password(cognizes: Cognizes) -> None:
-    said = cognizes.fail("serve", "--port", "0", DATABASE_URL=UNREACHABLE)
+    said = cognizes.fail("serve", "--port", "0", DATABASE_URL=UNREACHABLE, COGNIZES_RETRY_SECONDS="0")
     assert said.startswith("cannot use the PostgreSQL server at 127.0.0.1:1/shop (")
     assert said.endswith("check DATABASE_URL and the server")
     assert "s3cret" not in said

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from cognizes.engine import DatabaseError, DatabaseUnavailableError, Engine, InvalidInputError, PoolTimeoutError
+from cognizes.engine import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    Engine,
+    EngineClosedError,
+    InvalidInputError,
+    PoolTimeoutError,
+)
 from cognizes.engine.database import Database, sticky_connection
 from cognizes.engine.pulse.session_store import SessionStore
 
@@ -40,8 +48,24 @@ async def test_waiting_for_a_connection_ends_in_a_clear_error(database_url: str)
 
 async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(DatabaseUnavailableError, match="not reachable"):
-        async with Engine.open("postgresql://postgres@127.0.0.1:1/nothing"):
+        async with Engine.open("postgresql://postgres@127.0.0.1:1/nothing", retry_seconds=0.1):
             pytest.fail("there is no server on port 1")
+
+
+async def test_a_closed_engine_says_that_it_is_closed(database_url: str) -> None:
+    async with Engine.open(database_url) as engine:
+        session = await engine.sessions.create("app", "user")
+    for ask in (
+        lambda: engine.sessions.get("app", "user", session.id),
+        lambda: engine.sessions.create("app", "user"),
+        lambda: engine.sessions.append(session, author="user", kind="message"),
+        lambda: engine.runs.list(session.thread_id),
+        lambda: engine.memory.recall("anything", app="app", user="user"),
+        lambda: engine.streams.read(session.thread_id, "m", wait=60),
+        lambda: engine.access.find_owner(UUID(session.thread_id)),
+    ):
+        with pytest.raises(EngineClosedError, match="closed"):
+            await ask()
 
 
 async def test_an_unknown_statement_of_a_missing_schema_says_what_to_do(empty_database_url: str) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import asyncpg
 import psutil
 import pytest
 
-from cognizes.engine import Engine, SetupError
+from cognizes.engine import DatabaseUnavailableError, Engine, SetupError
 from cognizes.engine.database import EmbeddedPostgres
 
 
@@ -162,3 +165,176 @@ async def test_a_server_that_was_closed_is_not_brought_back(data_dir: Path) -> N
         hold.close()
     assert await bringing_back is False
     assert not server.is_running()
+
+
+async def test_an_unexpected_error_does_not_end_the_watch_over_the_server(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir, retry_seconds=120) as engine:
+        session = await engine.sessions.create("app", "user")
+        lock = data_dir / "start.lock"
+        lock.unlink()
+        lock.mkdir()  # opening it raises IsADirectoryError, which is no error of the engine
+        os.kill(postmaster(data_dir), signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while "watch-embedded" not in [failure.name for failure in engine.supervisor.failures]:
+                await asyncio.sleep(0.05)
+        assert not EmbeddedPostgres(data_dir).is_running()
+        lock.rmdir()
+        await engine.sessions.append(session, author="user", kind="message", content={"text": "after"})
+        async with asyncio.timeout(60):
+            while engine.supervisor.failures:
+                await asyncio.sleep(0.05)
+
+
+class DyingEngine(Engine):
+    """Its server is killed while the engine starts."""
+
+    deaths = 1
+
+    async def migrate(self) -> list[str]:
+        if self.deaths:
+            self.deaths -= 1
+            os.kill(postmaster(self.settings.data_dir), signal.SIGKILL)
+        return await super().migrate()
+
+
+async def test_an_engine_whose_server_dies_during_the_start_starts(data_dir: Path) -> None:
+    async with DyingEngine.open(data_dir=data_dir, retry_seconds=120) as engine:
+        assert (await engine.sessions.create("app", "user")).user_id == "user"
+
+
+async def test_an_engine_that_starts_before_its_server_waits_for_it(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    url = server.url
+    await server.close()
+    engine = Engine.open(url, retry_seconds=120)
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    await server.start()
+    try:
+        await asyncio.wait_for(starting, 120)
+        assert (await engine.sessions.create("app", "user")).user_id == "user"
+        await engine.close()
+    finally:
+        await server.close()
+
+
+async def test_a_server_that_stays_away_is_an_error_after_the_retry_seconds(data_dir: Path) -> None:
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    url = server.url
+    await server.close()
+    with pytest.raises(DatabaseUnavailableError):
+        await Engine.open(url, retry_seconds=0.2).start()
+
+
+@pytest.fixture
+def long_data_dir(data_dir: Path) -> Iterator[Path]:
+    """Too long for a socket, which is then in the temporary directory, under a name that anybody can compute."""
+    directory = data_dir / ("long" * 30)
+    yield directory
+    place = socket_dir(directory)
+    if place.is_symlink():
+        place.unlink()
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def socket_dir(data_dir: Path) -> Path:
+    return Path(EmbeddedPostgres(data_dir).url.partition("?host=")[2])
+
+
+def _linked_by_another_user(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere)
+
+
+def _open_to_others(place: Path, _: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def _owned_by_another_user(place: Path, _: Path) -> None:
+    place.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(place, 65534, 65534)
+    else:
+        place.chmod(0o722)  # only root can give a directory away
+
+
+@pytest.mark.parametrize("occupy", [_linked_by_another_user, _open_to_others, _owned_by_another_user])
+async def test_a_socket_directory_that_another_user_could_have_made_is_refused(
+    long_data_dir: Path, tmp_path: Path, occupy: Callable[[Path, Path], None]
+) -> None:
+    place = socket_dir(long_data_dir)
+    assert place.parent == Path(tempfile.gettempdir())
+    occupy(place, tmp_path)
+    with pytest.raises(SetupError, match="--data-dir"):
+        await EmbeddedPostgres(long_data_dir).start()
+    assert not EmbeddedPostgres(long_data_dir).is_running()
+
+
+async def test_a_temporary_directory_in_which_others_can_rename_is_refused(
+    long_data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SetupError, match="TMPDIR"):
+        await EmbeddedPostgres(long_data_dir).start()
+
+
+async def test_the_socket_directory_of_a_long_path_is_private(long_data_dir: Path) -> None:
+    place = socket_dir(long_data_dir)
+    place.mkdir(mode=0o755)  # as earlier versions made it
+    server = EmbeddedPostgres(long_data_dir)
+    await server.start()
+    try:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        connection = await asyncpg.connect(server.url)
+        await connection.close()
+    finally:
+        await server.close()
+
+
+async def test_the_log_is_private(data_dir: Path) -> None:
+    log = data_dir / "postgres.log"
+    log.touch(mode=0o644)  # as earlier versions made it
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    await server.close()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+async def test_the_way_to_the_data_is_opened_for_the_server_alone(data_dir: Path) -> None:
+    private = data_dir / "private"
+    private.mkdir(mode=0o700)
+    server = EmbeddedPostgres(private / "data")
+    await server.start()
+    try:
+        assert server.is_running()
+        assert bool(private.stat().st_mode & 0o001) is (os.geteuid() == 0 and not _takes_access_lists(data_dir))
+    finally:
+        await server.close()
+
+
+def _takes_access_lists(directory: Path) -> bool:
+    try:
+        os.getxattr(directory, "system.posix_acl_access")
+    except OSError as error:
+        return error.errno == errno.ENODATA
+    return True
+
+
+async def test_requests_of_tenants_cannot_leave_their_role_on_the_embedded_server(data_dir: Path) -> None:
+    async with Engine.open(data_dir=data_dir, auth="required") as engine:
+        assert engine.database.has_second_wall
+        connection = await engine.database.acquire(for_tenants=True)
+        try:
+            assert await connection.fetchval("SELECT session_user::text") == "cognizes_server"
+            for leave in ("SELECT set_config('role', 'postgres', false)", "SET ROLE postgres"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await connection.execute(leave)
+            await connection.execute("RESET ROLE")
+            assert await connection.fetchval("SELECT current_user::text") == "cognizes_server"
+        finally:
+            await engine.database.release(connection, for_tenants=True)

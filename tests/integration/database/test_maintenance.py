@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
-from cognizes.engine import Engine
+import httpx
+import pytest
+
+from cognizes.engine import DatabaseError, Engine
+from cognizes.engine.api.main import create_app
+from cognizes.engine.database import Database
 from cognizes.engine.database.maintenance import Maintenance
 
 
@@ -102,3 +108,72 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
             break
         await asyncio.sleep(0.05)
     assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 5
+
+
+class FlawedDatabase(Database):
+    """Raises what no driver raises, as often as told."""
+
+    flaws = 0
+
+    async def fetch_value(self, query: str, *arguments: Any) -> Any:
+        if self.flaws:
+            self.flaws -= 1
+            raise ValueError("a defect")
+        return await super().fetch_value(query, *arguments)
+
+
+async def test_an_unexpected_exception_does_not_end_housekeeping(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await engine.maintenance.close()
+    await engine.database.pool.execute("TRUNCATE maintenance_jobs")
+    flawed = FlawedDatabase(engine.database.pool)
+    maintenance = Maintenance(flawed, engine.settings)
+    await maintenance.start()
+    flawed.flaws = 1  # its first round comes after this
+    async with asyncio.timeout(60):
+        while await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") < 5:
+            await asyncio.sleep(0.05)
+    await maintenance.close()
+    assert "a defect" in caplog.text
+
+
+async def test_a_job_that_fails_does_not_keep_the_others_from_running(engine: Engine) -> None:
+    await engine.maintenance.close()
+    await engine.database.pool.execute(
+        "TRUNCATE maintenance_jobs; DROP FUNCTION release_expired_leases()"
+    )  # the first of all jobs
+    with pytest.raises(DatabaseError):
+        await engine.maintenance.run_due_jobs()
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") >= 4
+
+
+async def test_health_shows_a_failing_background_task(engine: Engine) -> None:
+    transport = httpx.ASGITransport(create_app(engine=engine, agents=[]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        health = (await http.get("/health")).json()
+        assert health["status"] == "ok"
+        assert health["background"] == {"tasks": len(engine.supervisor.names), "failing": []}
+        await engine.maintenance.close()
+        await engine.database.pool.execute("DROP FUNCTION release_expired_leases(); TRUNCATE maintenance_jobs")
+        await engine.maintenance.start()
+        async with asyncio.timeout(60):
+            while not (health := (await http.get("/health")).json())["background"]["failing"]:
+                await asyncio.sleep(0.01)
+        assert health["status"] == "degraded"
+        (failing,) = health["background"]["failing"]
+        assert failing["name"] == "maintenance"
+        assert "release_expired_leases" in failing["error"]
+
+
+async def test_every_background_task_of_an_engine_is_supervised(engine: Engine) -> None:
+    supervised = set(engine.supervisor.names)
+    assert supervised >= {
+        "followed-streams", "followed-sweep", "live-read-back", "live-sweep", "maintenance", "memory-episodes",
+        "memory-vectors", "notify-listener", "stream-flusher", "stream-leases", "stream-look", "stream-silence",
+        "stream-sweep",
+    }  # fmt: skip
+    # Whatever else runs now belongs to this test, or was started for one request and ends with it.
+    own = asyncio.current_task()
+    others = {task.get_name() for task in asyncio.all_tasks() if task is not own} - supervised
+    assert not {name for name in others if not name.startswith(("Task-", "group-commit"))}

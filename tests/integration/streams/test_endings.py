@@ -6,13 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from cognizes.engine import DatabaseUnavailableError, Engine
+from cognizes.engine import ConflictError, DatabaseUnavailableError, Engine, StreamUnavailableError
 from cognizes.engine.errors import DatabaseError
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams import message_streams
 from cognizes.engine.streams.delta_stream import Refused, Segment, StreamKey, StreamStatus, Write
 from tests.integration.streams.conftest import PATIENCE, Pair, until
+from tests.integration.streams.redis_server import RedisServer
 
 
 async def _reaches(pair: Pair, sequence: int) -> bool:
@@ -253,3 +255,143 @@ async def test_an_abandoned_message_that_cannot_be_stored_stands_in_nobodys_way(
 
 async def _is(value: bool) -> bool:
     return value
+
+
+@pytest.mark.parametrize("backend", ["redis"], indirect=True)
+async def test_a_producer_without_a_lease_shows_nothing_that_is_not_stored_when_redis_is_emptied(
+    pair: Pair, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL is away for the producer, and Redis loses the chunks and the freeze while another process ends it."""
+    ours, other = pair.ours.streams, pair.other.streams
+    message = await ours.write_message(pair.session, message_id="m").open()
+    await message.write("one ")
+    await until(lambda: _reaches(pair, 1))
+    live = message._opened()
+
+    async def away(*_: Any) -> Any:
+        raise DatabaseUnavailableError("PostgreSQL is away")
+
+    monkeypatch.setattr(ours._rows, "extend", away)
+    await pair.ours.database.pool.execute("UPDATE message_streams SET lease_expires_at = now() - interval '1 second'")
+    live.leased_until = asyncio.get_running_loop().time() - 1  # what time does while nothing extends it
+    row = await other._rows.find(live.row.key)
+    assert row is not None
+    end, shown = other._rows.end, list[str]()
+
+    async def and_redis_is_emptied(*arguments: Any, **named: Any) -> Any:
+        async with Redis.from_url(redis_server.url) as redis:
+            await redis.flushall()
+        await message.write("two")
+
+        async def is_shown_or_held_back() -> bool:
+            shown[:] = [chunk.delta for chunk in (await pair.other.streams.read(pair.thread_id, "m")).chunks]
+            return bool(shown) or live.awaits_lease
+
+        await until(is_shown_or_held_back)
+        return await end(*arguments, **named)
+
+    monkeypatch.setattr(other._rows, "end", and_redis_is_emptied)
+    await other.endings.end_silent(row)
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"].startswith("".join(shown))
+    assert event.content["text"] == "one "
+    monkeypatch.undo()
+    await ours.leases.keep()
+    with pytest.raises(ConflictError):
+        await message.write("three")
+
+
+@pytest.mark.parametrize("backend", ["redis"], indirect=True)
+async def test_a_producer_that_gets_its_lease_back_fills_an_emptied_redis(
+    pair: Pair, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = pair.ours.streams
+    async with pair.ours.stream_message(pair.session, message_id="m") as message:
+        await message.write("one ")
+        await until(lambda: _reaches(pair, 1))
+        live = message._opened()
+        live.leased_until = asyncio.get_running_loop().time() - 1
+        async with Redis.from_url(redis_server.url) as redis:
+            await redis.flushall()
+        await message.write("two")
+        await until(lambda: _is(live.awaits_lease))
+        await ours.leases.keep()
+        await until(lambda: _reaches(pair, 2))
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"] == "one two"
+
+
+@pytest.mark.parametrize("backend", ["redis"], indirect=True)
+async def test_what_is_written_while_postgresql_is_away_is_stored_by_the_process_that_ends_the_stream(
+    pair: Pair, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt to store it fails, and Redis loses the freeze before the second one."""
+    message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
+    await message.write("one ")
+    await until(lambda: _reaches(pair, 1))
+    fetch_row = pair.other.database.fetch_row
+    failures = [DatabaseUnavailableError("PostgreSQL is away")]
+
+    async def fails_once(query: str, *arguments: Any) -> Any:
+        if query == "end_stream" and failures:
+            async with Redis.from_url(redis_server.url) as redis:
+                await redis.flushall()
+            await message.write("two")
+            await until(lambda: _reaches(pair, 2))
+            raise failures.pop()
+        return await fetch_row(query, *arguments)
+
+    monkeypatch.setattr(pair.other.database, "fetch_row", fails_once)
+    await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"] == "one two"
+
+
+async def test_a_run_that_its_own_process_interrupts_keeps_what_was_not_flushed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: Any) -> Any:
+        raise StreamUnavailableError("the backend is away")
+
+    message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
+    monkeypatch.setattr(pair.ours.streams.backend, "write", away)
+    await message.write("shown to readers of this process")
+    await pair.ours.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert (event.content["text"], event.content["interrupted"]) == ("shown to readers of this process", True)
+
+
+async def test_a_message_whose_end_takes_long_is_flushed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should its process die before PostgreSQL answers, another one stores all of it."""
+    end, may_end = pair.ours.streams._rows.end, asyncio.Event()
+
+    async def slowly(*arguments: Any, **named: Any) -> Any:
+        await may_end.wait()
+        return await end(*arguments, **named)
+
+    monkeypatch.setattr(pair.ours.streams._rows, "end", slowly)
+    message = await pair.ours.streams.write_message(pair.session, message_id="m").open()
+    await message.write("one ")
+    await until(lambda: _reaches(pair, 1))
+    await message.write("two")
+    completing = asyncio.create_task(message.complete())
+    await until(lambda: _reaches(pair, 2))
+    may_end.set()
+    assert await completing == 2
+
+
+async def test_closing_flushes_what_could_not_be_stored(
+    pair: Pair, database_url: str, backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL stays away until the engine is closed; the process that ends the message finds all of it."""
+
+    async def never_ends(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with Engine.open(database_url, stream_lease_seconds=120, **backend) as engine:
+        message = await engine.stream_message(pair.session, message_id="m").open()
+        monkeypatch.setattr(engine.streams._rows, "end", never_ends)
+        monkeypatch.setattr(message_streams, "_LAST_WORDS_SECONDS", 0.01)
+        await message.write("all of it")
+    page = await pair.other.streams.read(pair.thread_id, "m")
+    assert "".join(chunk.delta for chunk in page.chunks) == "all of it"

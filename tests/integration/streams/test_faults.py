@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -329,10 +328,31 @@ async def test_a_message_is_completed_while_redis_is_away(on_own_redis: Pair, ow
     assert await read_to_end(pair.other, pair.thread_id, "m") == "one two"
 
 
-async def test_without_a_redis_the_engine_does_not_start(database_url: str, tmp_path: Path) -> None:
-    with pytest.raises(StreamUnavailableError, match="Redis"):
-        async with Engine.open(database_url, redis_url=f"unix://{tmp_path / 'nothing.sock'}"):
-            pass
+async def test_an_engine_starts_degraded_without_its_redis_and_recovers_when_it_comes(database_url: str) -> None:
+    server = RedisServer.on_socket()
+    settings: dict[str, Any] = {"redis_url": server.url, "stream_lease_seconds": 120}
+    async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
+        pair = Pair(ours, other, await ours.sessions.create("app", "user"))
+        transport = httpx.ASGITransport(create_app(engine=ours, agents=[]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+            answer = await http.get("/health")
+            assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+            assert "Redis is not reachable" in answer.json()["deltas"]["status"]
+            async with ours.stream_message(pair.session, message_id="before") as message:
+                await message.write("stored all the same")
+            assert await read_to_end(other, pair.thread_id, "before") == "stored all the same"
+            with server:
+
+                async def is_well() -> bool:
+                    return bool((await http.get("/health")).json()["status"] == "ok")
+
+                await until(is_well)
+                async with (
+                    other.streams.watch(pair.thread_id) as watch,
+                    ours.stream_message(pair.session, message_id="after") as message,
+                ):
+                    await message.write("word by word")
+                    await next_head(watch, "after", sequence=1)
 
 
 async def test_an_engine_that_is_closed_at_once_does_not_wait_for_its_doorbell(

@@ -321,3 +321,20 @@ async def test_a_branch_created_again_under_its_old_name_is_not_shown_from_the_c
             await reached(client, lambda copy: texts(copy) == ["one", "two"])
             await engine.branches.delete(session.thread_id, "other")
             await engine.branches.create(session.thread_id, "other", at_sequence=1)
+
+
+async def test_a_message_that_was_stored_shorter_than_it_was_shown_is_read_again(
+    engine: Engine, session: Session, url: str
+) -> None:
+    """Its producer and the backend were lost together: only the first chunk is left."""
+    async with SignalPullClient(url, session.id) as client:
+        await engine.streams.open(session.thread_id, message_id="m")
+        for number, text in enumerate(("one ", "two ", "three"), start=1):
+            await engine.streams.append(session.thread_id, "m", first_sequence=number, deltas=[text])
+        await reached(client, lambda copy: texts(copy) == ["one two three"])
+        await engine.database.pool.execute("DELETE FROM message_chunks WHERE sequence > 1")
+        assert await engine.streams.abort(session.thread_id, "m") == 1
+        page = await engine.streams.read(session.thread_id, "m", after=3)
+        assert (page.chunks, page.current_sequence) == ([], 1)  # which tells a reader that it has too much
+        copy = await reached(client, is_whole(1))
+        assert texts(copy) == ["one "]

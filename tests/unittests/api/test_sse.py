@@ -288,3 +288,24 @@ async def test_the_stream_runs_when_the_layers_between_have_returned(copies: boo
     assert connection.headers["x-request-id"] == "mine"
     assert "fastapi_inner_astack" not in scope
     await wheel.close()
+
+
+async def test_a_heartbeat_that_fails_does_not_stop_those_of_other_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def beat(self) -> None:
+            raise ValueError("cannot beat")
+
+        def end(self) -> None:
+            """Nothing to end."""
+
+    wheel = HeartbeatWheel(1, tick=0.001)
+    wheel.join(Broken())
+    running = Running(forever, wheel=wheel)
+    async with asyncio.timeout(30):
+        while running.connection.sent.count("beat") < 3:
+            await asyncio.sleep(0.001)
+    assert "cannot beat" in caplog.text
+    await wheel.close()
+    await asyncio.wait_for(running.task, 30)

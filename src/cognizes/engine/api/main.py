@@ -117,8 +117,8 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
-    app.state.wheel = HeartbeatWheel(seconds, send_seconds=patience)
-    app.state.agent_wheel = HeartbeatWheel(seconds, send_seconds=patience)
+    app.state.wheel = HeartbeatWheel(seconds, send_seconds=patience, supervisor=engine.supervisor)
+    app.state.agent_wheel = HeartbeatWheel(seconds, send_seconds=patience, supervisor=engine.supervisor)
 
 
 def _end_streams(app: FastAPI) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from cognizes.engine.api.requests import LATER, Receive, Scope, Send
 from cognizes.engine.database.tenancy import continue_in_task
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,19 @@ class HeartbeatWheel:
     """One timer for all connections: each has a place on a wheel that turns once in thirty seconds."""
 
     def __init__(
-        self, seconds: int = HEARTBEAT_SECONDS, *, tick: float = 1.0, send_seconds: float = SEND_SECONDS
+        self,
+        seconds: int = HEARTBEAT_SECONDS,
+        *,
+        tick: float = 1.0,
+        send_seconds: float = SEND_SECONDS,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self.send_seconds = send_seconds
         self._places: list[set[Connection]] = [set() for _ in range(seconds)]
         self._now = 0
         self._tick = tick
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
         self.has_ended = False
 
     @property
@@ -67,8 +74,8 @@ class HeartbeatWheel:
         # The emptiest place, not the current one: those who came together would all beat together.
         place = min(self._places, key=len)
         place.add(stream)
-        if self._task is None:
-            self._task = asyncio.create_task(self._turn(), name="heartbeat-wheel")
+        if self._loop is None:
+            self._loop = self._supervisor.start("heartbeat-wheel", self._turn, longest_pause=self._tick)
         return lambda: place.discard(stream)
 
     def end(self) -> None:
@@ -80,17 +87,19 @@ class HeartbeatWheel:
     async def close(self) -> None:
         """Stops the wheel."""
         self.end()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     async def _turn(self) -> None:
-        while True:
-            await asyncio.sleep(self._tick)
-            self._now = (self._now + 1) % len(self._places)
-            for stream in list(self._places[self._now]):
+        await asyncio.sleep(self._tick)
+        self._now = (self._now + 1) % len(self._places)
+        for stream in list(self._places[self._now]):
+            try:
                 stream.beat()
+            except Exception:
+                # One connection must not take the heartbeats of the others; its own next one is due in a turn.
+                logger.exception("the heartbeat of a connection failed")
 
 
 class EventStream(Response):

@@ -193,7 +193,7 @@ async def _check_deltas(database: Database, settings: Settings) -> Finding:
     subject = "token deltas"
     if settings.redis_url is None:
         return good(subject, "travel through PostgreSQL; REDIS_URL is not set")
-    remedy = "start that Redis and check REDIS_URL; `serve` does not start without it. Or unset REDIS_URL"
+    remedy = "start that Redis and check REDIS_URL, or unset it; until then `serve` runs degraded"
     try:
         backend = choose_backend(settings, database)
         try:
@@ -202,7 +202,7 @@ async def _check_deltas(database: Database, settings: Settings) -> Finding:
         finally:
             await backend.close()
     except SetupError as error:
-        return broken(subject, str(error), "install it, or unset REDIS_URL")
+        return broken(subject, str(error), "correct or unset REDIS_URL; `serve` does not start with it")
     except StreamUnavailableError as error:
         return broken(subject, str(error), remedy)
     return good(subject, "travel through Redis, which answers")

@@ -14,7 +14,7 @@ from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, c
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
-from cognizes.engine.errors import PoolTimeoutError
+from cognizes.engine.errors import EngineClosedError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 SERVER_ROLE = "cognizes_server"
@@ -98,6 +98,8 @@ class Database:
                 "raise COGNIZES_POOL_SIZE, or send less at once"
             ) from error
         except DRIVER_ERRORS as error:
+            if pool.is_closing():
+                raise EngineClosedError("the engine is closed; open it again, or open another one") from error
             raise translate(error) from error
         finally:
             self._waiting -= 1
@@ -184,6 +186,7 @@ class Database:
         """Opens the connections that requests of tenants use. Returns why they cannot be used, and then none are open.
 
         With `take_role` they connect as we do and become `cognizes_server`; without, the URL names a member of it.
+        `DatabaseUnavailableError` when PostgreSQL is away, which says nothing about the role.
         """
         try:
             pool = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
@@ -192,7 +195,7 @@ class Database:
         try:
             role = await pool.fetchrow(self.queries["describe_role"])
         except DRIVER_ERRORS as error:
-            await pool.close()
+            pool.terminate()
             return _reason(error)
         if role is None or role["bypasses"] or not role["is_server"] or not role["is_protected"]:
             await pool.close()

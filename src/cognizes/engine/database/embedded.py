@@ -7,11 +7,13 @@ The binaries come in a wheel. What this module adds is the care around them:
 - starting and stopping happen under an exclusive lock, so that processes never trip over each other
 - a server that died is started again, and PostgreSQL replays its log; nothing acknowledged is lost
 - as root, which PostgreSQL refuses to be, the server runs as a system user of its own
+- the socket is in a directory that only its owner can enter; one that another user could have made is refused
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -20,11 +22,13 @@ import os
 import pwd
 import shutil
 import socket
+import stat
+import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +44,7 @@ SUPERUSER = "postgres"
 DATABASE = "cognizes-engine"
 _SOCKET_PATH_LIMIT = 100
 _START_SECONDS = 60
+_START_ATTEMPTS = 3
 _NOT_YET = ("shared memory", 'lock file "postmaster.pid" already exists')
 
 
@@ -63,7 +68,11 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """Where to connect. A unix socket: no port to collide on, and only this user and root can reach it."""
-        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={self._socket_dir()}"
+        return self.url_of(SUPERUSER)
+
+    def url_of(self, role: str) -> str:
+        """Return the URL for a login role; the server asks for no password, because the socket is private."""
+        return f"postgresql://{role}@/{DATABASE}?host={self._socket_dir()}"
 
     async def start(self) -> None:
         """Makes the server run, creating it when the directory is new; takes a share in it."""
@@ -99,7 +108,19 @@ class EmbeddedPostgres:
             self._hold = hold
 
     def _ensure_server(self) -> None:
-        """Finds the server running and answering, or starts it. One that was just killed may still be dying."""
+        """Find the server running and answering, or start it, again if it dies while it is being started."""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            try:
+                self._find_or_run_server()
+                return
+            except SetupError as error:
+                if attempt == _START_ATTEMPTS or self.is_running():
+                    raise
+                logger.warning("the embedded PostgreSQL died while it was started; starting it again (%s)", error)
+
+    def _find_or_run_server(self) -> None:
+        self._make_socket_dir()
+        # A server that was just killed may still be dying.
         deadline = time.monotonic() + _START_SECONDS
         while self.is_running():
             if self._answers():
@@ -188,10 +209,10 @@ class EmbeddedPostgres:
             )
 
     def _run_server(self) -> None:
-        socket_dir = self._socket_dir()
-        socket_dir.mkdir(parents=True, exist_ok=True)
-        self._give_to_service_user(socket_dir)
-        self.log_file.touch()
+        socket_dir = self._make_socket_dir()
+        # Statements that fail are in the log, and values with them.
+        self.log_file.touch(mode=0o600)
+        self.log_file.chmod(0o600)
         self._give_to_service_user(self.log_file)
         options = " ".join(f"-c {name}={value}" for name, value in self._server_settings(socket_dir).items())
         deadline = time.monotonic() + _START_SECONDS
@@ -240,9 +261,40 @@ class EmbeddedPostgres:
     def _socket_dir(self) -> Path:
         if len(str(self.cluster)) < _SOCKET_PATH_LIMIT - len("/.s.PGSQL.5432"):
             return self.cluster
-        # The path of a unix socket is short by decree of the kernel; the digest keeps directories apart.
+        # The kernel limits the path of a unix socket to about 100 bytes; the digest keeps directories apart.
         digest = hashlib.sha256(str(self.cluster).encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"cognizes-{digest}"
+
+    def _make_socket_dir(self) -> Path:
+        """Make the directory of the socket, or verify the one that is there.
+
+        The name in the temporary directory is predictable: another local user could make it first, with a socket that
+        receives our connections. Raises `SetupError` unless it is a directory of this user, or of the server's, which
+        nobody else can write to.
+        """
+        path = self._socket_dir()
+        if path == self.cluster:
+            self._give_to_service_user(path)
+            return path
+        owners = {os.geteuid(), *([pwd.getpwnam(user).pw_uid] if (user := self._service_user()) else [])}
+        parent = path.parent.stat()
+        is_shared = parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX
+        if is_shared or parent.st_uid not in {0, *owners}:
+            raise SetupError(
+                f"other users can replace files in {path.parent}, where the socket of the embedded PostgreSQL belongs; "
+                "set TMPDIR to a private directory, or choose a shorter --data-dir"
+            )
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & 0o022:
+            raise SetupError(
+                f"{path}, the directory for the socket of the embedded PostgreSQL, was made by another user or can be "
+                "written to by others; remove it, or choose a shorter --data-dir"
+            )
+        path.chmod(0o700)
+        self._give_to_service_user(path)
+        return path
 
     def _postmaster(self) -> psutil.Process | None:
         try:
@@ -307,13 +359,58 @@ class EmbeddedPostgres:
         return SERVICE_USER
 
     def _give_to_service_user(self, path: Path) -> None:
-        """As root: hands a path over, and lets the service user walk (not read) the way to it and to the binaries."""
+        """As root: hand a path over, and let the service user search (not read) the way to it and to the binaries."""
         user = self._service_user()
         if user is None:
             return
         shutil.chown(path, user)
+        uid = pwd.getpwnam(user).pw_uid
         for place in (path, binaries()):
             for parent in place.resolve().parents:
-                mode = parent.stat().st_mode
-                if not mode & 0o001:
-                    parent.chmod(mode | 0o001)
+                _let_search(parent, uid)
+
+
+_ACL = "system.posix_acl_access"
+_ACL_VERSION = 2
+_ACL_ENTRY = struct.Struct("<HHI")
+_ACL_USER_OBJ, _ACL_USER, _ACL_GROUP_OBJ, _ACL_MASK, _ACL_OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_ACL_NO_ID = 0xFFFFFFFF
+_SEARCH = 0o1
+
+
+def _let_search(directory: Path, uid: int) -> None:
+    """Let one user search a directory: by an access control list, or for all users where the file system has none."""
+    found = directory.stat()
+    mode = found.st_mode
+    if mode & 0o001 or (found.st_uid == uid and mode & 0o100):
+        return
+    try:
+        entries = _read_acl(directory, mode)
+        if entries.get((_ACL_USER, uid), 0) & _SEARCH:
+            return
+        entries[_ACL_USER, uid] = entries.get((_ACL_USER, uid), 0) | _SEARCH
+        mask = entries.get((_ACL_MASK, _ACL_NO_ID), entries[_ACL_GROUP_OBJ, _ACL_NO_ID])
+        entries[_ACL_MASK, _ACL_NO_ID] = mask | _SEARCH
+        packed = b"".join(_ACL_ENTRY.pack(tag, entries[tag, who], who) for tag, who in sorted(entries))
+        os.setxattr(directory, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
+    except (OSError, AttributeError) as error:
+        logger.info(
+            "%s becomes searchable for all users, because it takes no access control list (%s)", directory, error
+        )
+        directory.chmod(mode | 0o001)
+
+
+def _read_acl(directory: Path, mode: int) -> dict[tuple[int, int], int]:
+    """The permissions by tag and id; those of the mode when the directory has no list of its own."""
+    try:
+        stored = os.getxattr(directory, _ACL)[4:]
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+        owner, group, others = (mode >> shift & 0o7 for shift in (6, 3, 0))
+        return {
+            (_ACL_USER_OBJ, _ACL_NO_ID): owner,
+            (_ACL_GROUP_OBJ, _ACL_NO_ID): group,
+            (_ACL_OTHER, _ACL_NO_ID): others,
+        }
+    return {(tag, who): permissions for tag, permissions, who in _ACL_ENTRY.iter_unpack(stored)}

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from cognizes.engine.database.connection_pool import Database
-from cognizes.engine.database.driver_errors import translate
 from cognizes.engine.database.queries import quote_schema
-from cognizes.engine.errors import DatabaseError
+from cognizes.engine.errors import DatabaseError, DatabaseUnavailableError
 from cognizes.engine.settings import Settings
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +62,11 @@ def jobs(settings: Settings) -> list[Job]:
 class Maintenance:
     """Schedules the jobs. With pg_cron they run without us; without it this process asks for its turn."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, *, supervisor: Supervisor | None = None) -> None:
         self._database = database
+        self._supervisor = supervisor or Supervisor()
         self._jobs = jobs(settings)
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
         self.scheduler = "none"
 
     async def start(self) -> None:
@@ -74,21 +75,32 @@ class Maintenance:
             self.scheduler = "pg_cron"
         else:
             self.scheduler = "engine"
-            self._task = asyncio.create_task(self._run_forever(), name="maintenance")
+            self._loop = self._supervisor.start("maintenance", self._run_round, longest_pause=self._shortest)
 
     async def close(self) -> None:
         """Stops our scheduler; pg_cron's goes on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     async def run_due_jobs(self) -> dict[str, int]:
-        """Runs what is due and not claimed by another process; counts what each did."""
+        """Run what is due and not claimed by another process; return what each job counted.
+
+        A job that fails does not keep the others from running: the first error is raised after the last job.
+        """
         done: dict[str, int] = {}
+        failures: list[DatabaseError] = []
         for job in self._jobs:
-            if await self._database.fetch_value("claim_job", job.name, job.every):
-                done[job.name] = await self._database.fetch_value(job.name, *job.arguments)
+            try:
+                if await self._database.fetch_value("claim_job", job.name, job.every):
+                    done[job.name] = await self._database.fetch_value(job.name, *job.arguments)
+            except DatabaseUnavailableError:
+                raise
+            except DatabaseError as error:
+                error.add_note(f"while running the job {job.name}")
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return done
 
     async def _schedule_by_cron(self) -> bool:
@@ -102,16 +114,17 @@ class Maintenance:
                     name = f"cognizes:{self._database.queries.schema}:{job.name}"
                     command = f"SELECT {schema}.{job.name}({job.cron_arguments})"
                     await connection.execute(self._database.queries["schedule_cron"], name, job.cron, command)
+        except DatabaseUnavailableError:
+            raise
         except DatabaseError as error:
             logger.warning("pg_cron is there but refuses us (%s); the engine schedules its jobs itself", error)
             return False
         return True
 
-    async def _run_forever(self) -> None:
-        shortest = min(job.every for job in self._jobs).total_seconds()
-        while True:
-            try:
-                await self.run_due_jobs()
-            except DatabaseError as error:
-                logger.warning("housekeeping failed and will be tried again: %s", translate(error))
-            await asyncio.sleep(shortest)
+    @property
+    def _shortest(self) -> float:
+        return min(job.every for job in self._jobs).total_seconds()
+
+    async def _run_round(self) -> None:
+        await self.run_due_jobs()
+        await asyncio.sleep(self._shortest)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from datetime import timedelta
+from functools import partial
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError, NotFoundError
@@ -13,10 +14,12 @@ from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
 from cognizes.engine.memory.embedding_queue import BATCH, EmbeddingQueue
 from cognizes.engine.memory.episodic import EpisodicMemoryStore
 from cognizes.engine.memory.vector_graph import VectorGraph
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
+_FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _GRAPH_SECONDS = 60.0
 """Who became crowded is looked up this often: it is a look at all users."""
@@ -36,61 +39,55 @@ class MemoryBackground:
         queue: EmbeddingQueue | None,
         graph: VectorGraph | None,
         episodic: EpisodicMemoryStore,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._rung = rung
         self._queue = queue
         self._graph = graph
         self._episodic = episodic
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = supervisor or Supervisor()
+        self._loops: list[SupervisedLoop] = []
+        self._embedding_pause = _FIRST_PAUSE
+        self._graph_grown_at = float("-inf")
 
     async def start(self) -> None:
         """Begins."""
-        self._tasks = [asyncio.create_task(self._write_episodes(), name="memory-episodes")]
+        self._loops = [self._supervisor.start("memory-episodes", self._write_episodes_round)]
         if self._queue is not None:
-            self._tasks.append(asyncio.create_task(self._embed(self._queue), name="memory-vectors"))
+            self._loops.append(self._supervisor.start("memory-vectors", partial(self._embed_round, self._queue)))
 
     async def close(self) -> None:
         """Stops; a batch in the middle is given up, its claim runs out."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
 
-    async def _embed(self, queue: EmbeddingQueue) -> None:
-        pause = 1.0
-        grown_at = float("-inf")
-        while True:
-            self._rung.clear()
-            try:
-                taken = await queue.work()
-                pause = 1.0
-                if taken < BATCH:
-                    if self._graph is not None and time.monotonic() >= grown_at + _GRAPH_SECONDS:
-                        grown_at = time.monotonic()
-                        await self._graph.grow()
-                    await _wait(self._rung, _LOOK_SECONDS)
-                continue
-            except EmbedderUnavailableError as error:
-                logger.warning("memories wait for their vectors: %s", error)
-            except EngineError as error:
-                logger.warning("making vectors failed and will be tried again: %s", error)
-            except Exception:
-                logger.exception("making vectors failed unexpectedly and will be tried again")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+    async def _embed_round(self, queue: EmbeddingQueue) -> None:
+        self._rung.clear()
+        try:
+            taken = await queue.work()
+            self._embedding_pause = _FIRST_PAUSE
+            if taken < BATCH:
+                if self._graph is not None and time.monotonic() >= self._graph_grown_at + _GRAPH_SECONDS:
+                    self._graph_grown_at = time.monotonic()
+                    await self._graph.grow()
+                await _wait(self._rung, _LOOK_SECONDS)
+            return
+        except EmbedderUnavailableError as error:
+            logger.warning("memories wait for their vectors: %s", error)
+        except EngineError as error:
+            logger.warning("making vectors failed and will be tried again: %s", error)
+        await asyncio.sleep(self._embedding_pause)
+        self._embedding_pause = min(self._embedding_pause * 2, _LONGEST_PAUSE)
 
-    async def _write_episodes(self) -> None:
-        while True:
-            try:
-                while await self.write_due_episodes():
-                    pass
-            except EngineError as error:
-                logger.warning("writing episodes failed and will be tried again: %s", error)
-            except Exception:
-                logger.exception("writing episodes failed unexpectedly and will be tried again")
-            await asyncio.sleep(_LOOK_SECONDS)
+    async def _write_episodes_round(self) -> None:
+        try:
+            while await self.write_due_episodes():
+                pass
+        except EngineError as error:
+            logger.warning("writing episodes failed and will be tried again: %s", error)
+        await asyncio.sleep(_LOOK_SECONDS)
 
     async def write_due_episodes(self) -> int:
         """Writes the episodes of runs that ended; returns how many were due."""

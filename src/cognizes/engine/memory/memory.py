@@ -26,6 +26,7 @@ from cognizes.engine.models import Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.settings import Settings
+from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
 _NEWEST = 2**63 - 1
@@ -38,7 +39,14 @@ class Memory:
     Recall works by words at once, and by meaning as soon as a background task has made the vectors.
     """
 
-    def __init__(self, database: Database, manager: StateManager, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        manager: StateManager,
+        settings: Settings,
+        *,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._database = database
         self._manager = manager
         self.embedder = choose_embedder(settings)
@@ -61,6 +69,7 @@ class Memory:
             queue=self.queue,
             graph=VectorGraph(database, self.embedder) if self.embedder else None,
             episodic=self.episodic,
+            supervisor=supervisor,
         )
         self._works_in_background = settings.memory_background
 

@@ -26,6 +26,7 @@ from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFou
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.event_log import EventLog, event_from_row
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +107,9 @@ class _AwaitedRun:
 class LiveHub:
     """Follows threads for any number of subscribers: in order, without gaps, whoever wrote the events."""
 
-    def __init__(self, database: Database, listener: PgNotifyListener) -> None:
+    def __init__(self, database: Database, listener: PgNotifyListener, *, supervisor: Supervisor | None = None) -> None:
         self._database = database
+        self._supervisor = supervisor or Supervisor()
         self._listener = listener
         self._log = EventLog(database)
         self._channels: dict[UUID, _Channel] = {}
@@ -115,7 +117,7 @@ class LiveHub:
         self._unstored: list[Callable[[JsonObject], None]] = []
         self._rung: set[UUID] = set()
         self._bell = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[SupervisedLoop] = []
         self._is_closed = False
         self.healed = 0
 
@@ -123,19 +125,17 @@ class LiveHub:
         """Begins to follow."""
         self._listener.tap(DEFAULT_CHANNEL, self._on_notification)
         self._listener.on_reconnect(self.sweep)
-        self._tasks = [
-            asyncio.create_task(self._read_back_forever(), name="live-read-back"),
-            asyncio.create_task(self._sweep_forever(), name="live-sweep"),
+        self._loops = [
+            self._supervisor.start("live-read-back", self._read_back_round, longest_pause=_RETRY_SECONDS),
+            self._supervisor.start("live-sweep", self._sweep_round, longest_pause=_SWEEP_SECONDS),
         ]
 
     async def close(self) -> None:
         """Stops; subscriptions end, those that wait for a run or for PostgreSQL too."""
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
         for thread_id in list(self._channels):
             self._end(thread_id)
         for awaited in self._awaited_runs.values():
@@ -309,19 +309,16 @@ class LiveHub:
         self._rung.add(thread_id)
         self._bell.set()
 
-    async def _read_back_forever(self) -> None:
-        while True:
-            await self._bell.wait()
-            self._bell.clear()
-            rung, self._rung = self._rung, set()
-            known = ((thread_id, self._channels.get(thread_id)) for thread_id in rung)
-            try:
-                await self._read_back({place: channel for place, channel in known if channel and channel.is_open})
-            except EngineError as error:
-                # The sweep comes back to these threads.
-                logger.warning("events could not be read back and will be: %s", error)
-            except Exception:
-                logger.exception("events could not be read back; the sweep comes back to them")
+    async def _read_back_round(self) -> None:
+        await self._bell.wait()
+        self._bell.clear()
+        rung, self._rung = self._rung, set()
+        known = ((thread_id, self._channels.get(thread_id)) for thread_id in rung)
+        try:
+            await self._read_back({place: channel for place, channel in known if channel and channel.is_open})
+        except EngineError as error:
+            # The sweep comes back to these threads, also after any other exception.
+            logger.warning("events could not be read back and will be: %s", error)
 
     async def _read_back(self, channels: dict[UUID, _Channel]) -> None:
         if not channels:
@@ -336,15 +333,12 @@ class LiveHub:
             if len(found) == _PAGE or self._channels.get(thread_id) is not channels[thread_id]:
                 self._ring(thread_id)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                await self.sweep()
-            except EngineError as error:
-                logger.warning("the subscribed threads could not be looked at and will be: %s", error)
-            except Exception:
-                logger.exception("the subscribed threads could not be looked at and will be")
+    async def _sweep_round(self) -> None:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        try:
+            await self.sweep()
+        except EngineError as error:
+            logger.warning("the subscribed threads could not be looked at and will be: %s", error)
 
     async def _until_available(
         self, read: Callable[..., Awaitable[Result]], *arguments: Any, otherwise: Result, **named: Any

@@ -20,6 +20,7 @@ import asyncpg
 
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
 from cognizes.engine.models import JsonObject
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,9 @@ class PgNotifyListener:
     anew, with growing pauses.
     """
 
-    def __init__(self, dsn: str, channels: list[str] | None = None) -> None:
+    def __init__(self, dsn: str, channels: list[str] | None = None, *, supervisor: Supervisor | None = None) -> None:
         self.dsn = dsn
+        self._supervisor = supervisor or Supervisor()
         self.channels = list(channels or [DEFAULT_CHANNEL])
         self.reconnections = 0
         self._listeners: dict[str, list[EventCallback]] = {}
@@ -67,7 +69,7 @@ class PgNotifyListener:
         # asyncpg takes one statement at a time: two subscribers, or one and the check, would refuse each other.
         self._speaking = asyncio.Lock()
         self._running = False
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: SupervisedLoop | None = None
         self._lost = asyncio.Event()
         self._queues: dict[str, deque[tuple[NotifyEvent, str]]] = {}
         self._workers: set[asyncio.Task[None]] = set()
@@ -131,14 +133,13 @@ class PgNotifyListener:
             if isinstance(error, DRIVER_ERRORS):
                 raise translate(error) from error
             raise
-        self._keeper = asyncio.create_task(self._keep_connected(), name="notify-listener")
+        self._keeper = self._supervisor.start("notify-listener", self._keep_connected, longest_pause=_LONGEST_PAUSE)
 
     async def stop(self) -> None:
         """Stops listening; notifications already received are still handled, but not for ever."""
         self._running = False
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+            await self._keeper.stop()
             self._keeper = None
         await self._disconnect()
         if self._workers:
@@ -195,15 +196,14 @@ class PgNotifyListener:
                 connection.terminate()
 
     async def _keep_connected(self) -> None:
-        while True:
-            await self._wait_for_loss()
-            logger.warning("the listener lost its connection; connecting again")
-            await self._disconnect()
-            await self._reconnect()
-            self.reconnections += 1
-            logger.info("the listener is connected again")
-            for callback in list(self._reconnect_listeners):
-                await self._guarded(callback)
+        await self._wait_for_loss()
+        logger.warning("the listener lost its connection; connecting again")
+        await self._disconnect()
+        await self._reconnect()
+        self.reconnections += 1
+        logger.info("the listener is connected again")
+        for callback in list(self._reconnect_listeners):
+            await self._guarded(callback)
 
     async def _wait_for_loss(self) -> None:
         """Returns when the connection is gone. A half-dead one says nothing, so it is asked from time to time."""

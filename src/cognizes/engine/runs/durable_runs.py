@@ -43,6 +43,7 @@ from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.turnover import Claiming, Ending, Turnover
 from cognizes.engine.runs.waits import SignalOutcome, Wait, WaitKind, check_wait
 from cognizes.engine.settings import Settings
+from cognizes.engine.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class DurableRuns(Runs):
         memory: Memory,
         listener: PgNotifyListener,
         settings: Settings,
+        supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(database, manager.sessions, retry_seconds=settings.retry_seconds)
         self.database = database
@@ -77,7 +79,10 @@ class DurableRuns(Runs):
         self.memory = memory
         self.settings = settings
         self.doorbell = RunDoorbell(listener)
-        self.leases = LeaseKeeper(database, self.doorbell, seconds=settings.run_lease_seconds)
+        self.supervisor = supervisor or Supervisor()
+        self.leases = LeaseKeeper(
+            database, self.doorbell, seconds=settings.run_lease_seconds, supervisor=self.supervisor
+        )
         self._turnover = Turnover(database, lease=self.leases.duration, give_back=self.release)
         self.worker_id = new_worker_id()
 

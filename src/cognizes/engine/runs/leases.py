@@ -11,6 +11,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.runs.doorbell import TAKEN_AWAY, RunDoorbell, rings
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +41,23 @@ class LeaseKeeper:
     not answer for as long as the lease lasts, because somebody else may have the run by then.
     """
 
-    def __init__(self, database: Database, doorbell: RunDoorbell, *, seconds: float) -> None:
+    def __init__(
+        self, database: Database, doorbell: RunDoorbell, *, seconds: float, supervisor: Supervisor | None = None
+    ) -> None:
         self._database = database
+        self._supervisor = supervisor or Supervisor()
         self._doorbell = doorbell
         self.duration = timedelta(seconds=seconds)
         self._held: set[Lease] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
+        self._pause = seconds / 2
         self._bell = doorbell.hang(*TAKEN_AWAY)
 
     async def close(self) -> None:
         """Stops; leases that are still held run out by themselves."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     def hold(self, fence: RunFence, on_lost: Callable[[], object] = lambda: None) -> Lease:
         """Keeps the lease of a run that was claimed a moment ago."""
@@ -61,8 +65,8 @@ class LeaseKeeper:
         self._held.add(lease)
         if self._doorbell.was_taken_away(fence.run_id):
             self._bell.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._beat_forever(), name="keep-leases")
+        if self._loop is None:
+            self._loop = self._supervisor.start("keep-leases", self._beat_round, longest_pause=self._retry_pause)
         return lease
 
     def drop(self, lease: Lease) -> None:
@@ -95,20 +99,19 @@ class LeaseKeeper:
         logger.info("run %s is not ours any more, its attempt %s ends", lease.fence.run_id, lease.fence.attempt)
         lease.lose()
 
-    async def _beat_forever(self) -> None:
-        half = self.duration.total_seconds() / 2
-        pause = half
-        while True:
-            await rings(self._bell, seconds=pause)
-            pause = min(half, _RETRY_SECONDS)
-            try:
-                await self._beat_or_lose()
-                pause = half
-            except EngineError as error:
-                logger.warning("the leases of runs could not be extended and will be: %s", error)
-            except Exception:
-                # A defect; but nobody else extends these leases.
-                logger.exception("the leases of runs could not be extended and will be")
+    @property
+    def _retry_pause(self) -> float:
+        return min(self.duration.total_seconds() / 2, _RETRY_SECONDS)
+
+    async def _beat_round(self) -> None:
+        await rings(self._bell, seconds=self._pause)
+        self._pause = self._retry_pause
+        try:
+            await self._beat_or_lose()
+            self._pause = self.duration.total_seconds() / 2
+        except EngineError as error:
+            logger.warning("the leases of runs could not be extended and will be: %s", error)
+        finally:
             self._lose_overdue()
 
     async def _beat_or_lose(self) -> None:
@@ -116,7 +119,7 @@ class LeaseKeeper:
         beating = asyncio.ensure_future(self.beat())
         try:
             while not beating.done():
-                await asyncio.wait([beating], timeout=min(self.duration.total_seconds() / 2, _RETRY_SECONDS))
+                await asyncio.wait([beating], timeout=self._retry_pause)
                 self._lose_overdue()
         finally:
             beating.cancel()

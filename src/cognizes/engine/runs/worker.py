@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
@@ -22,6 +23,7 @@ from cognizes.engine.runs.durable_runs import DurableRuns, new_worker_id
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.runs.run_context import HandledRun
 from cognizes.engine.runs.waits import RunSuspended
+from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class Worker:
         self._grace = engine.runs.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self._tasks: dict[asyncio.Task[None], Run] = {}
         self._main: asyncio.Task[None] | None = None
+        self._claiming: SupervisedLoop | None = None
+        self._stopped = asyncio.Event()
         self._bell: asyncio.Event | None = None
         self._is_stopping = False
         self.id = worker_id or new_worker_id()
@@ -87,23 +91,36 @@ class Worker:
     def stop(self) -> None:
         """Claims nothing more; `run` returns when the runs under way have ended or were given back."""
         self._is_stopping = True
+        self._stopped.set()
+        if self._claiming is not None:
+            # A claim under way is not cancelled: the runs that it returns must be given back.
+            self._claiming.finish()
         if self._bell is not None:
             self._bell.set()
 
     async def run(self) -> None:
         """Works until `stop`. Runs under way may go on for the grace time, then they are given back."""
-        sweeping = asyncio.create_task(self._sweep_forever(), name=f"sweep-{self.id}")
+        if self._is_stopping:
+            return
+        supervisor = self._runs.supervisor
         with self._runs.doorbell.listen(*CLAIMABLE) as bell:
             self._bell = bell
+            sweeping = supervisor.start(f"sweep-{self.id}", self._sweep_forever, longest_pause=_LOOK_SECONDS)
+            self._claiming = supervisor.start(
+                f"worker-{self.id}", partial(self._claim_round, bell), longest_pause=_LOOK_SECONDS
+            )
             try:
-                while not self._is_stopping:
-                    bell.clear()
-                    if not await self._work():
-                        await rings(bell, seconds=_LOOK_SECONDS)
+                await self._stopped.wait()
             finally:
-                sweeping.cancel()
-                await asyncio.wait([sweeping])
+                self.stop()
+                await self._claiming.wait()
+                await sweeping.stop()
                 await self._give_back()
+
+    async def _claim_round(self, bell: asyncio.Event) -> None:
+        bell.clear()
+        if not await self._work():
+            await rings(bell, seconds=_LOOK_SECONDS)
 
     async def _sweep_forever(self) -> None:
         with self._runs.doorbell.listen(*USER_SPOKE) as bell:
@@ -112,9 +129,6 @@ class Worker:
                     await self._runs.expire()
                 except EngineError as error:
                     logger.warning("worker %s could not look after runs and will again: %s", self.id, error)
-                except Exception:
-                    # A defect; but without this look the run of a silent worker would never go on.
-                    logger.exception("worker %s could not look after runs and will again", self.id)
                 await rings(bell, seconds=_LOOK_SECONDS)
 
     async def _work(self) -> bool:

@@ -7,9 +7,10 @@ from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.delta_stream import DeltaStream
 from cognizes.engine.streams.postgres_deltas import PostgresDeltas
+from cognizes.engine.supervision import Supervisor
 
 
-def choose_backend(settings: Settings, database: Database) -> DeltaStream:
+def choose_backend(settings: Settings, database: Database, supervisor: Supervisor | None = None) -> DeltaStream:
     """Redis when a URL is set, else PostgreSQL."""
     if settings.redis_url is None:
         return PostgresDeltas(database, idle_seconds=settings.stream_idle_seconds)
@@ -24,4 +25,5 @@ def choose_backend(settings: Settings, database: Database) -> DeltaStream:
         database,
         idle_seconds=settings.stream_idle_seconds,
         kept_seconds=settings.chunks_kept_hours * 3600,
+        supervisor=supervisor,
     )

@@ -51,7 +51,11 @@ class StreamHead:
 
 @dataclass(frozen=True)
 class ChunkPage:
-    """Some chunks of a message, in order and without a gap. `has_more`: more of what was asked for is there now."""
+    """Some chunks of a message, in order and without a gap. `has_more`: more of what was asked for is there now.
+
+    `current_sequence` of an ended message below a chunk that the reader has: its producer and the backend were lost
+    before that chunk was stored. The stored message is shorter, and the reader must read it again from the start.
+    """
 
     chunks: list[Chunk]
     current_sequence: int

@@ -7,14 +7,17 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cognizes.engine.errors import EngineError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError
 from cognizes.engine.streams.delta_stream import DeltaStream, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.live_message import LiveMessage
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 0.02
 _RETRY_SECONDS = 0.25
+_ENDING_SECONDS = 0.25
+"""A message whose end is not stored after this time is flushed: should its process die, others store all of it."""
 _BATCH_CHARACTERS = 4 * 1024 * 1024
 
 
@@ -35,26 +38,28 @@ class Flusher:
     producer waits, and after `patience` seconds is told why.
     """
 
-    def __init__(self, backend: DeltaStream, *, buffer_bytes: int, patience: float) -> None:
+    def __init__(
+        self, backend: DeltaStream, *, buffer_bytes: int, patience: float, supervisor: Supervisor | None = None
+    ) -> None:
         self._backend = backend
+        self._supervisor = supervisor or Supervisor()
         self._buffer_bytes = buffer_bytes
         self._patience = patience
         self._dirty: dict[StreamKey, LiveMessage] = {}
         self._bell = asyncio.Event()
         self._progress = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
         self.failure: EngineError | None = None
 
     def start(self) -> None:
         """Begins."""
-        self._task = asyncio.create_task(self._flush_forever(), name="stream-flusher")
+        self._loop = self._supervisor.start("stream-flusher", self._flush_round, longest_pause=_RETRY_SECONDS)
 
     async def close(self) -> None:
         """Stops; what was not flushed is only in this process."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     def touch(self, message: LiveMessage) -> None:
         """A message has more to be flushed."""
@@ -83,35 +88,49 @@ class Flusher:
             except TimeoutError:
                 if self.failure is not None:
                     raise self.failure from None
+                if message.awaits_lease:
+                    raise DatabaseUnavailableError(
+                        "the lease of the message cannot be extended, and its chunks are held back until it is; "
+                        "try again in a moment"
+                    ) from None
                 deadline += self._patience
 
-    async def _flush_forever(self) -> None:
+    async def drain(self, messages: Iterable[LiveMessage], *, seconds: float) -> None:
+        """Wait until the backend has everything that was written of these messages, at most so long."""
+        waiting = list(messages)
+        try:
+            async with asyncio.timeout(seconds):
+                while any(message.unflushed and message.is_flushed for message in waiting):
+                    await self._progress.wait()
+        except TimeoutError:
+            logger.warning("the backend of streams did not take in the last chunks of %d messages", len(waiting))
+
+    async def _flush_round(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self._bell.wait()
-            self._bell.clear()
-            started = loop.time()
-            pause = _FLUSH_SECONDS
-            try:
-                await self._flush()
-                self.failure = None
-            except EngineError as error:
-                if self.failure is None:
-                    logger.warning("streams wait for their backend: %s", error)
-                self.failure = error
-                self._bell.set()
-                pause = _RETRY_SECONDS
-            except Exception:
-                # A defect; but nobody else flushes, and what is not flushed is stored with its message all the same.
-                logger.exception("streams could not be flushed and will be")
-                self._bell.set()
-                pause = _RETRY_SECONDS
-            await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
+        await self._bell.wait()
+        self._bell.clear()
+        started = loop.time()
+        pause = _FLUSH_SECONDS
+        try:
+            await self._flush()
+            self.failure = None
+        except EngineError as error:
+            if self.failure is None:
+                logger.warning("streams wait for their backend: %s", error)
+            self.failure = error
+            self._bell.set()
+            pause = _RETRY_SECONDS
+        except Exception:
+            # What was not flushed is still marked; the next round flushes it.
+            self._bell.set()
+            raise
+        await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
 
     async def _flush(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        waiting = [message for message in dirty.values() if message.is_flushed]
-        if len(waiting) < len(dirty):
+        now = asyncio.get_running_loop().time()
+        waiting = [message for message in dirty.values() if self._is_due(message, now)]
+        if len(waiting) < len(dirty) or any(message.is_ending for message in waiting):
             self._tell_progress()
         try:
             while waiting:
@@ -124,6 +143,19 @@ class Flusher:
         finally:
             for message in waiting:
                 self._dirty.setdefault(message.row.key, message)
+
+    def _is_due(self, message: LiveMessage, now: float) -> bool:
+        if message.is_ending:
+            # Storing it usually takes less time than this; then the flush is saved.
+            if now < message.closing_since + _ENDING_SECONDS:
+                self.touch(message)
+                return False
+        elif not message.is_flushed:
+            return False
+        # A backend that lost the stream lost its freeze, too. Without a lease another process may be storing the
+        # message right now, and what is written from the start would be read and not be stored.
+        message.awaits_lease = message.flushed == 0 and now >= message.leased_until
+        return not message.awaits_lease
 
     @staticmethod
     def _take(waiting: list[LiveMessage]) -> list[_Part]:

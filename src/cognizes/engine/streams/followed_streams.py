@@ -21,10 +21,12 @@ from cognizes.engine.streams.delta_stream import (
     StreamKey,
     StreamStatus,
 )
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 1.5
+_LONGEST_PAUSE = 0.5
 _TRUSTED_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 _SEGMENTS_PER_TRIP = 100
@@ -45,29 +47,35 @@ class _Followed:
 class FollowedStreams:
     """What followers of this process have in common."""
 
-    def __init__(self, backend: DeltaStream, find_open: FindOpen, wake: Callable[[StreamAddress], None]) -> None:
+    def __init__(
+        self,
+        backend: DeltaStream,
+        find_open: FindOpen,
+        wake: Callable[[StreamAddress], None],
+        *,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._backend = backend
+        self._supervisor = supervisor or Supervisor()
         self._find_open = find_open
         self._wake = wake
         self._followed: dict[StreamAddress, _Followed] = {}
         self._rung: set[StreamAddress] = set()
         self._bell = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[SupervisedLoop] = []
 
     def start(self) -> None:
         """Begins to read for those who wait."""
-        self._tasks = [
-            asyncio.create_task(self._read_forever(), name="followed-streams"),
-            asyncio.create_task(self._sweep_forever(), name="followed-sweep"),
+        self._loops = [
+            self._supervisor.start("followed-streams", self._read_round, longest_pause=_LONGEST_PAUSE),
+            self._supervisor.start("followed-sweep", self._sweep_round, longest_pause=_SWEEP_SECONDS),
         ]
 
     async def close(self) -> None:
         """Stops."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
 
     def follow(self, key: StreamKey, *, after: int) -> None:
         """An open stream was read up to a chunk, and somebody waits for more."""
@@ -116,29 +124,23 @@ class FollowedStreams:
             if now - known.used_at > _KEPT_SECONDS:
                 del self._followed[address]
 
-    async def _read_forever(self) -> None:
-        while True:
-            await self._bell.wait()
-            self._bell.clear()
-            rung, self._rung = self._rung, set()
-            followed = [known for address in rung if (known := self._followed.get(address)) is not None]
-            try:
-                await self._read(followed)
-            except EngineError as error:
-                # Who waits asks by itself when this goes on for too long.
-                logger.debug("followed streams could not be read: %s", error)
-            except Exception:
-                logger.exception("followed streams could not be read; who waits asks by itself")
+    async def _read_round(self) -> None:
+        await self._bell.wait()
+        self._bell.clear()
+        rung, self._rung = self._rung, set()
+        followed = [known for address in rung if (known := self._followed.get(address)) is not None]
+        try:
+            await self._read(followed)
+        except EngineError as error:
+            # Who waits asks by itself when this goes on for too long.
+            logger.debug("followed streams could not be read: %s", error)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                await self._sweep()
-            except EngineError as error:
-                logger.debug("followed streams could not be looked at: %s", error)
-            except Exception:
-                logger.exception("followed streams could not be looked at and will be")
+    async def _sweep_round(self) -> None:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        try:
+            await self._sweep()
+        except EngineError as error:
+            logger.debug("followed streams could not be looked at: %s", error)
 
     async def _sweep(self) -> None:
         """Whatever the doorbell said: which are still open, and what is new in them, with one query each for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from cognizes.engine.database.documents import dump_json, text_bytes
@@ -28,6 +29,11 @@ class LiveMessage:
     is_abandoned: bool = False
     size: int = 0
     unflushed: int = 0
+    leased_until: float = math.inf
+    """By the clock of the event loop: until then no other process ends this stream because of its lease."""
+    awaits_lease: bool = False
+    closing_since: float = 0.0
+    has_ended: bool = False
 
     @property
     def head(self) -> StreamHead:
@@ -38,6 +44,11 @@ class LiveMessage:
     def is_flushed(self) -> bool:
         """Whether what is written goes to other processes; one that is being ended is about to be stored instead."""
         return not self.is_closing and not self.is_lost
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end was asked for and is not stored yet."""
+        return self.is_closing and not self.is_lost and not self.has_ended
 
     def add(self, delta: str) -> None:
         """Takes a delta in, or refuses it."""

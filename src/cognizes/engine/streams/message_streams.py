@@ -41,11 +41,13 @@ from cognizes.engine.streams.stream_hub import StreamHub, StreamWatch
 from cognizes.engine.streams.stream_leases import StreamLeases
 from cognizes.engine.streams.stream_reader import StreamReader
 from cognizes.engine.streams.stream_rows import ROLES, StreamRow, StreamRows
+from cognizes.engine.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 2**63 - 1
 _LAST_WORDS_SECONDS = 5.0
+_LAST_FLUSH_SECONDS = 2.0
 
 
 class MessageStreams:
@@ -58,7 +60,10 @@ class MessageStreams:
         listener: PgNotifyListener,
         sessions: SessionStore,
         backend: DeltaStream,
+        *,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        supervisor = supervisor or Supervisor()
         self._settings = settings
         self._listener = listener
         self._sessions = sessions
@@ -67,9 +72,14 @@ class MessageStreams:
         self._live: dict[StreamKey, LiveMessage] = {}
         self._rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresDeltas))
         self._reader = StreamReader(self._rows, backend, self._live)
-        self._hub = StreamHub(self._reader.look, self._is_followed)
-        self._followed = FollowedStreams(backend, self._rows.find_open, self._hub.wake)
-        self.flusher = Flusher(backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds)
+        self._hub = StreamHub(self._reader.look, self._is_followed, supervisor=supervisor)
+        self._followed = FollowedStreams(backend, self._rows.find_open, self._hub.wake, supervisor=supervisor)
+        self.flusher = Flusher(
+            backend,
+            buffer_bytes=settings.stream_buffer_bytes,
+            patience=settings.retry_seconds,
+            supervisor=supervisor,
+        )
         self.endings = StreamEndings(self._rows, backend, self._hub, self.flusher, self._live, owner=self._owner)
         self.leases = StreamLeases(
             self._rows,
@@ -79,6 +89,7 @@ class MessageStreams:
             self._live,
             owner=self._owner,
             seconds=settings.stream_lease_seconds,
+            supervisor=supervisor,
         )
 
     async def start(self) -> None:
@@ -100,6 +111,9 @@ class MessageStreams:
                 for task in late:
                     task.cancel()
                 await asyncio.wait(late)
+        if self._live:
+            # Another process will store these from what is in the backend.
+            await self.flusher.drain(self._live.values(), seconds=_LAST_FLUSH_SECONDS)
         await self.leases.close()
         await self.flusher.close()
         await self._hub.close()
@@ -152,6 +166,7 @@ class MessageStreams:
         row = _new_row(StreamKey(thread_id, message_id), role, author, run_id, owner=self._owner)
         if row.key in self._live:
             raise ConflictError(f"the message {message_id[:80]!r} is being written already; choose another message_id")
+        leased_until = asyncio.get_running_loop().time() + self._settings.stream_lease_seconds
         app_name = await self._rows.open(
             row.key,
             role=role,
@@ -162,7 +177,7 @@ class MessageStreams:
         )
         if row.key in self._live:
             raise ConflictError(f"the message {message_id[:80]!r} is being written already; choose another message_id")
-        live = LiveMessage(row, app_name, self._settings.max_event_bytes)
+        live = LiveMessage(row, app_name, self._settings.max_event_bytes, leased_until=leased_until)
         self._live[row.key] = live
         self._hub.tell(live.head)
         return live

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
@@ -20,9 +21,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import SetupError, StreamUnavailableError
+from cognizes.engine.errors import EngineClosedError, EngineError, SetupError, StreamUnavailableError
 from cognizes.engine.streams.delta_stream import OnMoved, Refused, Segment, StreamKey, Write
 from cognizes.engine.streams.postgres_deltas import parse_movements, spell_movements
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,6 @@ _RETRY_SECONDS = 0.25
 _CONNECT_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 _PING_SECONDS = 2.0
-_RECANCEL_SECONDS = 0.1
 _SEAL_SECONDS = 120
 """Longer than storing a message takes, however long PostgreSQL is waited for."""
 _LACKING, _SEALED = 0, 2
@@ -85,44 +86,67 @@ return 0
 
 
 class RedisDeltas:
-    """Chunks in Redis. A Redis that lost its data is filled again by living producers."""
+    """Chunks in Redis. A Redis that lost its data is filled again by living producers; one that is away at the start
+    is connected to as soon as it answers."""
 
-    def __init__(self, url: str, database: Database, *, idle_seconds: float, kept_seconds: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        database: Database,
+        *,
+        idle_seconds: float,
+        kept_seconds: float,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._url = url
+        self._supervisor = supervisor or Supervisor()
         self._database = database
         self._idle = timedelta(seconds=idle_seconds)
         self._kept_milliseconds = int(kept_seconds * 1000)
         # redis-py types every answer as whatever any option could make of it.
         self._client: Any = None
         self._bell: Any = None
-        self._listening: asyncio.Task[None] | None = None
+        self._listening: SupervisedLoop | None = None
         self._heard = "$"
+        self._unreachable: StreamUnavailableError | None = None
 
     async def start(self, on_moved: OnMoved) -> None:
-        """Connects; `StreamUnavailableError` when there is no Redis."""
+        """Connect and listen. A Redis that is away is connected to later; `SetupError` when the URL cannot be used."""
         try:
-            with _translated():
-                self._client = await self._connect()
-                self._bell = await self._connect()
-                newest = await self._client.xrevrange(_DOORBELL, count=1)
-        except BaseException:
-            await self.close()
-            raise
-        # An id, not `$`: what rings between two reads must not be missed.
-        self._heard = newest[0][0].decode() if newest else "0-0"
-        self._listening = asyncio.create_task(self._listen_forever(on_moved), name="stream-doorbell")
+            await self._open()
+        except StreamUnavailableError as error:
+            logger.warning("token deltas do not reach other processes until Redis answers: %s", error)
+        self._listening = self._supervisor.start(
+            "stream-doorbell", partial(self._listen_round, on_moved), longest_pause=_RETRY_SECONDS
+        )
 
     async def close(self) -> None:
         """Stops listening and closes the connections."""
-        while self._listening is not None and not self._listening.done():
-            # Again, if need be: while it connects, redis-py takes a cancellation for a timeout of its own.
-            self._listening.cancel()
-            await asyncio.wait([self._listening], timeout=_RECANCEL_SECONDS)
-        self._listening = None
-        for client in (self._client, self._bell):
+        if self._listening is not None:
+            await self._listening.stop()
+        self._unreachable = None
+        clients, self._client, self._bell = (self._client, self._bell), None, None
+        for client in clients:
             if client is not None:
                 await client.aclose()
-        self._client = self._bell = None
+
+    async def _open(self) -> None:
+        bell: Any = None
+        client: Any = None
+        try:
+            with _translated():
+                bell = await self._connect()
+                client = await self._connect()
+                newest = await client.xrevrange(_DOORBELL, count=1)
+        except BaseException as error:
+            for opened in (bell, client):
+                if opened is not None:
+                    await opened.aclose()
+            self._unreachable = error if isinstance(error, StreamUnavailableError) else self._unreachable
+            raise
+        # An id, not `$`: what rings between two reads must not be missed.
+        self._heard = newest[0][0].decode() if newest else "0-0"
+        self._bell, self._client, self._unreachable = bell, client, None
 
     async def ping(self) -> None:
         """Asks Redis, and does not wait for long."""
@@ -207,9 +231,11 @@ class RedisDeltas:
 
     @property
     def _connected(self) -> Any:
-        if self._client is None:
-            raise StreamUnavailableError("the engine is not started, or was closed; open one with Engine.open()")
-        return self._client
+        if self._client is not None:
+            return self._client
+        if self._unreachable is not None:
+            raise StreamUnavailableError(str(self._unreachable)) from self._unreachable
+        raise EngineClosedError("the engine is closed; open one with Engine.open()")
 
     @property
     def _is_cluster(self) -> bool:
@@ -248,17 +274,15 @@ class RedisDeltas:
         client = RedisCluster.from_url(self._url, **options)
         return await client.initialize()
 
-    async def _listen_forever(self, on_moved: OnMoved) -> None:
-        while True:
-            try:
-                await self._listen(on_moved)
-            except (RedisError, OSError, TimeoutError) as error:
-                logger.debug("the doorbell of streams is not heard now: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
-            except Exception:
-                # Somebody else's entry, or a defect; the next one may be ours.
-                logger.exception("a doorbell of streams could not be understood")
-                await asyncio.sleep(_RETRY_SECONDS)
+    async def _listen_round(self, on_moved: OnMoved) -> None:
+        try:
+            if self._client is None:
+                await self._open()
+                logger.info("Redis is reachable; token deltas reach other processes")
+            await self._listen(on_moved)
+        except (EngineError, RedisError, OSError, TimeoutError) as error:
+            logger.debug("Redis sends no notifications of streams now: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self, on_moved: OnMoved) -> None:
         found = await self._bell.xread({_DOORBELL: self._heard}, count=100, block=int(_BLOCK_SECONDS * 1000))

@@ -6,8 +6,10 @@ chunks again, other backends by a seal. So nothing that was written is missing i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from cognizes.engine.errors import ConflictError, NotFoundError, StreamUnavailableError
@@ -49,6 +51,7 @@ class StreamEndings:
     ) -> int:
         """Ends a message of this process; with `settles`, one that somebody else has stored. Again answers the same."""
         live.is_closing = True
+        live.closing_since = asyncio.get_running_loop().time()
         try:
             ending = Ending(status, live.log.last_sequence, live.log.text, live.log.lengths, finish_reason)
             if settles:
@@ -83,8 +86,12 @@ class StreamEndings:
         # What was thought comes before what was said.
         for row in sorted(rows, key=lambda row: row.role != THOUGHT):
             if row.run_id == run_id and row.status is StreamStatus.STREAMING:
-                ending = await self.read_ending(row, StreamStatus.INTERRUPTED)
                 try:
+                    if (live := self._live.get(row.key)) is not None:
+                        # Readers of this process were shown all of it, flushed or not.
+                        await self.end_live(live, StreamStatus.INTERRUPTED)
+                        continue
+                    ending = await self.read_ending(row, StreamStatus.INTERRUPTED)
                     await self._end(row, ending, owner=row.owner)
                 except (NotFoundError, ConflictError) as error:
                     logger.debug("a stream of run %s ended by itself: %s", run_id, error)
@@ -117,8 +124,18 @@ class StreamEndings:
         settles: bool = False,
     ) -> int:
         """Ends a stream and tells everybody; `ConflictError` when it had ended in another way."""
+        # What another process writes may have grown while PostgreSQL was away: the backend may have lost the freeze.
+        is_own = row.key in self._live
+        refresh = None if is_own else partial(self.read_ending, row, ending.status, ending.finish_reason)
         while True:
-            answer = await self._rows.end(row, ending, owner=owner, only_expired=only_expired, settles=settles)
+            answer = await self._rows.end(
+                row,
+                ending,
+                owner=owner,
+                only_expired=only_expired,
+                settles=settles,
+                refresh=None if settles else refresh,
+            )
             match answer.answer:
                 case "moved":
                     ending = await self._read(row.key, ending.status, ending.finish_reason)
@@ -152,7 +169,7 @@ class StreamEndings:
         assert answer.final_sequence is not None  # noqa: S101
         live = self._live.pop(row.key, None)
         if live is not None:
-            live.is_closing = True
+            live.is_closing = live.has_ended = True
         self._hub.tell(head_of(row, answer.final_sequence, answer.status))
         if ending.status is StreamStatus.COMPLETED and answer.status is StreamStatus.INTERRUPTED:
             raise ConflictError(f"the message {name} was stored as interrupted: its producer was silent for too long")

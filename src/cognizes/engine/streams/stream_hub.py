@@ -18,6 +18,7 @@ from uuid import UUID
 
 from cognizes.engine.errors import EngineError
 from cognizes.engine.streams.delta_stream import THOUGHT, Movement, StreamAddress, StreamHead, StreamKey, StreamStatus
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _MARGIN_SECONDS = 40.0
 """A stream's end is visible with its commit, which may come later than the moment that its row names."""
 
 _ENDS_REMEMBERED = 4096
+_LONGEST_PAUSE = 0.5
 
 Look = Callable[[list[UUID], float], Awaitable[list[StreamHead]]]
 
@@ -109,30 +111,31 @@ class StreamWatch:
 class StreamHub:
     """Knows who waits for which stream, and who watches which thread."""
 
-    def __init__(self, look: Look, is_followed: Callable[[Movement], bool]) -> None:
+    def __init__(
+        self, look: Look, is_followed: Callable[[Movement], bool], *, supervisor: Supervisor | None = None
+    ) -> None:
         self._look = look
+        self._supervisor = supervisor or Supervisor()
         self._is_followed = is_followed
         self._waiting: dict[StreamAddress, set[asyncio.Event]] = {}
         self._watches: dict[UUID, set[StreamWatch]] = {}
         self._unseen: set[UUID] = set()
         self._bell = asyncio.Event()
         self._swept_at: float | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[SupervisedLoop] = []
 
     def start(self) -> None:
         """Begins to look."""
-        self._tasks = [
-            asyncio.create_task(self._look_forever(), name="stream-look"),
-            asyncio.create_task(self._sweep_forever(), name="stream-sweep"),
+        self._loops = [
+            self._supervisor.start("stream-look", self._look_round, longest_pause=_LONGEST_PAUSE),
+            self._supervisor.start("stream-sweep", self._sweep_round, longest_pause=SWEEP_SECONDS),
         ]
 
     async def close(self) -> None:
         """Stops; watches end."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
         for watch in {watch for watches in self._watches.values() for watch in watches}:
             watch.close()
         self._wake_all()
@@ -226,28 +229,22 @@ class StreamHub:
             for watch in tuple(self._watches.get(address[0], ())):
                 watch.offer(address, head)
 
-    async def _look_forever(self) -> None:
-        while True:
-            await self._bell.wait()
-            self._bell.clear()
-            unseen, self._unseen = self._unseen, set()
-            try:
-                await self._look_at([thread_id for thread_id in unseen if thread_id in self._watches])
-            except EngineError as error:
-                # The sweep comes back to these threads.
-                logger.warning("streams could not be looked at and will be: %s", error)
-            except Exception:
-                logger.exception("streams could not be looked at; the sweep comes back to them")
+    async def _look_round(self) -> None:
+        await self._bell.wait()
+        self._bell.clear()
+        unseen, self._unseen = self._unseen, set()
+        try:
+            await self._look_at([thread_id for thread_id in unseen if thread_id in self._watches])
+        except EngineError as error:
+            # The sweep comes back to these threads, also after any other exception.
+            logger.warning("streams could not be looked at and will be: %s", error)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await self.sweep()
-            except EngineError as error:
-                logger.warning("the watched streams could not be looked at and will be: %s", error)
-            except Exception:
-                logger.exception("the watched streams could not be looked at and will be")
+    async def _sweep_round(self) -> None:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            await self.sweep()
+        except EngineError as error:
+            logger.warning("the watched streams could not be looked at and will be: %s", error)
 
 
 def _address(head: StreamHead) -> StreamAddress:

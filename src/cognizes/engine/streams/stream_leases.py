@@ -12,6 +12,7 @@ from cognizes.engine.streams.flusher import Flusher
 from cognizes.engine.streams.live_message import LiveMessage
 from cognizes.engine.streams.stream_endings import StreamEndings
 from cognizes.engine.streams.stream_rows import StreamRows
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class StreamLeases:
         *,
         owner: UUID,
         seconds: float,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._rows = rows
         self._backend = backend
@@ -45,20 +47,24 @@ class StreamLeases:
         self._owner = owner
         self._seconds = seconds
         self._quiet_until = 0.0
-        self._keeper: asyncio.Task[None] | None = None
-        self._tidying: asyncio.Task[None] | None = None
+        self._supervisor = supervisor or Supervisor()
+        self._loops: list[SupervisedLoop] = []
+        self._due = asyncio.Event()
 
     def start(self) -> None:
         """Begins."""
-        self._keeper = asyncio.create_task(self._keep_forever(), name="stream-leases")
+        every = self._seconds / 3
+        self._loops = [
+            self._supervisor.start("stream-leases", self._keep_round, longest_pause=min(every, _RETRY_SECONDS)),
+            # Ending others' messages may take long, and our leases do not wait for it.
+            self._supervisor.start("stream-silence", self._tidy_round, longest_pause=every),
+        ]
 
     async def close(self) -> None:
         """Stops; leases that are still held run out by themselves."""
-        for task in (self._keeper, self._tidying):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        self._keeper = self._tidying = None
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
 
     async def keep(self) -> None:
         """Says that this process is alive, fills what the backend lost, and ends the streams of silent processes."""
@@ -88,27 +94,20 @@ class StreamLeases:
                 logger.warning("the stream of a silent producer could not be ended: %s", error)
         return ended
 
-    async def _keep_forever(self) -> None:
+    async def _keep_round(self) -> None:
         loop = asyncio.get_running_loop()
-        every = self._seconds / 3
-        while True:
-            pause = every
-            try:
-                await self._say_alive()
-                # Ending others' messages may take long, and our leases do not wait for it.
-                if self._tidying is None or self._tidying.done():
-                    self._tidying = asyncio.create_task(self._tidy_or_log(), name="stream-silence")
-            except EngineError as error:
-                # Whoever could not reach the database does not know whether others could.
-                self._give_others_time()
-                logger.warning("the leases of streams could not be looked after and will be: %s", error)
-                pause = min(every, _RETRY_SECONDS)
-            except Exception:
-                # A defect; but nobody else says that this process is alive.
-                logger.exception("the leases of streams could not be looked after and will be")
-            woken_at = loop.time() + pause
-            await asyncio.sleep(pause)
-            self._took_long(woken_at)
+        pause = self._seconds / 3
+        try:
+            await self._say_alive()
+            self._due.set()
+        except EngineError as error:
+            # Whoever could not reach the database does not know whether others could.
+            self._give_others_time()
+            logger.warning("the leases of streams could not be looked after and will be: %s", error)
+            pause = min(pause, _RETRY_SECONDS)
+        woken_at = loop.time() + pause
+        await asyncio.sleep(pause)
+        self._took_long(woken_at)
 
     def _give_others_time(self) -> None:
         self._quiet_until = asyncio.get_running_loop().time() + self._seconds
@@ -129,11 +128,25 @@ class StreamLeases:
     async def _extend(self) -> None:
         before = dict(self._live)
         flushed = {key: live.flushed for key, live in before.items() if live.flushed}
+        try:
+            await self._extend_leases(before)
+        finally:
+            # Also while PostgreSQL is away: should this process die, others read from the backend what it had written.
+            await self._refill(flushed)
+
+    async def _extend_leases(self, before: dict[StreamKey, LiveMessage]) -> None:
+        sent_at = asyncio.get_running_loop().time()
         still_ours = await self._rows.extend(self._owner, list(before))
         for key, message in before.items():
-            if key not in still_ours and self._live.get(key) is message and not message.is_closing:
+            if key in still_ours:
+                message.leased_until = sent_at + self._seconds
+                if message.awaits_lease:
+                    self._flusher.touch(message)
+            elif self._live.get(key) is message and not message.is_closing:
                 message.is_lost = True
                 del self._live[key]
+
+    async def _refill(self, flushed: dict[StreamKey, int]) -> None:
         written = await self._backend.heads(list(flushed)) if flushed else {}
         lost = [key for key, sequence in flushed.items() if written.get(key, 0) < sequence]
         self._flusher.rewrite(live for key in lost if (live := self._live.get(key)) is not None)
@@ -153,11 +166,11 @@ class StreamLeases:
         if loop.time() >= self._quiet_until:
             await self.interrupt_silent()
 
-    async def _tidy_or_log(self) -> None:
+    async def _tidy_round(self) -> None:
+        await self._due.wait()
+        self._due.clear()
         try:
             await self._tidy()
         except EngineError as error:
             self._give_others_time()
             logger.warning("streams that nobody writes any more could not be ended and will be: %s", error)
-        except Exception:
-            logger.exception("streams that nobody writes any more could not be ended and will be")

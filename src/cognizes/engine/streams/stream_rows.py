@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
+from cognizes.engine.pulse.append_batcher import AppendItem, retry_while_unavailable
 from cognizes.engine.pulse.event_log import append_item
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.scopes import ScopedDelta
@@ -124,29 +124,25 @@ class StreamRows:
         owner: UUID | None = None,
         only_expired: bool = False,
         settles: bool = False,
+        refresh: Callable[[], Awaitable[Ending]] | None = None,
     ) -> EndAnswer:
         """Stores the message with its event and ends the stream, all or nothing; again answers the same.
 
-        With `settles` only the stream ends: somebody else stored the message.
+        With `settles` only the stream ends: somebody else stored the message. `refresh` reads the ending again before
+        each retry while PostgreSQL is away.
         """
-        item = None
-        # An interrupted stream in which nothing was said leaves no empty message.
-        if not settles and (ending.text or ending.status is StreamStatus.COMPLETED):
-            item = append_item(
-                _event(row, ending),
-                ScopedDelta(),
-                thread_id=row.key.thread_id,
-                expected_version=None,
-                # What was cut off is kept, however long it had become.
-                max_bytes=self._settings.max_event_bytes if ending.status is StreamStatus.COMPLETED else _NO_LIMIT,
-                max_depth=self._settings.max_json_depth,
-            )
-
+        item = self._item(row, ending, settles=settles)
+        is_retry = False
         # A whole answer is the run's; what was cut off was heard already, and is kept whoever has the run now.
         is_answer = row.run_id is not None and ending.status is StreamStatus.COMPLETED
         attempt = attempt_at(row.key.thread_id, row.run_id) if is_answer and row.run_id else None
 
         async def call() -> asyncpg.Record | None:
+            nonlocal ending, item, is_retry
+            if is_retry and refresh is not None:
+                ending = await refresh()
+                item = self._item(row, ending, settles=settles)
+            is_retry = True
             return await self._database.fetch_row(
                 "end_stream",
                 row.key.thread_id,
@@ -172,6 +168,20 @@ class StreamRows:
             answer["status"],
             StreamStatus(answer["end_status"]) if answer["end_status"] else None,
             answer["final_sequence"],
+        )
+
+    def _item(self, row: StreamRow, ending: Ending, *, settles: bool) -> AppendItem | None:
+        # An interrupted stream in which nothing was said leaves no empty message.
+        if settles or not (ending.text or ending.status is StreamStatus.COMPLETED):
+            return None
+        return append_item(
+            _event(row, ending),
+            ScopedDelta(),
+            thread_id=row.key.thread_id,
+            expected_version=None,
+            # What was cut off is kept, however long it had become.
+            max_bytes=self._settings.max_event_bytes if ending.status is StreamStatus.COMPLETED else _NO_LIMIT,
+            max_depth=self._settings.max_json_depth,
         )
 
     async def find(self, key: StreamKey) -> StreamRow | None:

@@ -348,6 +348,11 @@ class SignalPullClient:
                 self.copy.news.pop(message.id, None)  # it ended without having said anything
                 return
             taken = message.append(page["chunks"])
+            if page["status"] != "streaming" and message.sequence > page["current_sequence"]:
+                # Its producer and the last chunks were lost before they were stored: the stored message is shorter.
+                self._unknown[message.id] = None
+                self._work_to_do.set()
+                return
             if page["status"] != "streaming" and message.sequence >= page["current_sequence"]:
                 message.is_complete, message.is_interrupted = True, page["status"] == "interrupted"
                 message.sequence_num = self._places.pop(message.id, None)

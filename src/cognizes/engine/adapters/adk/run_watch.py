@@ -6,7 +6,6 @@ over, whoever serves the same agent claims it: the attempt before can write no m
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -14,6 +13,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import Run
 from cognizes.engine.runs.doorbell import CLAIMABLE, rings
+from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
 
@@ -36,18 +36,17 @@ class RunWatch:
         self._engine = engine
         self._handlers = [handler_of(agent) for agent in agents]
         self._adopt = adopt
-        self._task: asyncio.Task[None] | None = None
+        self._loop: SupervisedLoop | None = None
 
     def start(self) -> None:
         """Begins to watch."""
-        self._task = asyncio.create_task(self._watch_forever(), name="watch-runs")
+        self._loop = self._engine.supervisor.start("watch-runs", self._watch_forever, longest_pause=_LOOK_SECONDS)
 
     async def close(self) -> None:
         """Stops watching."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
 
     async def _watch_forever(self) -> None:
         with self._engine.runs.doorbell.listen(*CLAIMABLE) as bell:
@@ -58,9 +57,6 @@ class RunWatch:
                         await self._look_after(run)
                 except EngineError as error:
                     logger.warning("runs without a server could not be looked after and will be: %s", error)
-                except Exception:
-                    # A defect; but nobody else looks after these runs.
-                    logger.exception("runs without a server could not be looked after and will be")
                 await rings(bell, seconds=_LOOK_SECONDS)
 
     async def _look_after(self, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import asdict
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -20,14 +21,18 @@ router = APIRouter(tags=["health"])
 async def health(engine: CurrentEngine) -> Response:
     """200 with `"status": "ok"`, or 503 and what is wrong.
 
-    200 with `"degraded"` while the Redis that carries token deltas is away: answers are stored and read all the same,
-    and taking every server out of service would end those, too.
+    200 with `"degraded"` while the Redis that carries token deltas is away, or while a background task fails
+    (`background.failing` names it): requests are answered and answers are stored all the same, and taking every server
+    out of service would end those, too.
     """
     database, deltas = await asyncio.gather(
         _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
     )
     listening = engine.listener.is_running
-    status = "unavailable" if database != "ok" or not listening else "ok" if deltas == "ok" else "degraded"
+    failing = engine.supervisor.failures
+    status = "ok" if deltas == "ok" and not failing else "degraded"
+    if database != "ok" or not listening:
+        status = "unavailable"
     body = {
         "status": status,
         "listener_running": listening,
@@ -39,6 +44,10 @@ async def health(engine: CurrentEngine) -> Response:
             "size": engine.database.pool.get_size(),
             "idle": engine.database.pool.get_idle_size(),
             "max": engine.database.pool.get_max_size(),
+        },
+        "background": {
+            "tasks": len(engine.supervisor.names),
+            "failing": [asdict(failure) for failure in failing],
         },
         "conflicts": engine.manager.conflicts,
     }

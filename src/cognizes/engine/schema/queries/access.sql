@@ -74,5 +74,8 @@ SELECT current_user::text AS name,
            AND has_table_privilege(c.oid, 'SELECT')) AS is_protected
   FROM pg_roles r WHERE r.rolname = current_user;
 
+-- let_server_role_log_in: On the embedded server, whose socket is private and asks for no password.
+ALTER ROLE cognizes_server LOGIN;
+
 -- enter_tenant: The apps whose rows the transaction may see.
 SELECT {schema}.enter_tenant($1);
