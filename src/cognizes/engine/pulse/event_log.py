@@ -21,7 +21,7 @@ from cognizes.engine.database.documents import (
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.models import MAX_NAME_BYTES, Event, JsonObject, new_id
 from cognizes.engine.pulse.append_batcher import AppendItem
-from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.messages import check_role, message_role, message_text
 from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -80,6 +80,7 @@ def append_item(
     content, actions = check_object("content", event.content), check_object("actions", event.actions)
     if delta.temp:
         actions = {**actions, "state_delta": without_temp(actions["state_delta"])}
+    check_role(event)
     role = message_role(event)
     text = message_text(content) if role else None
     event_id = check_text("event id", event.id) or str(new_id())

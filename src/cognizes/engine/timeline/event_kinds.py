@@ -40,12 +40,14 @@ _CUSTOM: Frames = ("CUSTOM",)
 
 @dataclass(frozen=True)
 class EventKind:
-    """One kind of event. `item` is None when the timeline does not show it."""
+    """One kind of event. `item` is None when the timeline does not show it. Only the engine writes one that
+    `is_of_the_engine`: the REST API refuses it from any caller that is no administrator."""
 
     name: str
     is_stored: bool = True
     item: str | None = None
     frames: Frames = _CUSTOM
+    is_of_the_engine: bool = False
 
     @property
     def is_shown(self) -> bool:
@@ -59,6 +61,10 @@ def _streamed(name: str, *frames: str) -> EventKind:
 
 def _stored(name: str, *, item: str | None = None, frames: Frames = _CUSTOM) -> EventKind:
     return EventKind(name, item=item, frames=frames)
+
+
+def _engine(name: str, *, frames: Frames = _CUSTOM) -> EventKind:
+    return EventKind(name, frames=frames, is_of_the_engine=True)
 
 
 _ALL = (
@@ -90,22 +96,23 @@ _ALL = (
     _stored("cancelled"),
     _stored("state_update", frames=("STATE_DELTA",)),
     # What the engine itself writes.
-    _stored("title_updated"),
-    _stored("metadata_updated"),
-    _stored("branch_created"),
-    _stored("branch_switched"),
-    _stored("branch_deleted"),
-    _stored("cancel_requested"),
-    _stored("run_created", frames=()),
-    _stored("run_started", frames=()),
-    _stored("run_waiting", frames=()),
-    _stored("run_signalled", frames=()),
-    _stored("run_resumed", frames=()),
-    _stored("run_released", frames=()),
-    _stored("run_retried", frames=()),
-    _stored("run_finished", frames=("RUN_FINISHED",)),
-    _stored("run_failed", frames=("RUN_ERROR",)),
-    _stored("run_cancelled", frames=("RUN_FINISHED",)),
+    _engine("title_updated"),
+    _engine("metadata_updated"),
+    _engine("branch_created"),
+    _engine("branch_switched"),
+    _engine("branch_deleted"),
+    _engine("cancel_requested"),
+    _engine("monitor_action"),
+    _engine("run_created", frames=()),
+    _engine("run_started", frames=()),
+    _engine("run_waiting", frames=()),
+    _engine("run_signalled", frames=()),
+    _engine("run_resumed", frames=()),
+    _engine("run_released", frames=()),
+    _engine("run_retried", frames=()),
+    _engine("run_finished", frames=("RUN_FINISHED",)),
+    _engine("run_failed", frames=("RUN_ERROR",)),
+    _engine("run_cancelled", frames=("RUN_FINISHED",)),
     # What is only streamed.
     _streamed("text_start", "TEXT_MESSAGE_START"),
     _streamed("text_delta", "TEXT_MESSAGE_CONTENT"),
