@@ -188,3 +188,27 @@ async def test_a_role_that_does_not_exist_is_refused(engine: Engine, role: Any) 
     with pytest.raises(InvalidInputError, match=r"content\.role"):
         await engine.sessions.append(session, author="bob", kind="message", text="x", content={"role": role})
     assert await engine.sessions.events(session) == []
+
+
+async def test_the_history_of_an_app_key_names_only_the_callers_own_threads(guarded: Guarded) -> None:
+    users = {name: await guarded.key("shop", user_id=name) for name in ("ada", "bob")}
+    key = await guarded.key("shop")
+    async with (
+        guarded.client(users["ada"]) as ada, guarded.client(users["bob"]) as bob, guarded.client(key) as backend,
+    ):  # fmt: skip
+        hers, his = await new_thread(ada, "shop", "ada"), await new_thread(bob, "shop", "bob")
+        for thread, author, price in ((hers, "agent of ada", 1), (his, "agent of bob", 2)):
+            delta = {"delta": {"app:price": price}, "author": author}
+            assert (await backend.patch(f"/api/sessions/{thread}/state", json=delta)).status_code == 200
+        path = f"/api/debug/threads/{hers}/keys?key=app:price"
+        answer = await ada.get(path)
+        assert answer.status_code == 200
+        assert his not in answer.text
+        assert "agent of bob" not in answer.text
+        mine, other = answer.json()["history"]
+        assert (mine["value"], mine["thread_id"], mine["author"]) == (1, hers, "agent of ada")
+        assert (other["value"], other["version"]) == (2, mine["version"] + 1)
+        hidden = ("thread_id", "event_id", "sequence_num", "author", "run_id")
+        assert [other[name] for name in hidden] == [None] * len(hidden)
+        known = [write["thread_id"] for write in (await backend.get(path)).json()["history"]]
+        assert known == [hers, his]
