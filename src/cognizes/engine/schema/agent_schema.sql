@@ -2484,10 +2484,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 
 -- 78_create_branch.sql
 -- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. SQLSTATE CZ404: no such thread or event; CZ409: the name is taken.
+-- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
 CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    v_max_depth CONSTANT integer := 100;
     v_thread record;
     v_at bigint;
     v_parent integer;
@@ -2512,6 +2514,18 @@ BEGIN
                 WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
     END IF;
+    IF v_max_depth <= (
+        WITH RECURSIVE line (number) AS (
+            SELECT v_parent
+            UNION ALL
+            SELECT b.parent FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
+        )
+        SELECT count(*) - 1 FROM line
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
+            'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
+            'session and go on there', v_at, v_max_depth);
+    END IF;
     INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
     SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
       FROM "public".branches WHERE thread_id = p_thread_id;
@@ -2523,7 +2537,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('78_create_branch.sql', 0, 'f8bd53dfa238f8f38495df0d0f8c0ee03359bbb1ae1a28e106c5c052867a3e83', '0.1.0')
+VALUES ('78_create_branch.sql', 0, 'df99bd4dd575c49749a215884d28e66ff5303ce91f8c6925f7caf3dd41d21137', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 78_delete_branch.sql
