@@ -1,10 +1,9 @@
 """What the engine knows of every kind of event, in one table.
 
-- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`: none
-  of the engine's own paths (`engine.stream_message`, the producers' REST, the ADK plugin, hosted agents) ever stores
-  one, so a thousand tokens leave one `assistant_message`.
-- Somebody who appends a streamed-only or an unknown kind by hand has appended an event like any other: it is stored,
-  `GET /api/sessions/{id}/events` shows it, and the timeline leaves it out. Nothing a user appended is thrown away.
+- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`. The
+  write path (`pulse/event_log.py`) refuses them from every caller, so a thousand tokens leave one `assistant_message`.
+- An unknown kind is an application's own: it is stored, `GET /api/sessions/{id}/events` shows it, and the timeline
+  leaves it out.
 - `item` is the item of the timeline that an event becomes; one with several parts becomes one for each part.
 - `frames` are the AG-UI frames of the strict profile, in their order. `agui/translator.py` makes them; a test holds the
   two together. Streamed kinds become the frames by which a client sees text and thoughts grow.
@@ -16,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from cognizes.engine.pulse.event_log import STREAMED_KINDS
 
 Frames = tuple[str, ...]
 
@@ -44,10 +45,14 @@ class EventKind:
     `is_of_the_engine`: the REST API refuses it from any caller that is no administrator."""
 
     name: str
-    is_stored: bool = True
     item: str | None = None
     frames: Frames = _CUSTOM
     is_of_the_engine: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a row of `events`; else it is only streamed."""
+        return self.name not in STREAMED_KINDS
 
     @property
     def is_shown(self) -> bool:
@@ -56,7 +61,7 @@ class EventKind:
 
 
 def _streamed(name: str, *frames: str) -> EventKind:
-    return EventKind(name, is_stored=False, frames=frames)
+    return EventKind(name, frames=frames)
 
 
 def _stored(name: str, *, item: str | None = None, frames: Frames = _CUSTOM) -> EventKind:
@@ -128,6 +133,5 @@ SHOWN_KINDS: Final = tuple(kind.name for kind in _ALL if kind.is_shown)
 
 
 def is_stored(name: str) -> bool:
-    """Whether a kind is one of whole things. Unknown kinds are somebody's own, and are."""
-    kind = KINDS.get(name)
-    return kind is None or kind.is_stored
+    """Whether an event of this kind becomes a row. Unknown kinds are an application's own, and do."""
+    return name not in STREAMED_KINDS
