@@ -22,6 +22,7 @@ from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import app as documented
 from cognizes.engine.api.route_rules import Reach, rule_of
+from cognizes.engine.errors import NotFoundError
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import Guarded
 
@@ -135,7 +136,7 @@ async def tenants(database_url: str) -> AsyncIterator[Tenants]:
     async with Engine.open(database_url, auth="required") as engine:
         guarded = Guarded(engine)
         # Agents of both tenants, as far as the routes that only look at their names can tell.
-        host = SimpleNamespace(descriptions={"alpha": "", "beta": ""}, cancel=_nothing_to_cancel)
+        host = SimpleNamespace(descriptions={"alpha": "", "beta": ""}, cancel=_nothing_to_cancel, run=_nothing_to_run)
 
         async def find_host() -> Any:
             return host
@@ -148,6 +149,10 @@ async def tenants(database_url: str) -> AsyncIterator[Tenants]:
             async with guarded.client(tenant.key) as client:
                 await furnish(tenant, client, engine)
         yield found
+
+
+async def _nothing_to_run(*_arguments: Any) -> Any:
+    raise NotFoundError("there is no agent")
 
 
 async def _nothing_to_cancel(*_: Any, **__: Any) -> bool:

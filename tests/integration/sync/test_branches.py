@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import httpx
 import pytest
 
 from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError, Session
+from cognizes.engine.pulse.session_store import thread_uuid
 
 
 async def say(engine: Engine, session: Session, text: str, **more: Any) -> int:
@@ -174,6 +176,43 @@ async def test_a_fork_of_the_session_has_its_branches(engine: Engine, session: S
     assert await texts(engine, fork, "main") == ["x"]
     await engine.branches.switch(fork.thread_id, "main")
     assert (await engine.branches.get(session.thread_id)).name == "a"
+
+
+async def test_branches_are_nested_up_to_a_depth(engine: Engine, session: Session) -> None:
+    await say(engine, session, "one")
+    for depth in range(100):
+        await engine.branches.create(session.thread_id, f"level {depth}")
+        await engine.branches.switch(session.thread_id, f"level {depth}")
+    last = await say(engine, session, "two")
+    with pytest.raises(ConflictError, match="nested 100 deep"):
+        await engine.branches.create(session.thread_id, "one more")
+    assert await texts(engine, session) == ["one", "two"]
+    # Nothing was written, and branches of earlier events can still be made.
+    session = await engine.manager.sessions.get_thread(session.thread_id)
+    assert session.last_sequence == last
+    branch = await engine.branches.create(session.thread_id, "of main", at_sequence=1)
+    assert (branch.parent, branch.forked_at, branch.tip_sequence) == ("main", 1, 1)
+
+
+async def test_the_tip_of_a_branch_is_the_newest_event_that_it_shows(engine: Engine, session: Session) -> None:
+    dice = random.Random(7)
+    names = ["main"]
+    for number in range(40):
+        last = await say(engine, session, str(number))
+        match dice.randrange(4):
+            case 0:
+                names.append(f"branch {number}")
+                await engine.branches.create(session.thread_id, names[-1], at_sequence=dice.randrange(last))
+            case 1:
+                await engine.branches.switch(session.thread_id, dice.choice(names))
+    listed = await engine.branches.list(session.thread_id)
+    assert sorted(branch.name for branch in listed) == sorted(names)
+    end = (await engine.manager.sessions.get_thread(session.thread_id)).last_sequence
+    for branch in listed:
+        shown = await engine.database.pool.fetchval(
+            "SELECT max(last_sequence) FROM branch_path($1, $2)", thread_uuid(session.thread_id), branch.name
+        )
+        assert branch.tip_sequence == min(shown, end), branch
 
 
 async def test_bad_input(engine: Engine, session: Session) -> None:

@@ -8,6 +8,9 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine, InvalidInputError, NotFoundError, Session
+from cognizes.engine.models import Event
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.timeline.event_kinds import KINDS
 from tests.unittests.agui.conftest import adk, call, said
 
 
@@ -107,15 +110,89 @@ async def test_between_two_events(engine: Engine, session: Session) -> None:
     assert ([item["sequenceNumber"] for item in page.items], page.has_more) == ([6], False)
 
 
-async def test_streamed_and_unknown_kinds_appended_by_hand_are_kept_and_not_shown(
-    engine: Engine, session: Session
+SEED_STORED = (
+    "user_message", "thought", "act", "observe", "assistant_message", "work_plan", "step_start", "step_end",
+    "pattern_match", "skill_matched", "skill_execution_start", "skill_execution_complete", "complete", "error",
+)  # fmt: skip
+SEED_STREAMED = ("text_start", "text_delta", "text_end")
+
+
+async def stored_kinds(engine: Engine, session: Session) -> list[str]:
+    rows = await engine.database.pool.fetch(
+        "SELECT event_type FROM events WHERE thread_id = $1 ORDER BY sequence_num", thread_uuid(session.thread_id)
+    )
+    return [row["event_type"] for row in rows]
+
+
+async def append_over_rest(client: httpx.AsyncClient, session: Session, kind: str) -> None:
+    body = {"author": "agent", "event_type": kind, "content": {"text": "x"}}
+    answer = await client.post(f"/api/sessions/{session.thread_id}/events", json=body)
+    if answer.status_code == 422:
+        raise InvalidInputError(answer.json()["detail"])
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.parametrize("way", ["rest", "sessions", "state_manager", "thread", "run"])
+async def test_seed_002_kinds_are_stored_or_refused_as_the_table_says(
+    engine: Engine, session: Session, client: httpx.AsyncClient, way: str
 ) -> None:
-    for kind in ("text_delta", "somebody's own"):
-        await engine.sessions.append(session, author="agent", kind=kind, text="x")
+    async def append(kind: str, run_id: str | None = None) -> None:
+        event = Event("", session.thread_id, "", "agent", kind, {"text": "x"}, run_id=run_id)
+        match way:
+            case "rest":
+                await append_over_rest(client, session, kind)
+            case "sessions" | "run":
+                await engine.sessions.append(session, author="agent", kind=kind, text="x", run_id=run_id)
+            case "state_manager":
+                await engine.manager.append_event(session, event)
+            case "thread":
+                await engine.manager.append_to_thread(thread_uuid(session.thread_id), event)
+
+    async def append_all(run_id: str | None = None) -> None:
+        for kind in (*SEED_STORED, "an application's own"):
+            await append(kind, run_id)
+        for kind in [*SEED_STREAMED, *(kind.name for kind in KINDS.values() if not kind.is_stored)]:
+            with pytest.raises(InvalidInputError, match=r"engine\.stream_message"):
+                await append(kind, run_id)
+
+    if way == "run":
+        async with engine.runs.start(session) as run:
+            await append_all(run.id)
+    else:
+        await append_all()
+    kinds = [kind for kind in await stored_kinds(engine, session) if not kind.startswith("run_")]
+    assert kinds == [*SEED_STORED, "an application's own"]
+
+
+async def test_an_unknown_kind_is_stored_and_not_shown(engine: Engine, session: Session) -> None:
+    await engine.sessions.append(session, author="agent", kind="an application's own", text="x")
     await engine.sessions.append(session, author="agent", kind="assistant_message", text="whole")
     assert [item["content"] for item in await whole(engine, session)] == ["whole"]
-    stored = await engine.sessions.events(session)
-    assert [event.event_type for event in stored] == ["text_delta", "somebody's own", "assistant_message"]
+    assert await stored_kinds(engine, session) == ["an application's own", "assistant_message"]
+
+
+async def test_seed_002_a_run_of_a_thousand_tokens_leaves_five_rows_and_its_own_two(
+    engine: Engine, session: Session
+) -> None:
+    conversation = ["user_message", "thought", "act", "observe", "assistant_message"]
+    for tokens in (1, 1000):
+        before = len(await stored_kinds(engine, session))
+        await engine.sessions.append(session, author="user", kind="user_message", text="write")
+        async with engine.runs.start(session) as run:
+            await run.think("so much to say")
+            called = await run.call_tool("search", {})
+            await run.finish_tool(called, "found")
+            async with run.message() as message:
+                for number in range(tokens):
+                    await message.write(f"token {number} ")
+        kinds = (await stored_kinds(engine, session))[before:]
+        assert [kind for kind in kinds if not kind.startswith("run_")] == conversation
+        # Whatever it says, a run adds that it began and that it ended.
+        assert [kind for kind in kinds if kind.startswith("run_")] == ["run_started", "run_finished"]
+    items = (await whole(engine, session))[-5:]
+    cycle = ["user_message", "thought", "tool_call", "tool_result", "assistant_message"]
+    assert [item["type"] for item in items] == cycle
+    assert items[-1]["content"] == "".join(f"token {number} " for number in range(1000))
 
 
 async def test_over_http(engine: Engine, session: Session, client: httpx.AsyncClient) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.models import Event
+from cognizes.engine.pulse.event_log import STREAMED_KINDS
 from cognizes.engine.timeline.event_kinds import KINDS, SHOWN_KINDS, is_stored
 
 CONTRACT = (
@@ -57,6 +58,10 @@ def test_seed_002_persistent_and_shown_kinds() -> None:
     assert shown | {"message", "tool_call", "tool_result"} == set(SHOWN_KINDS)
 
 
-def test_somebodys_own_kind_is_a_whole_thing() -> None:
+def test_every_streamed_kind_is_in_the_table() -> None:
+    assert {kind.name for kind in KINDS.values() if not kind.is_stored} == set(STREAMED_ONLY) == STREAMED_KINDS
+
+
+def test_a_kind_of_an_application_is_stored() -> None:
     assert is_stored("their_own_kind")
     assert not is_stored("text_delta")

@@ -40,10 +40,17 @@ def test_the_five_items_of_the_seed() -> None:
     ]
 
 
-def test_a_message_without_an_id_of_its_own_has_the_one_its_row_has() -> None:
-    assert items(engine_event("message", author="user", text="hi"))[0]["id"] == "e1"
-    assert items(engine_event("message", author="user", text="hi"))[0]["type"] == "user_message"
-    assert items(engine_event("message", author="agent", text="hi"))[0]["type"] == "assistant_message"
+def test_a_message_without_an_id_of_its_own_has_its_type_and_sequence() -> None:
+    assert items(engine_event("user_message", content="hi"))[0]["id"] == "user_message-7"
+    assert items(engine_event("assistant_message", content="hi"))[0]["id"] == "assistant_message-7"
+    assert items(engine_event("assistant_message", content="hi", message_id=""))[0]["id"] == "assistant_message-7"
+    of_user, of_agent = (items(engine_event("message", author=author, text="hi"))[0] for author in ("user", "agent"))
+    assert (of_user["id"], of_user["type"]) == ("user_message-7", "user_message")
+    assert (of_agent["id"], of_agent["type"]) == ("assistant_message-7", "assistant_message")
+
+
+def test_a_message_of_adk_has_the_id_it_was_streamed_with() -> None:
+    assert items(adk(said("hi")))[0]["id"] == "e1"
 
 
 def test_blank_thoughts_are_dropped() -> None:

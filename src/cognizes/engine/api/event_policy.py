@@ -1,8 +1,9 @@
-"""Which events a client may write as its own. Only administrators may write anything.
+"""Which events a client may write, and under which author they are stored. Only administrators may write anything.
 
-Everybody else may not write what the engine itself says about runs, nor a confirmation of a tool call: those come
-through the routes that check them. An end user speaks as a user, and changes neither the app's state nor what agents
-said.
+No other caller may write what the engine itself says about runs, nor a confirmation of a tool call: those come
+through the routes that check them. An end user writes the user's text (and media) and nothing else, and changes neither
+the app's state nor what agents said. The caller's right decides the role, and it is stored with the event, so that all
+views agree.
 """
 
 from __future__ import annotations
@@ -10,14 +11,47 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cognizes.engine.access import Permission, Principal
+from cognizes.engine.access import ANYONE, Permission, Principal
+from cognizes.engine.api.views import NewEvent
 from cognizes.engine.errors import PermissionDeniedError
+from cognizes.engine.timeline.event_kinds import KINDS
 
-_OF_THE_ENGINE = re.compile(r"run_.*|branch_.*|tool_confirmation.*|memory_.*")
+_OF_THE_ENGINE = re.compile(r"run_.*|branch_.*|tool_confirmation.*|memory_.*|monitor_.*")
 _CONFIRMATION = "adk_request_confirmation"
 _OF_USERS = frozenset(
     {"user_message", "message", "state_update", "clarification_answered", "decision_answered", "feedback"}
 )
+_TYPES_OF_PARTS = frozenset(
+    {"text", "image", "image_url", "audio", "input_audio", "video", "file", "document", "binary"}
+)
+_TOOL_FIELDS = frozenset(
+    {
+        *("function_call", "functionCall", "function_response", "functionResponse", "thought", "thought_signature"),
+        *("tool_call", "tool_calls", "tool_call_id", "tool_use", "tool_result", "tool_response", "toolCall"),
+        *("executable_code", "executableCode", "code_execution_result", "codeExecutionResult"),
+    }
+)
+
+
+def is_end_user(principal: Principal) -> bool:
+    """Whether a caller is bound to one user and may therefore only speak as that user."""
+    return principal.user_id is not None and not principal.may(Permission.ADMIN)
+
+
+def stored_author(principal: Principal, author: str | None) -> str:
+    """Return the author that an event of this caller is stored with: `user` for an end user, whatever name it gave."""
+    if is_end_user(principal):
+        return "user"
+    if author is not None:
+        return author
+    return "system" if principal is ANYONE else principal.name
+
+
+def stored_id(principal: Principal, body: NewEvent) -> str:
+    """Return the id that an event is stored with: an end user's message has the id of its event, so that it takes no
+    other message's place."""
+    message_id = body.content.get("message_id")
+    return message_id if not body.id and is_end_user(principal) and isinstance(message_id, str) else body.id
 
 
 def check_event(principal: Principal, body: dict[str, Any]) -> None:
@@ -25,12 +59,17 @@ def check_event(principal: Principal, body: dict[str, Any]) -> None:
     if principal.may(Permission.ADMIN):
         return
     kind = body.get("event_type")
-    if isinstance(kind, str) and _OF_THE_ENGINE.fullmatch(kind):
+    if isinstance(kind, str) and _is_of_the_engine(kind):
         raise PermissionDeniedError(f"events of the type {kind} are written by the engine")
     if isinstance(kind, str) and _mentions_confirmation(body.get("content")):
         raise PermissionDeniedError("a confirmation of a tool call is given by resuming its run, not as an event")
     if principal.user_id is not None:
         _check_user_event(principal.user_id, body)
+
+
+def _is_of_the_engine(kind: str) -> bool:
+    known = KINDS.get(kind)
+    return (known is not None and known.is_of_the_engine) or _OF_THE_ENGINE.fullmatch(kind) is not None
 
 
 def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
@@ -44,6 +83,10 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
     content = body.get("content")
     if isinstance(content, dict) and ("adk" in content or content.get("role", "user") != "user"):
         raise PermissionDeniedError("a user may not write what ADK stores (`adk`), nor content of another role")
+    _check_parts(content)
+    if isinstance(content, dict) and body.get("id") and content.get("message_id", body["id"]) != body["id"]:
+        # A client would add the text to the message that has this id.
+        raise PermissionDeniedError("a user's event has the id of its message: `id` and `message_id` are the same")
     actions = body.get("actions")
     if isinstance(actions, dict) and actions.keys() - {"state_delta"}:
         raise PermissionDeniedError(
@@ -53,6 +96,17 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
     for delta in changed:
         if isinstance(delta, dict) and any(str(key).startswith("app:") for key in delta):
             raise PermissionDeniedError("a user may not change the state of the app (`app:` keys)")
+
+
+def _check_parts(content: Any) -> None:
+    """Refuse parts that models and views could take for a tool call, its result or a thought."""
+    lists = [content.get("parts"), content.get("content")] if isinstance(content, dict) else [content]
+    for part in (part for parts in lists if isinstance(parts, list) for part in parts):
+        if not isinstance(part, dict) or part.keys() & _TOOL_FIELDS or part.get("type", "text") not in _TYPES_OF_PARTS:
+            raise PermissionDeniedError(
+                "a part of a user's message is a text or media, no tool call, result or thought; "
+                f"known types are {', '.join(sorted(_TYPES_OF_PARTS))}"
+            )
 
 
 def _mentions_confirmation(value: Any) -> bool:

@@ -56,11 +56,11 @@ class NewEvent(Body):
 
 
 class StateChange(Body):
-    """Keys to set, with their scope's prefix."""
+    """Keys to set, with their scope's prefix. Without an `author` the change is stored as the caller's."""
 
     delta: dict[str, Any]
     expected_version: int | None = Field(default=None, ge=0, le=2**62)
-    author: str = "system"
+    author: str | None = None
 
 
 class NewRun(Body):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -21,8 +22,11 @@ from cognizes.engine.database.documents import (
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.models import MAX_NAME_BYTES, Event, JsonObject, new_id
 from cognizes.engine.pulse.append_batcher import AppendItem
-from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.messages import check_role, message_role, message_text
 from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
+
+STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
+"""Seed 002's names for what goes through `streams/`. No way in stores them, so a thousand tokens leave one message."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -77,9 +81,15 @@ def append_item(
 ) -> AppendItem:
     """The item for the batcher. Checks everything that can be checked without the database."""
     event_type = check_name("event_type", event.event_type)
+    if event_type in STREAMED_KINDS:
+        raise InvalidInputError(
+            f"{event_type} is streamed and never stored as an event; send the text with engine.stream_message or "
+            "POST /contexts/{id}/messages/stream, which store the whole message at its end"
+        )
     content, actions = check_object("content", event.content), check_object("actions", event.actions)
     if delta.temp:
         actions = {**actions, "state_delta": without_temp(actions["state_delta"])}
+    check_role(event)
     role = message_role(event)
     text = message_text(content) if role else None
     event_id = check_text("event id", event.id) or str(new_id())

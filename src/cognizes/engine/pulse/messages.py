@@ -9,6 +9,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb, unescape_text
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject, Message
 
 ROLES = ("user", "assistant", "tool", "system")
@@ -21,15 +22,30 @@ _ROLE_OF_KIND = {
     "tool_result": "tool",
 }
 _ROLE_OF_AUTHOR = {"user": "user", "tool": "tool", "system": "system"}
+_ROLE_OF_NAME = {**{role: role for role in ROLES}, "model": "assistant"}
 _END_OF_THREAD = 2**63 - 1
 
 
 def message_role(event: Event) -> str | None:
-    """The role in which an event speaks, or None when it is not a message."""
+    """The role in which an event speaks, or None when it is not a message.
+
+    An author that is no role is the name of an agent: only callers that may speak for agents store one. An end user's
+    event is stored with the author `user`.
+    """
     if event.event_type == "message":
         role = event.content.get("role")
-        return role if role in ROLES else _ROLE_OF_AUTHOR.get(event.author, "assistant")
+        known = _ROLE_OF_NAME.get(role) if isinstance(role, str) else None
+        return known or _ROLE_OF_AUTHOR.get(event.author, "assistant")
     return _ROLE_OF_KIND.get(event.event_type)
+
+
+def check_role(event: Event) -> None:
+    """Refuse a `message` whose content names a role that does not exist."""
+    role = event.content.get("role")
+    if event.event_type != "message" or role is None or "adk" in event.content:
+        return
+    if not isinstance(role, str) or role not in _ROLE_OF_NAME:
+        raise InvalidInputError(f"content.role {role!r:.80} does not exist; use one of {', '.join(_ROLE_OF_NAME)}")
 
 
 def message_text(content: JsonObject) -> str | None:
@@ -40,12 +56,12 @@ def message_text(content: JsonObject) -> str | None:
     parts = content.get("parts", content.get("content"))
     if not isinstance(parts, list):
         return None
-    texts = [text for part in parts if isinstance(text := _part_text(part), str)]
+    texts = [text for part in parts if isinstance(text := spoken_text(part), str)]
     return "".join(texts) if texts else None
 
 
-def _part_text(part: Any) -> Any:
-    # A thought is not said: it is kept on the event and left out of the message.
+def spoken_text(part: Any) -> Any:
+    """The text of a part. A thought is not said: it is kept on the event and left out of the message."""
     return part.get("text") if isinstance(part, dict) and not part.get("thought") else None
 
 

@@ -102,9 +102,11 @@ class Sessions:
         )
         return await self._manager.append_event(session, event)
 
-    async def update(self, session: Session, change: Mapping[str, Any] | StateFunction) -> Session:
+    async def update(
+        self, session: Session, change: Mapping[str, Any] | StateFunction, *, author: str = "system"
+    ) -> Session:
         """Changes state by a delta, or exactly, by a function of the fresh state that returns one."""
-        return await self._manager.update_session_state(session, change)
+        return await self._manager.update_session_state(session, change, author=author)
 
     def invocation(
         self, session: Session, *, author: str = "system", invocation_id: str | None = None

@@ -73,11 +73,14 @@ class StateDebugService:
         rows = await self._database.fetch("read_state_history", thread_id, after_version, limit)
         return [_change(row) for row in rows]
 
-    async def key_history(self, thread_id: UUID, key: str, *, limit: int = 1000) -> list[JsonObject]:
-        """The newest writes to one key, oldest first. A `user:` or `app:` key shows the writes of all threads."""
+    async def key_history(
+        self, thread_id: UUID, key: str, *, limit: int = 1000, for_user: str | None = None
+    ) -> list[JsonObject]:
+        """The newest writes to one key, oldest first. A `user:` or `app:` key shows the writes of all threads; with
+        `for_user`, a write in a thread of another user has neither its thread nor its event and author."""
         scope, bare_key = parse_state_prefix(key)
         if scope in (USER, APP):
-            return await self._wider_key_history(thread_id, scope, bare_key, limit)
+            return await self._wider_key_history(thread_id, scope, bare_key, limit=limit, for_user=for_user)
         found: list[JsonObject] = []
         # A plain key is looked for in the text by PostgreSQL; one that JSON may spell in several ways, here.
         needle = f'"{key}"' if _PLAIN_KEY.fullmatch(key) else None
@@ -94,12 +97,14 @@ class StateDebugService:
             before = rows[-1]["version"]
         return found[:limit][::-1]
 
-    async def _wider_key_history(self, thread_id: UUID, scope: str, key: str, limit: int) -> list[JsonObject]:
+    async def _wider_key_history(
+        self, thread_id: UUID, scope: str, key: str, *, limit: int, for_user: str | None
+    ) -> list[JsonObject]:
         row = await self._database.fetch_row("read_thread", thread_id)
         if row is None:
             raise NotFoundError(f"there is no thread {thread_id}")
         owner = row["user_id"] if scope == USER else ""
-        writes = await self._database.fetch("read_scope_writes", row["app_name"], scope, owner, key, limit)
+        writes = await self._database.fetch("read_scope_writes", row["app_name"], scope, owner, key, limit, for_user)
         found = []
         for write in writes:
             value = load_jsonb(write["delta"])[key]
@@ -109,7 +114,7 @@ class StateDebugService:
                     "value": None if is_delete(value) else value,
                     "deleted": is_delete(value),
                     "event_id": write["event_id"],
-                    "thread_id": str(write["thread_id"]),
+                    "thread_id": str(write["thread_id"]) if write["thread_id"] else None,
                     "sequence_num": write["sequence_num"],
                     "version": write["version"],
                     "author": write["author"],

@@ -237,6 +237,7 @@ class StateManager:
         change: Mapping[str, Any] | StateFunction,
         max_retries: int = 50,
         *,
+        author: str = "system",
         run_id: str | None = None,
     ) -> Session:
         """Changes state by a delta, or by a function of the fresh state that returns one; retries conflicts.
@@ -250,7 +251,7 @@ class StateManager:
         async with self._thread_turns.take(thread_id):
             self._catch_up(session, thread_id)
             try:
-                await self._update(session, change, max_retries, run_id)
+                await self._update(session, change, max_retries, author=author, run_id=run_id)
             finally:
                 if self._thread_turns.is_awaited(thread_id):
                     self._newest[thread_id] = replace(session, state=without_temp(session.state))
@@ -259,12 +260,18 @@ class StateManager:
         return session
 
     async def _update(
-        self, session: Session, change: Mapping[str, Any] | StateFunction, max_retries: int, run_id: str | None
+        self,
+        session: Session,
+        change: Mapping[str, Any] | StateFunction,
+        max_retries: int,
+        *,
+        author: str,
+        run_id: str | None,
     ) -> None:
         for attempt in range(max_retries):
             # Before the function sees the state: while it thinks, other tasks may move the object on.
             versions = StateVersions.of(session) if callable(change) else None
-            event = await self._state_update(session, change, run_id)
+            event = await self._state_update(session, change, author=author, run_id=run_id)
             try:
                 await self._append_in_turn(session, event, versions)
                 return
@@ -298,7 +305,7 @@ class StateManager:
             session.updated_at = newest.updated_at
 
     async def _state_update(
-        self, session: Session, change: Mapping[str, Any] | StateFunction, run_id: str | None
+        self, session: Session, change: Mapping[str, Any] | StateFunction, *, author: str, run_id: str | None
     ) -> Event:
         if callable(change):
             # A copy: whatever the function does to it, the session changes only with the commit.
@@ -310,7 +317,7 @@ class StateManager:
             id="",
             thread_id=session.thread_id,
             invocation_id=str(new_id()),
-            author="system",
+            author=author,
             event_type="state_update",
             actions={"state_delta": check_keys("a change of state", delta)},
             run_id=run_id,

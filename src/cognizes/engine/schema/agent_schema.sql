@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 2 OR max(number) > 19 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 3 OR max(number) > 19 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -2664,10 +2664,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- 78_create_branch.sql
 -- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. SQLSTATE CZ404: no such thread or event; CZ409: the name is taken.
+-- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
 CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    v_max_depth CONSTANT integer := 100;
     v_thread record;
     v_at bigint;
     v_parent integer;
@@ -2692,6 +2694,18 @@ BEGIN
                 WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
     END IF;
+    IF v_max_depth <= (
+        WITH RECURSIVE line (number) AS (
+            SELECT v_parent
+            UNION ALL
+            SELECT b.parent FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
+        )
+        SELECT count(*) - 1 FROM line
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
+            'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
+            'session and go on there', v_at, v_max_depth);
+    END IF;
     INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
     SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
       FROM "public".branches WHERE thread_id = p_thread_id;
@@ -2703,7 +2717,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('78_create_branch.sql', 0, 'f8bd53dfa238f8f38495df0d0f8c0ee03359bbb1ae1a28e106c5c052867a3e83', '0.1.0')
+VALUES ('78_create_branch.sql', 0, 'df99bd4dd575c49749a215884d28e66ff5303ce91f8c6925f7caf3dd41d21137', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3834,5 +3848,5 @@ VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 2 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 3 WHERE number = 0;
 COMMIT;

@@ -32,6 +32,7 @@ from types import MappingProxyType
 
 from cognizes.engine.errors import IllegalTransitionError
 from cognizes.engine.models import Event
+from cognizes.engine.pulse.messages import message_role
 from cognizes.engine.timeline.event_reading import Answer, Call, Part, Question, Result, read_parts, unconfirmed_calls
 
 
@@ -195,7 +196,7 @@ class StateFold:
         return _S.EXECUTING_TOOL if event.content.get("approved") else _S.PROCESSING_TOOL_RESULTS
 
     def _said(self, event: Event) -> ContextState | None:
-        if event.event_type == "user_message" or (event.event_type == "message" and event.author == "user"):
+        if event.event_type == "user_message" or (event.event_type == "message" and message_role(event) == "user"):
             self._questions.clear()
             return _S.PROCESSING_USER_MESSAGE
         parts = list(read_parts(event))

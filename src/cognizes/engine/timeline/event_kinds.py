@@ -1,10 +1,9 @@
 """What the engine knows of every kind of event, in one table.
 
-- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`: none
-  of the engine's own paths (`engine.stream_message`, the producers' REST, the ADK plugin, hosted agents) ever stores
-  one, so a thousand tokens leave one `assistant_message`.
-- Somebody who appends a streamed-only or an unknown kind by hand has appended an event like any other: it is stored,
-  `GET /api/sessions/{id}/events` shows it, and the timeline leaves it out. Nothing a user appended is thrown away.
+- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`. The
+  write path (`pulse/event_log.py`) refuses them from every caller, so a thousand tokens leave one `assistant_message`.
+- An unknown kind is an application's own: it is stored, `GET /api/sessions/{id}/events` shows it, and the timeline
+  leaves it out.
 - `item` is the item of the timeline that an event becomes; one with several parts becomes one for each part.
 - `frames` are the AG-UI frames of the strict profile, in their order. `agui/translator.py` makes them; a test holds the
   two together. Streamed kinds become the frames by which a client sees text and thoughts grow.
@@ -16,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from cognizes.engine.pulse.event_log import STREAMED_KINDS
 
 Frames = tuple[str, ...]
 
@@ -40,12 +41,18 @@ _CUSTOM: Frames = ("CUSTOM",)
 
 @dataclass(frozen=True)
 class EventKind:
-    """One kind of event. `item` is None when the timeline does not show it."""
+    """One kind of event. `item` is None when the timeline does not show it. Only the engine writes one that
+    `is_of_the_engine`: the REST API refuses it from any caller that is no administrator."""
 
     name: str
-    is_stored: bool = True
     item: str | None = None
     frames: Frames = _CUSTOM
+    is_of_the_engine: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a row of `events`; else it is only streamed."""
+        return self.name not in STREAMED_KINDS
 
     @property
     def is_shown(self) -> bool:
@@ -54,11 +61,15 @@ class EventKind:
 
 
 def _streamed(name: str, *frames: str) -> EventKind:
-    return EventKind(name, is_stored=False, frames=frames)
+    return EventKind(name, frames=frames)
 
 
 def _stored(name: str, *, item: str | None = None, frames: Frames = _CUSTOM) -> EventKind:
     return EventKind(name, item=item, frames=frames)
+
+
+def _engine(name: str, *, frames: Frames = _CUSTOM) -> EventKind:
+    return EventKind(name, frames=frames, is_of_the_engine=True)
 
 
 _ALL = (
@@ -90,22 +101,23 @@ _ALL = (
     _stored("cancelled"),
     _stored("state_update", frames=("STATE_DELTA",)),
     # What the engine itself writes.
-    _stored("title_updated"),
-    _stored("metadata_updated"),
-    _stored("branch_created"),
-    _stored("branch_switched"),
-    _stored("branch_deleted"),
-    _stored("cancel_requested"),
-    _stored("run_created", frames=()),
-    _stored("run_started", frames=()),
-    _stored("run_waiting", frames=()),
-    _stored("run_signalled", frames=()),
-    _stored("run_resumed", frames=()),
-    _stored("run_released", frames=()),
-    _stored("run_retried", frames=()),
-    _stored("run_finished", frames=("RUN_FINISHED",)),
-    _stored("run_failed", frames=("RUN_ERROR",)),
-    _stored("run_cancelled", frames=("RUN_FINISHED",)),
+    _engine("title_updated"),
+    _engine("metadata_updated"),
+    _engine("branch_created"),
+    _engine("branch_switched"),
+    _engine("branch_deleted"),
+    _engine("cancel_requested"),
+    _engine("monitor_action"),
+    _engine("run_created", frames=()),
+    _engine("run_started", frames=()),
+    _engine("run_waiting", frames=()),
+    _engine("run_signalled", frames=()),
+    _engine("run_resumed", frames=()),
+    _engine("run_released", frames=()),
+    _engine("run_retried", frames=()),
+    _engine("run_finished", frames=("RUN_FINISHED",)),
+    _engine("run_failed", frames=("RUN_ERROR",)),
+    _engine("run_cancelled", frames=("RUN_FINISHED",)),
     # What is only streamed.
     _streamed("text_start", "TEXT_MESSAGE_START"),
     _streamed("text_delta", "TEXT_MESSAGE_CONTENT"),
@@ -121,6 +133,5 @@ SHOWN_KINDS: Final = tuple(kind.name for kind in _ALL if kind.is_shown)
 
 
 def is_stored(name: str) -> bool:
-    """Whether a kind is one of whole things. Unknown kinds are somebody's own, and are."""
-    kind = KINDS.get(name)
-    return kind is None or kind.is_stored
+    """Whether an event of this kind becomes a row. Unknown kinds are an application's own, and do."""
+    return name not in STREAMED_KINDS

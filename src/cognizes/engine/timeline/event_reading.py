@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.messages import message_role, message_text, spoken_text
 
 REQUEST_PREFIX = "adk_request_"
 """ADK asks a person for something by a call of a function of this kind, which no tool answers."""
@@ -60,11 +60,14 @@ Part = Text | Call | Result | Question | Answer
 
 
 def read_parts(event: Event) -> Iterator[Part]:
-    """The parts of an event, in order."""
-    parts = event.content.get("parts")
-    if isinstance(parts, list):
-        return _adk_parts(event, [part for part in parts if isinstance(part, dict)])
-    return _engine_parts(event)
+    """The parts of an event, in order. What a user says is text; only ADK's own events carry a user's tool results."""
+    given = event.content.get("parts")
+    if not isinstance(given, list):
+        return _engine_parts(event)
+    parts = [part for part in given if isinstance(part, dict)]
+    if "adk" not in event.content and (message_role(event) == "user" or event.author == "user"):
+        return _user_parts(event, parts)
+    return _adk_parts(event, parts)
 
 
 def adk_field(event: Event, name: str) -> Any:
@@ -88,11 +91,17 @@ def unconfirmed_calls(event: Event) -> set[str]:
     return set(event.actions.get("requested_tool_confirmations") or ())
 
 
+def _user_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
+    if message_role(event) is not None:
+        yield from (Text(text) for part in parts if isinstance(text := spoken_text(part), str) and text)
+
+
 def _adk_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
     for number, part in enumerate(parts):
         if text := part.get("text"):
             yield Text(text, is_thought=bool(part.get("thought")))
-        if call := part.get("function_call"):
+        # A user calls no tools, whatever a client put into its message.
+        if (call := part.get("function_call")) and event.author != "user":
             yield _call(call, fallback=f"{event.id}/{number}")
         if response := part.get("function_response"):
             yield _response(response, fallback=f"{event.id}/{number}")

@@ -18,7 +18,13 @@ from cognizes.engine.timeline.event_reading import (
     unconfirmed_calls,
 )
 
-_ID_PREFIX = {THOUGHT: "thought", TOOL_CALL: "act", TOOL_RESULT: "observe"}
+_ID_PREFIX = {
+    USER_MESSAGE: USER_MESSAGE,
+    ASSISTANT_MESSAGE: ASSISTANT_MESSAGE,
+    THOUGHT: "thought",
+    TOOL_CALL: "act",
+    TOOL_RESULT: "observe",
+}
 
 
 def items_of(event: Event) -> list[JsonObject]:
@@ -101,14 +107,19 @@ def _item(event: Event, kind: str | None, **fields: object) -> JsonObject:
 
 
 def _number(event: Event, items: list[JsonObject]) -> None:
-    """Gives ids: a message has its own, everything else its place; what comes twice is counted."""
-    message_id = event.content.get("message_id")
+    """Give ids: the message's own where it has one, else `{kind}-{sequence}`; what comes twice is counted."""
+    message_id = _message_id(event)
     seen: dict[str, int] = {}
     for item in items:
-        prefix = _ID_PREFIX.get(item["type"])
-        if prefix is not None:
-            name = f"{prefix}-{event.sequence_num}"
-        else:
-            name = message_id if isinstance(message_id, str) and message_id else event.id
+        is_message = item["type"] in (USER_MESSAGE, ASSISTANT_MESSAGE)
+        name = message_id if is_message and message_id else f"{_ID_PREFIX[item['type']]}-{event.sequence_num}"
         count = seen[name] = seen.get(name, -1) + 1
         item["id"] = name if count == 0 else f"{name}/{count}"
+
+
+def _message_id(event: Event) -> str | None:
+    given = event.content.get("message_id")
+    if isinstance(given, str) and given:
+        return given
+    # ADK has no other id for a message than its event's, under which it was streamed.
+    return event.id if "adk" in event.content else None

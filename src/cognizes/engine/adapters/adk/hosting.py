@@ -192,7 +192,7 @@ class AgentHost:
             if first is not None and first != created.id:
                 raise _is_busy(first)
             if delta := await self._client_changes(stored, run_input):
-                await self._engine.sessions.update(stored, delta)
+                await self._engine.sessions.update(stored, delta, author="user")
             stored = await self._engine.manager.sessions.get_thread(created.thread_id)
             run = self._make_run(key, stored, created, turn)
         except BaseException as error:

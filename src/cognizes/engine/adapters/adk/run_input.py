@@ -62,9 +62,14 @@ class UserTurn:
 def read_turn(run_input: RunAgentInput, events: Sequence[Event]) -> UserTurn:
     """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer."""
     calls = OpenCalls.of(events)
-    new = _new_messages(run_input.messages, {event.id for event in events})
+    new = [
+        message
+        for message in _new_messages(run_input.messages, {event.id for event in events})
+        # A result that answers no open call is a claim of the client; observers must not see it as a tool's.
+        if not isinstance(message, ToolMessage) or message.tool_call_id in calls.tools
+    ]
     said = [(message.id, _content(message)) for message in new if isinstance(message, UserMessage)]
-    results = [message for message in new if isinstance(message, ToolMessage) and message.tool_call_id in calls.tools]
+    results = [message for message in new if isinstance(message, ToolMessage)]
     answers = _answers(run_input.resume or [], calls.questions)
     answers += [_tool_result(message, calls.tools[message.tool_call_id]) for message in results]
     if answers:

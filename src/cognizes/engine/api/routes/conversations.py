@@ -1,16 +1,23 @@
-"""The timeline of a conversation."""
+"""The timeline of a conversation, and talking to its agent."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from uuid import UUID
 
+from ag_ui.core import RunAgentInput, UserMessage
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from cognizes.engine.api.agents import CurrentHost
 from cognizes.engine.api.dependencies import ContextId, CurrentEngine, Limit, OptionalSequence
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.views import Body
+from cognizes.engine.models import JsonObject, new_id
+from cognizes.engine.timeline.timeline import TimelinePage
 
 router = APIRouter(prefix="/conversations/{context_id}", tags=["conversations"], responses=PROBLEMS)
 
@@ -24,6 +31,20 @@ class TimelineView(BaseModel):
     hasMore: bool  # noqa: N815
     firstSequence: int | None  # noqa: N815
     lastSequence: int | None  # noqa: N815
+
+
+class NewChat(Body):
+    """What the user says."""
+
+    message: str = Field(min_length=1)
+
+
+class ChatView(TimelineView):
+    """The conversation behind the agent's answer, and the run that gave it."""
+
+    runId: str  # noqa: N815
+    status: str
+    error: str | None
 
 
 @router.get("/messages", response_model=TimelineView, summary="Read the timeline")
@@ -40,13 +61,44 @@ async def read_timeline(
     The items of one event stay together. Without `branch`, the active one is shown.
     """
     page = await engine.timeline.read(context_id, limit=limit, before=before, after=after, branch=branch)
-    return DocumentResponse(
-        {
-            "conversationId": str(context_id),
-            "timeline": page.items,
-            "total": len(page.items),
-            "hasMore": page.has_more,
-            "firstSequence": page.first_sequence,
-            "lastSequence": page.last_sequence,
-        }
+    return DocumentResponse(_timeline_view(context_id, page))
+
+
+@router.post("/chat", response_model=ChatView, summary="Say something to the agent of this conversation")
+async def chat(
+    context_id: ContextId, body: NewChat, engine: CurrentEngine, host: CurrentHost, limit: Limit = 100
+) -> Response:
+    """Runs the hosted agent that has the name of the conversation's app, waits for the end of the run and returns the
+    newest items. The run belongs to the server: it continues when the client leaves. `POST /agui/{agent}` streams it.
+
+    404 when no agent of that name is hosted, 409 while another run executes in the conversation. A run that failed is
+    an answer like any other, with its `status` and `error`.
+    """
+    session = await engine.manager.sessions.get_thread(context_id)
+    run_input = RunAgentInput(
+        thread_id=session.id,
+        run_id=str(new_id()),
+        state={},
+        messages=[UserMessage(id=str(new_id()), role="user", content=body.message)],
+        tools=[],
+        context=[],
+        forwarded_props={},
     )
+    started = await host.run(session.app_name, session.user_id, run_input)
+    # Waiting for the task does not cancel it when the client leaves.
+    await asyncio.wait([started.task])
+    run = await engine.runs.get(context_id, started.run_id)
+    page = await engine.timeline.read(context_id, limit=limit)
+    answer = {"runId": run.id, "status": run.status, "error": run.error}
+    return DocumentResponse({**_timeline_view(context_id, page), **answer})
+
+
+def _timeline_view(context_id: UUID, page: TimelinePage) -> JsonObject:
+    return {
+        "conversationId": str(context_id),
+        "timeline": page.items,
+        "total": len(page.items),
+        "hasMore": page.has_more,
+        "firstSequence": page.first_sequence,
+        "lastSequence": page.last_sequence,
+    }

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, OptionalSequence, Sequence, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -150,9 +151,12 @@ async def read_value(
 
 
 @router.get("/threads/{thread_id}/keys", summary="Every write to one key: who, when, in which run")
-async def key_history(thread_id: ThreadId, engine: CurrentEngine, key: str, limit: Limit = 1000) -> Response:
+async def key_history(
+    thread_id: ThreadId, engine: CurrentEngine, caller: Caller, key: str, limit: Limit = 1000
+) -> Response:
+    """An `app:` key is written in threads of many users: an end user is told where and by whom only of its own."""
     await engine.manager.sessions.get_thread(thread_id)
-    history = await engine.debug.key_history(thread_id, key, limit=limit)
+    history = await engine.debug.key_history(thread_id, key, limit=limit, for_user=caller.user_id)
     return DocumentResponse({"key": key, "history": [_plain(item) for item in history]})
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import (
     LARGEST,
     CurrentEngine,
@@ -15,6 +16,7 @@ from cognizes.engine.api.dependencies import (
     Sequence,
     ThreadId,
 )
+from cognizes.engine.api.event_policy import stored_author, stored_id
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import (
@@ -103,13 +105,13 @@ async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | 
     responses={200: {"model": Appended, "description": "The same event was there already"}},
     summary="Append an event",
 )
-async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine) -> Response:
-    """Stored once, however often it is sent with the same id and content."""
+async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine, caller: Caller) -> Response:
+    """Stored once, however often it is sent with the same id and content. An end user's event has the author `user`."""
     event = Event(
-        id=body.id,
+        id=stored_id(caller, body),
         thread_id=str(thread_id),
         invocation_id=body.invocation_id,
-        author=body.author,
+        author=stored_author(caller, body.author),
         event_type=body.event_type,
         content=body.content,
         actions=body.actions,
@@ -161,15 +163,15 @@ async def read_state(
 
 
 @router.patch("/{thread_id}/state", response_model=Appended, summary="Change state")
-async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine) -> Response:
-    """Sets keys in the scopes their prefixes name, as one event."""
+async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine, caller: Caller) -> Response:
+    """Sets keys in the scopes their prefixes name, as one event. Its author is the caller unless the body names one."""
     if not body.delta:
         raise InvalidInputError("delta is empty; name the keys to set")
     event = Event(
         id="",
         thread_id=str(thread_id),
         invocation_id="",
-        author=body.author,
+        author=stored_author(caller, body.author),
         event_type="state_update",
         actions={"state_delta": body.delta},
     )

@@ -18,7 +18,7 @@ function fill(element, classes, props, children) {
   if (classes.length) element.classList.add(...classes);
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (name === "class") element.classList.add(...String(value).split(" ").filter(Boolean));
+    if (name === "class") element.classList.add(...String(value).split(/\s+/).filter(Boolean));
     else if (name === "vars") for (const [key, item] of Object.entries(value)) element.style.setProperty(key, item);
     else if (typeof value === "function" && name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name.startsWith("on") || name === "style" || name === "srcdoc") throw new Error(`${name} is not allowed`);

@@ -3,6 +3,7 @@
 import { isCut } from "./value_tree.js";
 
 const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
+const SPEAKERS = { user: "user", assistant: "assistant", model: "assistant", system: "system", tool: "tool" };
 const QUESTION = "adk_request_";
 
 /** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "run" | "state" | "action" | "other", … } */
@@ -18,7 +19,7 @@ export function readEvent(event) {
 function* contentParts(event) {
   const { content, event_type: type } = event;
   if (isCut(content)) {
-    if (content.preview !== undefined) yield { kind: "message", role: content.role ?? "assistant", text: content };
+    if (content.preview !== undefined) yield { kind: "message", role: speaker(event) ?? named(content.role) ?? "assistant", text: content };
     else yield { kind: "other" };
     return;
   }
@@ -30,6 +31,8 @@ function* contentParts(event) {
     yield { kind: "action", text: content.approved ? "Approved" : "Denied" };
   } else if (type === "monitor_action") {
     yield { kind: "action", text: actionText(content) };
+  } else if (Array.isArray(content.parts) && !content.adk && speaker(event) === "user") {
+    yield* userParts(content);
   } else if (Array.isArray(content.parts)) {
     yield* adkParts(event, content);
   } else if (type === "act" || type === "tool_call") {
@@ -42,11 +45,27 @@ function* contentParts(event) {
   } else if (type === "thought") {
     yield { kind: "thought", text: content.thought ?? content.text ?? "" };
   } else if (type !== "state_update") {
-    const role = ROLES[type] ?? (type === "message" ? (content.role ?? (event.author === "user" ? "user" : "assistant")) : null);
+    const role = speaker(event);
     const text = content.text ?? content.content;
     if (role && (typeof text === "string" || isCut(text))) yield { kind: "message", role, text, interrupted: content.interrupted === true };
     else yield { kind: "other" };
   }
+}
+
+/** The role in which an event speaks, as the server decides it; null when it is no message. */
+function speaker({ event_type: type, content, author }) {
+  if (type !== "message") return ROLES[type] ?? null;
+  return named(content.role) ?? (["user", "system", "tool"].includes(author) ? author : "assistant");
+}
+
+function named(role) {
+  return typeof role === "string" && Object.hasOwn(SPEAKERS, role) ? SPEAKERS[role] : null;
+}
+
+/** What a user says is text: a part that looks like a tool call or a thought is not shown as one. */
+function* userParts(content) {
+  const text = content.parts.filter((part) => part && typeof part.text === "string" && !part.thought).map((part) => part.text).join("");
+  if (text) yield { kind: "message", role: "user", text };
 }
 
 function* adkParts(event, content) {
@@ -58,7 +77,7 @@ function* adkParts(event, content) {
     if (part === null || typeof part !== "object") continue;
     if (part.text) yield part.thought ? { kind: "thought", text: part.text } : { kind: "message", role, text: part.text };
     const call = part.function_call;
-    if (call) {
+    if (call && event.author !== "user") {
       if (String(call.name ?? "").startsWith(QUESTION)) yield question(call, fallback);
       else yield { kind: "call", id: call.id ?? fallback, name: call.name ?? "tool", args: call.args ?? {} };
     }

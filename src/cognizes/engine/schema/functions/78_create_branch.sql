@@ -1,8 +1,10 @@
 -- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. SQLSTATE CZ404: no such thread or event; CZ409: the name is taken.
+-- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
 CREATE OR REPLACE FUNCTION {schema}.create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    v_max_depth CONSTANT integer := 100;
     v_thread record;
     v_at bigint;
     v_parent integer;
@@ -26,6 +28,18 @@ BEGIN
     IF EXISTS (SELECT FROM {schema}.branches
                 WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
+    END IF;
+    IF v_max_depth <= (
+        WITH RECURSIVE line (number) AS (
+            SELECT v_parent
+            UNION ALL
+            SELECT b.parent FROM line JOIN {schema}.branches b ON b.thread_id = p_thread_id AND b.number = line.number
+        )
+        SELECT count(*) - 1 FROM line
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
+            'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
+            'session and go on there', v_at, v_max_depth);
     END IF;
     INSERT INTO {schema}.branches (thread_id, number, app_name, name, parent, forked_at)
     SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at

@@ -52,17 +52,28 @@ SELECT m.id, m.sequence_num, m.role, m.content, m.created_at, e.id AS event_id, 
   LEFT JOIN {schema}.message_streams s
     ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id;
 
--- list_branches: Every branch that is not deleted, `main` first.
+-- list_branches: Every branch that is not deleted, `main` first. The tip is the end of the branch's newest segment, else its
+-- fork. The segments are read once, so the cost does not grow with how deep branches are nested.
+WITH segment AS (
+    SELECT s.branch, coalesce(lead(s.from_sequence) OVER (ORDER BY s.from_sequence) - 1, 9223372036854775807) AS up_to
+      FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
+            UNION ALL
+            SELECT branch, from_sequence FROM {schema}.branch_segments WHERE thread_id = $1) s
+), tip AS (
+    SELECT branch, max(up_to) AS sequence FROM segment GROUP BY branch
+)
 SELECT b.number, b.name, coalesce(p.name, 'main') AS parent, b.forked_at, b.created_at,
-       b.number = {schema}.find_branch($1, NULL) AS is_active,
-       least(t.last_sequence, (SELECT max(path.last_sequence) FROM {schema}.branch_path($1, b.name) AS path)) AS tip
+       b.number = active.number AS is_active,
+       least(t.last_sequence, coalesce(tip.sequence, b.forked_at)) AS tip
   FROM {schema}.threads t
+ CROSS JOIN LATERAL {schema}.find_branch(t.id, NULL) AS active (number)
  CROSS JOIN LATERAL (
         SELECT 0 AS number, 'main' AS name, NULL::integer AS parent, NULL::bigint AS forked_at, t.created_at
         UNION ALL
         SELECT number, name, parent, forked_at, created_at
           FROM {schema}.branches WHERE thread_id = $1 AND deleted_at IS NULL) b
   LEFT JOIN {schema}.branches p ON p.thread_id = $1 AND p.number = b.parent
+  LEFT JOIN tip ON tip.branch = b.number
  WHERE t.id = $1
  ORDER BY b.number;
 

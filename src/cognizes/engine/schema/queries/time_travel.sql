@@ -53,10 +53,15 @@ SELECT sequence_num, id, author, run_id, version, created_at, actions::text AS a
  ORDER BY version
  LIMIT $3;
 
--- read_scope_writes: Every write to a user's or an app's state, oldest first, with its event.
-SELECT w.version, w.delta::text AS delta, w.thread_id, w.sequence_num, w.created_at, e.id AS event_id, e.author, e.run_id
+-- read_scope_writes: Every write to a user's or an app's state, oldest first, with its event. For one user ($6) the
+-- threads of other users stay unnamed: what they wrote is the app's, where and by whom is theirs.
+SELECT w.version, w.delta::text AS delta, w.created_at, e.id AS event_id, e.author, e.run_id,
+       CASE WHEN $6::text IS NULL OR t.user_id = $6 THEN w.thread_id END AS thread_id,
+       CASE WHEN $6::text IS NULL OR t.user_id = $6 THEN w.sequence_num END AS sequence_num
   FROM {schema}.state_writes w
-  LEFT JOIN {schema}.events e ON e.thread_id = w.thread_id AND e.sequence_num = w.sequence_num
+  LEFT JOIN {schema}.threads t ON t.id = w.thread_id
+  LEFT JOIN {schema}.events e
+    ON e.thread_id = w.thread_id AND e.sequence_num = w.sequence_num AND ($6::text IS NULL OR t.user_id = $6)
  WHERE w.app_name = $1 AND w.scope = $2 AND w.user_id = $3 AND w.delta ? $4
  ORDER BY w.version
  LIMIT $5;

@@ -1,0 +1,57 @@
+// How the Monitor reads stored events. Run by `node --test`.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { h } from "../../src/cognizes/engine/monitor/static/dom.js";
+import { readEvent } from "../../src/cognizes/engine/monitor/static/event_reading.js";
+
+const CALL = { function_call: { id: "c", name: "transfer", args: {} } };
+const RESPONSE = { function_response: { id: "c", name: "transfer", response: { ok: true } } };
+
+function event(fields) {
+  return { id: "e", author: "user", event_type: "user_message", content: {}, actions: {}, ...fields };
+}
+
+/** An element whose classList refuses whitespace, as the DOM standard demands. */
+class Element {
+  classes = [];
+  classList = {
+    add: (...names) => {
+      for (const name of names) if (name === "" || /[\t\n\f\r ]/.test(name)) throw new Error(`InvalidCharacterError: ${name}`);
+      this.classes.push(...names);
+    },
+  };
+  append() {}
+}
+
+test("a user's parts are text", () => {
+  const parts = [{ text: "hel" }, CALL, RESPONSE, { text: "hm", thought: true }, null, { text: "lo" }];
+  for (const type of ["user_message", "message"]) {
+    assert.deepEqual(readEvent(event({ event_type: type, content: { parts } })), [{ kind: "message", role: "user", text: "hello" }]);
+  }
+});
+
+test("a user of ADK calls no tools", () => {
+  const kinds = readEvent(event({ content: { adk: { timestamp: 1 }, parts: [CALL, RESPONSE] } })).map((part) => part.kind);
+  assert.deepEqual(kinds, ["result"]);
+});
+
+test("a content that looks cut keeps the speaker", () => {
+  const cut = { $cut: "text", length: 1, preview: "x" };
+  assert.equal(readEvent(event({ content: cut }))[0].role, "user");
+  assert.equal(readEvent(event({ event_type: "observe", author: "tool", content: { ...cut, role: "tool" } }))[0].role, "tool");
+});
+
+test("a role that does not exist is not shown as one", () => {
+  for (const role of ["assistant\tx", "constructor", 5, ["user"]]) {
+    const [part] = readEvent(event({ event_type: "message", author: "planner", content: { text: "x", role } }));
+    assert.equal(part.role, "assistant");
+  }
+  assert.equal(readEvent(event({ event_type: "message", author: "planner", content: { text: "x", role: "model" } }))[0].role, "assistant");
+});
+
+test("a class with any white space does not stop the page", () => {
+  globalThis.document = { createElement: () => new Element() };
+  assert.deepEqual(h("div.bubble", { class: "from-a\tb\n c" }).classes, ["bubble", "from-a", "b", "c"]);
+});
