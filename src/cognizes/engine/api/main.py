@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
-from cognizes.engine.api.connections import CountConnections, OpenConnections
+from cognizes.engine.api.connections import CancelAbandonedReads, CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
 from cognizes.engine.api.limits import BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
@@ -96,6 +96,7 @@ def create_app(
     app.mount("/monitor", page.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()
 
+    app.add_middleware(CancelAbandonedReads)
     app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
     app.add_middleware(CountConnections, counts=app.state.connections)
     app.add_middleware(RequestContext)

@@ -22,6 +22,8 @@ from cognizes.engine.version import __version__
 
 MINIMUM_SERVER = 160000
 _LOCK = 0x434F474E49  # "COGNI"
+_LONGEST_SECONDS = 24 * 3600.0
+"""The time limit of one script: an index on a large table takes longer than a request may."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Migrator:
             if not self._todo(await self._applied()) and not await self._connection.fetchval(self._queries["is_blind"]):
                 return []
             async with self._connection.transaction():
-                await self._connection.execute(self._queries["lock_migrations"], _LOCK)
+                await self._connection.execute(self._queries["limit_statements"], "0", True)
+                await self._connection.execute(self._queries["lock_migrations"], _LOCK, timeout=_LONGEST_SECONDS)
                 await self._connection.execute(self._render(_bootstrap()))
                 todo = self._todo(await self._applied())
                 for script in todo:
@@ -128,7 +131,7 @@ class Migrator:
         return _version_key(__version__) >= _version_key(applied["engine_version"])
 
     async def _apply(self, script: Script) -> None:
-        await self._connection.execute(self._render(script.sql))
+        await self._connection.execute(self._render(script.sql), timeout=_LONGEST_SECONDS)
         await self._connection.execute(
             self._queries["record_migration"], script.name, script.number, script.checksum, __version__
         )
