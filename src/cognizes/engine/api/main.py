@@ -13,7 +13,7 @@ from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
 from cognizes.engine.api.connections import CancelAbandonedReads, CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
-from cognizes.engine.api.limits import BodyLimit, FailedKeys, OpenStreams
+from cognizes.engine.api.limits import LIMITED, BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
 from cognizes.engine.api.requests import RequestContext
@@ -80,7 +80,7 @@ def create_app(
         description=_DESCRIPTION,
         lifespan=lifespan,
         # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
-        dependencies=AUTHORIZED,
+        dependencies=[*LIMITED, *AUTHORIZED],
         responses=PROBLEMS,
     )
     if engine is not None:

@@ -3406,7 +3406,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    v_keys bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_words);
+    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
     v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
@@ -3471,7 +3472,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_words.sql', 0, 'f4d464ec9b0a97a7249b7339ce40475927bd601e3e90dba4657ec983c93096bd', '0.1.0')
+VALUES ('96_recall_by_words.sql', 0, 'f95c62f318405e4655c4a07a76c781f14094417c69add363ed610b8305e7ec5d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 97_notify_key_change.sql
