@@ -39,8 +39,8 @@ class InvalidInputError(EngineError):
 class LimitExceededError(InvalidInputError):
     """Larger than a configured limit; nothing was stored."""
 
-    def __init__(self, what: str, *, size: int, limit: int, setting: str) -> None:
-        super().__init__(f"{what} is {size} bytes; the limit is {limit} ({setting})")
+    def __init__(self, what: str, *, size: int, limit: int, setting: str = "", unit: str = "bytes") -> None:
+        super().__init__(f"{what} is {size} {unit}; the limit is {limit}" + (f" ({setting})" if setting else ""))
         self.size = size
         self.limit = limit
         self.setting = setting

@@ -14,6 +14,10 @@ JsonObject = dict[str, Any]
 Item = TypeVar("Item")
 
 MAX_NAME_BYTES: Final = 1000
+MAX_TEXT_LENGTH: Final = 131_072
+"""The longest text that is not content: an id, a title, a key. Content has limits in bytes, in the settings."""
+MAX_QUERY_LENGTH: Final = 10_000
+"""The longest text to search for."""
 """App names, user ids and run ids stand in index keys, so they are bounded; every other id has any length."""
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cognizes.engine.api.views import Body, format_time
+from cognizes.engine.api.views import Body, Content, format_time
 from cognizes.engine.models import JsonObject
 from cognizes.engine.sync.branches import Branch
 from cognizes.engine.sync.context_messages import ContextMessage
@@ -34,7 +34,7 @@ class NewMessage(Body):
     """A whole message: a text, or parts such as `{"type": "text", "text": …}`."""
 
     role: Role
-    content: str | list[dict[str, Any]]
+    content: Content | list[dict[str, Any]]
     message_id: str | None = MessageId
     run_id: str | None = None
 
@@ -51,7 +51,7 @@ class NewChunks(Body):
     """Chunks that follow each other, from `first_sequence` on; the first of a message is 1."""
 
     first_sequence: int = Field(ge=1, le=2**62)
-    deltas: list[str]
+    deltas: list[Content]
 
 
 class Completion(Body):
@@ -79,7 +79,7 @@ class NewApproval(Body):
     tool_name: str
     tool_input: Any = None
     tool_call_id: str | None = None
-    message: str | None = None
+    message: Content | None = None
     run_id: str | None = None
     approval_id: str | None = MessageId
 

@@ -11,18 +11,24 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
+from fastapi import Depends
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException, WebSocketException
+from starlette.requests import HTTPConnection
 
 from cognizes.engine.access import Principal
 from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
-from cognizes.engine.errors import TooManyRequestsError
+from cognizes.engine.errors import LimitExceededError, TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
 _LOOKUPS_AT_ONCE = 2
 _ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
+_LONGEST_ARGUMENT = 32_768
+"""Characters of one argument in a path or a query: room for a list of hundreds of ids."""
+_POLICY_VIOLATION = 1008
+_REASON_BYTES = 120
 _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 UPLOAD_SECONDS = 120.0
 """How long a body may take to arrive, and how long a large one waits before that for one of the few places."""
@@ -272,6 +278,20 @@ class _Body:
         slot, self._slot = self._slot, None
         if slot is not None:
             slot.release()
+
+
+def limit_arguments(connection: HTTPConnection) -> None:
+    """The dependency of every router: no argument in a path or a query is too long."""
+    given = (*connection.path_params.items(), *connection.query_params.multi_items())
+    for name, value in given:
+        if isinstance(value, str) and len(value) > _LONGEST_ARGUMENT:
+            refusal = LimitExceededError(name, size=len(value), limit=_LONGEST_ARGUMENT, unit="characters")
+            if connection.scope["type"] == "websocket":
+                raise WebSocketException(_POLICY_VIOLATION, str(refusal)[:_REASON_BYTES]) from refusal
+            raise refusal
+
+
+LIMITED = [Depends(limit_arguments)]
 
 
 def body_limit(scope: MutableMapping[str, Any], settings: Settings) -> int:

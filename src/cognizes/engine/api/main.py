@@ -12,10 +12,10 @@ from fastapi import FastAPI
 
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
-from cognizes.engine.api.connections import CountConnections, OpenConnections
+from cognizes.engine.api.connections import CancelAbandonedReads, CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
 from cognizes.engine.api.http_protocol import CONNECTION_LIMITS, ConnectionLimits, descriptor_limit
-from cognizes.engine.api.limits import BodyLimit, FailedKeys, OpenStreams
+from cognizes.engine.api.limits import LIMITED, BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
 from cognizes.engine.api.requests import RequestContext
@@ -86,7 +86,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
-        dependencies=AUTHORIZED,
+        dependencies=[*LIMITED, *AUTHORIZED],
         responses=PROBLEMS,
     )
     if engine is not None:
@@ -102,6 +102,7 @@ def create_app(
     app.mount("/monitor", page.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()
 
+    app.add_middleware(CancelAbandonedReads)
     app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
     app.add_middleware(CountConnections, counts=app.state.connections)
     app.add_middleware(RequestContext)

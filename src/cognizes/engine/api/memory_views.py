@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from cognizes.engine.api.views import Body
 from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.models import MAX_QUERY_LENGTH
 
+MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
+SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]
 Kind = Literal["long_term", "episodic", "turn", "note"]
 
 
@@ -31,13 +34,13 @@ class NewFact(Owned):
     namespace: str = ""
     key: str = Field(min_length=1)
     value: Any = None
-    text: str | None = None
+    text: MemoryText | None = None
 
 
 class NewEpisode(Owned):
     """An episode; one of the same id is kept as it is."""
 
-    summary: str
+    summary: MemoryText
     id: str = ""
     session_id: str | None = None
     run_id: str | None = None
@@ -49,7 +52,7 @@ class NewNote(Body):
     """A text to be recalled later. The same `source_id` is kept once, with the newest text."""
 
     source_id: str = Field(min_length=1)
-    text: str
+    text: MemoryText
     session_id: str | None = None
     position: int = Field(default=0, ge=-(2**62), le=2**62)
     author: str | None = None
@@ -81,7 +84,7 @@ class Question(Body):
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
-    query: str
+    query: SearchText
     agent_id: str | None = None
     k: int = Field(default=10, ge=1, le=1000)
     kinds: list[Kind] | None = None

@@ -81,6 +81,7 @@ _FOR_AGENTS = re.compile(
     r"|/api/runs/\{run_id\}/wait"
 )
 _READS_BY_POST = re.compile(r".*/(connect|recall|search)|/api/access/tickets")
+_ONLY_READS = re.compile(r".*/(recall|search)")
 
 
 def rule_of(method: str, template: str) -> Rule | None:
@@ -97,6 +98,11 @@ def rule_of(method: str, template: str) -> Rule | None:
         return Rule(reach, Permission.ADMIN, is_audited=True)
     speaks = _FOR_AGENTS.fullmatch(template) is not None
     return Rule(reach, Permission.WRITE, is_audited=method == "DELETE", is_for_agents=speaks)
+
+
+def only_reads(method: str, path: str) -> bool:
+    """Whether a request stores nothing, so that it may be cancelled at any moment."""
+    return method in READING or (method == "POST" and _ONLY_READS.fullmatch(path) is not None)
 
 
 STRICTEST = Rule(Reach.EVERYTHING, Permission.ADMIN, is_audited=True)

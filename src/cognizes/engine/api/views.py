@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from cognizes.engine.models import Event, JsonObject, Message, Run, RunWait, Session
+from cognizes.engine.models import MAX_TEXT_LENGTH, Event, JsonObject, Message, Run, RunWait, Session
 from cognizes.engine.runs import Resumption, Step
+
+Content = Annotated[str, StringConstraints(max_length=2**30)]
+"""A text that is stored as content: the settings limit its bytes."""
 
 
 class Body(BaseModel):
-    """A request body: a field we do not know is a mistake worth telling."""
+    """A request body: a field we do not know is a mistake worth telling, and every text in it has a limit."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", str_max_length=MAX_TEXT_LENGTH)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Write the common limit into the document, where pydantic leaves it out."""
+        document = handler(schema)
+        for field in handler.resolve_ref_schema(document).get("properties", {}).values():
+            for text in (field, field.get("items", {}), *field.get("anyOf", ())):
+                if text.get("type") == "string" and not text.keys() & {"enum", "const", "format"}:
+                    text.setdefault("maxLength", MAX_TEXT_LENGTH)
+        return document
 
 
 class NewSession(Body):
@@ -114,13 +129,13 @@ class Signalled(BaseModel):
 class Failure(Body):
     """Why a run failed."""
 
-    error: str
+    error: Content
 
 
 class Thought(Body):
     """A thinking step."""
 
-    thought: str
+    thought: Content
 
 
 class ToolCall(Body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,15 +11,28 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, cut, translate, translated
+from cognizes.engine.database.driver_errors import (
+    DRIVER_ERRORS,
+    UNAVAILABLE,
+    cut,
+    is_statement_timeout,
+    translate,
+    translated,
+)
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
 from cognizes.engine.errors import EngineClosedError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 SERVER_ROLE = "cognizes_server"
 _ENOUGH_TO_KEEP_ONE = 4
+_CLIENT_GRACE_SECONDS = 1.0
+"""The server ends a statement first; the client gives up this much later, when the server does not answer."""
+_CANCEL_SECONDS = 5.0
+"""How long a connection waits until the server confirms that it cancelled a statement."""
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Asks a named query with its arguments."""
@@ -41,6 +55,7 @@ class Database:
         self._pool_timeout = pool_timeout
         self._waiting = 0
         self._tenant_pool: asyncpg.Pool[Any] | None = None
+        self._limits_statements = False
         self._entering: dict[str, str | None] = {}
         # Taking a connection and giving it back is a fifth of a short question: whoever asks alone, one question after
         # the other, keeps one.
@@ -55,8 +70,10 @@ class Database:
     async def connect(cls, url: str, settings: Settings) -> Database:
         """Opens a pool on a URL. Connections are made when first needed, up to `pool_size`."""
         with translated():
-            pool = await _create_pool(url, settings)
-        return cls(pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout)
+            pool, limits_statements = await _create_pool(url, settings)
+        database = cls(pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout)
+        database._limits_statements = limits_statements
+        return database
 
     async def close(self) -> None:
         """Closes the connections; waits a moment for those in use, then cuts them."""
@@ -78,9 +95,25 @@ class Database:
         """A connection, to be given back with `release`; `PoolTimeoutError` when none became free in time."""
         return await self._acquire_from(self._pool(for_tenants=for_tenants))
 
-    async def release(self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False) -> None:
-        """Gives a connection back to where it came from."""
-        await self._pool(for_tenants=for_tenants).release(connection)
+    async def release(
+        self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
+    ) -> None:
+        """Gives a connection back to where it came from; `after` an error of the driver that left it unusable.
+
+        A statement that was given up is cancelled on the server first: closing the connection would not end it.
+        """
+        pool = self._pool(for_tenants=for_tenants)
+        if after is None:
+            await pool.release(connection)
+        elif is_statement_timeout(after):
+            try:
+                await pool.release(connection, timeout=_CANCEL_SECONDS)
+            except DRIVER_ERRORS as error:
+                logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
+        else:
+            if isinstance(after, UNAVAILABLE):
+                cut(connection)
+            await pool.release(connection)
 
     def _pool(self, *, for_tenants: bool) -> asyncpg.Pool[Any]:
         if not for_tenants:
@@ -111,14 +144,36 @@ class Database:
         Never ask for a second one while holding one: ten writers on ten connections would wait for each other.
         """
         connection = await self.acquire(for_tenants=for_tenants)
+        failed: BaseException | None = None
         try:
             yield connection
         except DRIVER_ERRORS as error:
-            if isinstance(error, UNAVAILABLE):
-                cut(connection)
+            failed = error
             raise translate(error) from error
         finally:
-            await self.release(connection, for_tenants=for_tenants)
+            await self.release(connection, for_tenants=for_tenants, after=failed)
+
+    async def fetch_value_within(self, seconds: float, query: str, *arguments: Any) -> Any:
+        """The first column of the first row of a named query of the engine itself, with a time limit of its own."""
+        async with self.connection() as connection, connection.transaction():
+            await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), True)
+            return await connection.fetchval(self.queries[query], *arguments, timeout=seconds + _CLIENT_GRACE_SECONDS)
+
+    async def execute_within(self, seconds: float, statement: str) -> None:
+        """Executes a statement that cannot stand in a transaction, with a time limit of its own."""
+        async with self.connection() as connection:
+            if self._limits_statements:
+                await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), False)
+            try:
+                await connection.execute(statement, timeout=seconds + _CLIENT_GRACE_SECONDS)
+            finally:
+                # The next user of this connection has the usual limit again, or gets another connection.
+                if self._limits_statements:
+                    try:
+                        await connection.execute("RESET statement_timeout")
+                    except DRIVER_ERRORS:
+                        cut(connection)
+                        raise
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[Fetch]:
@@ -189,7 +244,7 @@ class Database:
         `DatabaseUnavailableError` when PostgreSQL is away, which says nothing about the role.
         """
         try:
-            pool = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
+            pool, _ = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
         except DRIVER_ERRORS as error:
             return _reason(error)
         try:
@@ -240,14 +295,40 @@ async def _close(pool: asyncpg.Pool[Any]) -> None:
         pool.terminate()
 
 
-async def _create_pool(url: str, settings: Settings, **server_settings: str) -> asyncpg.Pool[Any]:
-    return await asyncpg.create_pool(
-        url,
-        min_size=1,
-        max_size=settings.pool_size,
-        command_timeout=settings.statement_timeout or None,
-        statement_cache_size=settings.statement_cache_size,
-        max_inactive_connection_lifetime=300,
-        reset=_keep_session,
-        server_settings=server_settings or None,
-    )
+async def _create_pool(url: str, settings: Settings, **server_settings: str) -> tuple[asyncpg.Pool[Any], bool]:
+    """Returns a pool, and whether its server limits the statements itself.
+
+    A pooler (PgBouncer) refuses parameters that it does not know. Behind one the client alone ends a statement, by a
+    request to cancel it; the role's own `statement_timeout` should be set on the server.
+    """
+    seconds = settings.statement_timeout
+
+    async def create(**parameters: str) -> asyncpg.Pool[Any]:
+        return await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=settings.pool_size,
+            command_timeout=seconds + _CLIENT_GRACE_SECONDS if seconds else None,
+            statement_cache_size=settings.statement_cache_size,
+            max_inactive_connection_lifetime=300,
+            reset=_keep_session,
+            server_settings=parameters or None,
+        )
+
+    if not seconds:
+        return await create(**server_settings), False
+    try:
+        return await create(**server_settings, statement_timeout=_milliseconds(seconds)), True
+    except asyncpg.ProtocolViolationError as error:
+        pool = await create(**server_settings)
+        logger.warning(
+            "the server does not take statement_timeout at the start of a connection (%s); behind a pooler set it for "
+            "the role: ALTER ROLE … SET statement_timeout = '%gs'",
+            error,
+            seconds,
+        )
+        return pool, False
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))

@@ -77,7 +77,7 @@ def translate(error: BaseException) -> EngineError:
         return _translate_server_error(error)
     if isinstance(error, asyncpg.exceptions.DataError | UnicodeEncodeError | OverflowError):
         return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
-    if isinstance(error, TimeoutError) and error.errno is None:
+    if is_statement_timeout(error):
         return StatementTimeoutError(_TOO_LONG)
     if isinstance(error, UNAVAILABLE):
         return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
@@ -121,6 +121,11 @@ def translated() -> Iterator[None]:
         yield
     except DRIVER_ERRORS as error:
         raise translate(error) from error
+
+
+def is_statement_timeout(error: BaseException) -> bool:
+    """Whether the driver stopped waiting for an answer. It has then asked the server to cancel the statement."""
+    return isinstance(error, TimeoutError) and error.errno is None
 
 
 def cut(connection: PoolConnectionProxy[Any]) -> None:

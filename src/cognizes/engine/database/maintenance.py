@@ -16,6 +16,9 @@ from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
+_JOB_SECONDS = 600.0
+"""The time limit of one job: a backlog of days takes longer than a request may."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -93,7 +96,7 @@ class Maintenance:
         for job in self._jobs:
             try:
                 if await self._database.fetch_value("claim_job", job.name, job.every):
-                    done[job.name] = await self._database.fetch_value(job.name, *job.arguments)
+                    done[job.name] = await self._database.fetch_value_within(_JOB_SECONDS, job.name, *job.arguments)
             except DatabaseUnavailableError:
                 raise
             except DatabaseError as error:

@@ -29,6 +29,8 @@ MINIMUM_SERVER = 160000
 PROTECTION = "row level security"
 """What `pending` and `migrate` call the role, grants and policies that `protect_tenants` makes."""
 _LOCK = 0x434F474E49  # "COGNI"
+_LONGEST_SECONDS = 24 * 3600.0
+"""The time limit of one script: an index on a large table takes longer than a request may."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Migrator:
             if not await self._pending() and not await self._has_older_revision():
                 return []
             async with self._connection.transaction():
-                await self._connection.execute(self._queries["lock_migrations"], _LOCK)
+                await self._connection.execute(self._queries["limit_statements"], "0", True)
+                await self._connection.execute(self._queries["lock_migrations"], _LOCK, timeout=_LONGEST_SECONDS)
                 await self._connection.execute(self._render(_bootstrap()))
                 pending = await self._pending()
                 for script in self._todo(await self._applied()):
@@ -176,7 +179,7 @@ class Migrator:
         return todo + [script for script in functions() if _differs(script, applied.get(script.name))]
 
     async def _apply(self, script: Script) -> None:
-        await self._connection.execute(self._render(script.sql))
+        await self._connection.execute(self._render(script.sql), timeout=_LONGEST_SECONDS)
         await self._connection.execute(
             self._queries["record_migration"], script.name, script.number, script.checksum, __version__
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.database.driver_errors import DRIVER_ERRORS, UNAVAILABLE, cut, translate
+from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
 from cognizes.engine.database.tenancy import Apps
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ class StickyConnection:
                 self._connection = await self._acquire()
             answer = await getattr(self._connection, method)(sql, *arguments)
         except DRIVER_ERRORS as error:
-            if isinstance(error, UNAVAILABLE) and self._connection is not None:
-                cut(self._connection)
-            self._give_back()
+            self._give_back(after=error)
             raise translate(error) from error
         except BaseException:
             self._give_back()
@@ -111,20 +109,20 @@ class StickyConnection:
             self._give_back()
         await asyncio.gather(*self._releases)
 
-    def _give_back(self) -> None:
+    def _give_back(self, *, after: BaseException | None = None) -> None:
         self._goes_back = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._connection is not None:
-            task = asyncio.ensure_future(self._release(self._connection))
+            task = asyncio.ensure_future(self._release(self._connection, after))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
             self._connection = None
 
-    async def _release(self, connection: PoolConnectionProxy[Any]) -> None:
+    async def _release(self, connection: PoolConnectionProxy[Any], after: BaseException | None) -> None:
         try:
-            await self._database.release(connection, for_tenants=self._for_tenants)
+            await self._database.release(connection, for_tenants=self._for_tenants, after=after)
         except DRIVER_ERRORS as error:
             logger.debug("a broken connection was given back: %s", error)
 

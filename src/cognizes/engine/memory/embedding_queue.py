@@ -6,6 +6,7 @@ is tried a few times and then parked with the error; its neighbours in the batch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,13 +86,10 @@ class EmbeddingQueue:
             await self._embed(rows[middle:])
 
     async def _store(self, rows: Sequence[asyncpg.Record], vectors: Vectors) -> None:
-        await self._database.fetch_value(
-            "store_vectors",
-            *_keys(rows),
-            [row["revision"] for row in rows],
-            self._embedder.name,
-            [spell_vector(vector) for vector in vectors],
-        )
+        # A batch holds hundreds of thousands of numbers.
+        spelled = await asyncio.to_thread(lambda: [spell_vector(vector) for vector in vectors])
+        revisions = [row["revision"] for row in rows]
+        await self._database.fetch_value("store_vectors", *_keys(rows), revisions, self._embedder.name, spelled)
 
     async def _postpone(self, row: asyncpg.Record, error: Exception) -> None:
         told = f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jso
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.event_log import check_object, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -99,6 +99,7 @@ class EpisodicMemoryStore:
         """Keeps an episode; one of the same id is kept as it is and returned. `text` is what recall reads."""
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
+        words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
         is_new = await self._database.fetch_value(
             "append_episode",
             *new.scope.columns,
@@ -109,7 +110,7 @@ class EpisodicMemoryStore:
             dump_jsonb(check_object("payload", new.payload)),
             new.created_at,
             escape_text(readable),
-            join_words(split_words(readable)),
+            words,
             self._ingest.embeds,
         )
         if is_new:

@@ -12,7 +12,7 @@ from typing import Any
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.pulse.event_log import check_text
 
 _BATCH = 500
@@ -55,6 +55,8 @@ class Ingest:
         return stored
 
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
+        length = sum(len(item.text) for item in batch)
+        words = await off_loop(length, lambda: [index_words(item.text, item.author) for item in batch])
         stored: int = await self._database.fetch_value(
             "store_memories",
             scope.app_name,
@@ -67,7 +69,7 @@ class Ingest:
             [item.position for item in batch],
             [None if item.author is None else escape_text(item.author) for item in batch],
             [escape_text(item.text) for item in batch],
-            [index_words(item.text, item.author) for item in batch],
+            words,
             [None if item.content is None else dump_json(item.content) for item in batch],
             [item.created_at for item in batch],
             self.embeds,

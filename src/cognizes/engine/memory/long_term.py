@@ -13,7 +13,7 @@ from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_t
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.event_log import check_text
 
@@ -67,6 +67,7 @@ class LongTermMemoryStore:
         document = dump_jsonb(value)
         check_depth(document, value, self._max_depth)
         readable = text if text is not None else describe(key, value)
+        words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
         row = await self._database.fetch_row(
             "set_long_term",
             *scope.columns,
@@ -74,7 +75,7 @@ class LongTermMemoryStore:
             key,
             document,
             escape_text(readable),
-            join_words(split_words(readable)),
+            words,
             self._ingest.embeds,
         )
         self._ingest.ring()

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import asyncpg
@@ -23,16 +24,19 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import Fetch
 from cognizes.engine.database.documents import load_json, unescape_text
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.memory.embedders.embedder import Embedder
-from cognizes.engine.memory.words import identifiers, join_words, split_words
-from cognizes.engine.models import JsonObject
+from cognizes.engine.memory.words import identifiers, join_words, off_loop, split_words
+from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
 from cognizes.engine.pulse.event_log import check_name, check_text
 
 KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200
 _BEST_OF_SESSION = 3
 _LARGEST_K = 1000
+_MOST_WORDS = 256
+"""Different words of a query that are looked for: each of them is compared with every memory that holds one."""
+_LONGEST_AUTHOR = 200
 _UNRELATED = 0.15
 """A cosine below this says nothing: texts that have nothing to do with each other reach it."""
 
@@ -161,10 +165,11 @@ class Recall:
         if not 1 <= k <= _LARGEST_K:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
+        asked = await read_query(query)
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
             search = _Search(fetch, scope, exact=self._exact)
-            pool = await self._gather(search, query, vector, max(_POOL, k))
+            pool = await self._gather(search, asked, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
             records = await search.read(candidate.id for candidate in ranked)
         # A memory may be deleted between two queries.
@@ -172,22 +177,40 @@ class Recall:
 
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
         """The candidates of a recall before they are ranked: for those who measure the ranking."""
+        asked = await read_query(query)
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
             search = _Search(fetch, (app, user, *Filters().columns), exact=self._exact)
-            return await self._gather(search, query, vector, _POOL)
+            return await self._gather(search, asked, vector, _POOL)
 
-    async def _gather(self, search: _Search, query: str, vector: list[float] | None, size: int) -> Pool:
-        found = await search.by_words(query, size)
+    async def _gather(self, search: _Search, asked: Asked, vector: list[float] | None, size: int) -> Pool:
+        found = await search.by_words(asked, size)
         if vector is not None and self._embedder is not None:
             await search.by_vector(found, self._embedder, vector, size)
         edges = await search.neighbours(found)
-        return Pool(list(found.values()), edges, set(split_words(query)))
+        return Pool(list(found.values()), edges, set(asked.words))
 
     async def _embed(self, query: str) -> list[float] | None:
         if self._embedder is None or not query.strip():
             return None
         return await self._embedder.embed_query(query)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The words of a query, and those of them that name one thing."""
+
+    words: list[str]
+    identifiers: list[str]
+
+
+async def read_query(query: str) -> Asked:
+    """Split a query into words. `LimitExceededError` when it is too long; of very many words the first ones count."""
+    if len(query) > MAX_QUERY_LENGTH:
+        raise LimitExceededError("query", size=len(query), limit=MAX_QUERY_LENGTH, unit="characters")
+    words, named = await off_loop(len(query), lambda: (split_words(query), identifiers(query)))
+    wanted = set(islice(dict.fromkeys(words), _MOST_WORDS))
+    return Asked([word for word in words if word in wanted], [word for word in named if word in wanted])
 
 
 class _Search:
@@ -198,9 +221,9 @@ class _Search:
         self._arguments = arguments
         self._exact = exact
 
-    async def by_words(self, query: str, limit: int) -> dict[int, Candidate]:
-        words = join_words(split_words(query))
-        rows = await self._fetch("recall_by_words", limit, self._exact, words, join_words(identifiers(query)))
+    async def by_words(self, asked: Asked, limit: int) -> dict[int, Candidate]:
+        words, named = join_words(asked.words), join_words(asked.identifiers)
+        rows = await self._fetch("recall_by_words", limit, self._exact, words, named)
         return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
 
     async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
@@ -282,7 +305,7 @@ def _session_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
 
 
 def _is_named(author: str | None, words: set[str]) -> bool:
-    return not words.isdisjoint(split_words(author or ""))
+    return not words.isdisjoint(split_words((author or "")[:_LONGEST_AUTHOR]))
 
 
 def spell_vector(vector: Sequence[float]) -> str:

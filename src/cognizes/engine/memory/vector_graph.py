@@ -44,8 +44,7 @@ class VectorGraph:
         graph = await self._database.fetch_row("describe_graph", self._embedder.name, self._embedder.dimension)
         assert graph is not None  # noqa: S101 - a format always answers
         name: str = graph["name"]
-        async with self._database.connection() as connection:
-            if await connection.fetchval(self._database.queries["find_broken_graph"], name):
-                await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-            await connection.execute(graph["statement"], timeout=_LONGEST_BUILD_SECONDS)
+        if await self._database.fetch_value("find_broken_graph", name):
+            await self._database.execute_within(_LONGEST_BUILD_SECONDS, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        await self._database.execute_within(_LONGEST_BUILD_SECONDS, graph["statement"])
         return name

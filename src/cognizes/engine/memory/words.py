@@ -8,8 +8,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -22,6 +27,10 @@ _PART = re.compile(r"(?:[^\W_]|[\u064b-\u065f\u0900-\u0dff])+")
 _RUN_OF_UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
 _LONGEST = 200
+_INDEXED = 100_000
+"""Characters of a text whose words are found, before and after normalising it: one sign may become many."""
+_AT_ONCE = 2000
+"""Characters whose words are split in less than a few milliseconds; longer texts are split in a thread."""
 
 
 def split_words(text: str) -> list[str]:
@@ -36,13 +45,18 @@ def split_words(text: str) -> list[str]:
     return words
 
 
+async def off_loop(length: int, work: Callable[[], Result]) -> Result:
+    """Return what `work` on texts of a total length returns; of long texts it runs in a thread."""
+    return work() if length <= _AT_ONCE else await asyncio.to_thread(work)
+
+
 def join_words(words: list[str]) -> str:
     """As the SQL functions want them: words hold no spaces."""
     return " ".join(words)
 
 
 def _normalise(text: str) -> str:
-    plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    plain = unicodedata.normalize("NFKC", text[:_INDEXED])[:_INDEXED].casefold().replace("\u2019", "'")
     if plain.isascii():
         return plain
     bare = "".join(sign for sign in unicodedata.normalize("NFD", plain) if not _is_accent(sign))

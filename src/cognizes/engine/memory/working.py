@@ -8,7 +8,7 @@ from typing import Any
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, load_jsonb
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.event_log import check_text
@@ -56,13 +56,14 @@ class WorkingMemoryStore:
     async def save(self, scope: MemoryScope, memory: WorkingMemory) -> WorkingMemory:
         """Replaces what is kept for the session; returns it with the time of saving."""
         saved = replace(memory, agent_id=scope.agent_id, updated_at=datetime.now(UTC))
-        await self._database.fetch_value(
+        is_saved = await self._database.fetch_value(
             "save_agent_state",
             *scope.columns,
             check_text("session_id", memory.session_id),
             dump_jsonb(saved.to_json()),
             saved.updated_at,
         )
+        _check_saved(is_saved, memory.session_id)
         return saved
 
     async def load(self, scope: MemoryScope, session_id: str) -> WorkingMemory | None:
@@ -77,7 +78,7 @@ class WorkingMemoryStore:
     ) -> None:
         """Replaces the scratchpad alone; with a fence, by the attempt that holds its run or not at all."""
         empty = WorkingMemory(scope.agent_id, check_text("session_id", session_id), updated_at=datetime.now(UTC))
-        await self._database.fetch_value(
+        is_saved = await self._database.fetch_value(
             "write_scratchpad",
             *scope.columns,
             session_id,
@@ -85,6 +86,7 @@ class WorkingMemoryStore:
             empty.updated_at,
             *((fence.thread_id, fence.run_id, fence.attempt) if fence is not None else (None, None, None)),
         )
+        _check_saved(is_saved, session_id)
 
     async def delete(self, scope: MemoryScope, session_id: str) -> bool:
         """Forgets what is kept for the session; whether there was anything."""
@@ -92,3 +94,8 @@ class WorkingMemoryStore:
             "delete_agent_state", *scope.columns, check_text("session_id", session_id)
         )
         return deleted is not None
+
+
+def _check_saved(is_saved: bool | None, session_id: str) -> None:
+    if not is_saved:
+        raise NotFoundError(f"session {session_id[:200]!r} was deleted; nothing was stored")

@@ -20,7 +20,7 @@ from cognizes.engine.database.documents import (
     text_bytes,
 )
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
-from cognizes.engine.models import MAX_NAME_BYTES, Event, JsonObject, new_id
+from cognizes.engine.models import MAX_NAME_BYTES, MAX_TEXT_LENGTH, Event, JsonObject, new_id
 from cognizes.engine.pulse.append_batcher import AppendItem
 from cognizes.engine.pulse.messages import check_role, message_role, message_text
 from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
@@ -41,10 +41,12 @@ def check_name(what: str, value: object) -> str:
     return text
 
 
-def check_text(what: str, value: object) -> str:
-    """Refuses what a text column cannot hold."""
+def check_text(what: str, value: object, *, longest: int = MAX_TEXT_LENGTH) -> str:
+    """Refuses what a text column cannot hold, and what is too long."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
+    if len(value) > longest:
+        raise LimitExceededError(what, size=len(value), limit=longest, unit="characters")
     if _UNSTORABLE.search(value):
         raise InvalidInputError(f"{what} holds a NUL character or a lone surrogate; remove it")
     return value

@@ -67,7 +67,7 @@ class Sessions:
         return session
 
     async def delete(self, session: Session) -> bool:
-        """Removes a session and everything that hangs on it; whether there was one."""
+        """Removes a session with its memories, episodes and all else that comes from it; whether there was one."""
         return await self._store.delete(session.app_name, session.user_id, session.id)
 
     async def fork(self, session: Session, *, at_sequence: int | None = None, session_id: str | None = None) -> Session:

@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 3 OR max(number) > 19 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 4 OR max(number) > 19 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -629,6 +629,19 @@ DROP FUNCTION IF EXISTS "public".apply_memory_snapshot(uuid, text, text, text, j
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0014_runs.sql', 14, '1ba539aa7b72a66b0c1261036b07b57970308ede8359b7c1c10e42994a52548d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0016_message_search.sql
+-- What a deleted session leaves behind is found by its session id, whichever agent wrote it.
+CREATE INDEX IF NOT EXISTS idx_agent_episodic_chunks_of_session
+    ON "public".agent_episodic_chunks (app_name, user_id, md5(session_id)) WHERE session_id IS NOT NULL;
+
+COMMENT ON COLUMN "public".memory_deletions.source IS
+    'A digest of agent, session and source id; of a deleted session, of its id alone.';
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0016_message_search.sql', 16, '151d2c770be7a6c86533d22462ad874ef3a44bb1ae16aa46aec8cf75b2057086', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3146,7 +3159,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- 92_store_memories.sql
 -- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
--- there with the same text stays as it is. Turns that were forgotten stay forgotten. Returns how many are new or changed.
+-- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
+-- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
 CREATE OR REPLACE FUNCTION "public".store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
@@ -3174,13 +3188,29 @@ BEGIN
                 WHERE d.app_name = p_app_name AND d.user_id = p_user_id
                   AND d.source = md5(concat_ws(chr(1), agent_id, coalesce(session_id, ''), source_id)))
          ORDER BY agent_id, coalesce(session_id, ''), source_id, place DESC
+    ), deleted AS MATERIALIZED (
+        SELECT sessions.session_id, t.id AS thread_id
+          FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
+          JOIN "public".memory_deletions d
+            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
+          LEFT JOIN "public".threads t
+            ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
+           AND t.session_id = sessions.session_id
     ), stored AS (
         INSERT INTO "public".memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
                                             position, author, text, terms, length, content, created_at)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
                terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
           FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms
-                  FROM given g ORDER BY g.place) ready
+                  FROM given g
+                 WHERE NOT EXISTS (
+                       SELECT FROM deleted d
+                        WHERE d.session_id = g.session_id
+                          AND (d.thread_id IS NULL
+                               OR p_kind = 'turn'
+                              AND NOT EXISTS (SELECT FROM "public".events e
+                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
+                 ORDER BY g.place) ready
          ORDER BY place
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
@@ -3204,7 +3234,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('92_store_memories.sql', 0, '535c87d349ca574d18e3ddc493d68650e9683448e6742e960de6a2776983bec7', '0.1.0')
+VALUES ('92_store_memories.sql', 0, '525102ef93ac1e093df8eff3f123e83e6c1b37dff2110d0f8631bcfdbee3aa28', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3231,6 +3261,53 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('93_delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 93_forget_threads.sql
+-- Whether a session was deleted and none of its id exists now. Nothing of it is stored any more: what was read of it before
+-- its deletion would bring it back. A session of another service, which the engine never had, was not deleted.
+CREATE OR REPLACE FUNCTION "public".is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM "public".memory_deletions
+                    WHERE app_name = p_app_name AND user_id = p_user_id AND source = md5(chr(1) || p_session_id))
+           AND NOT EXISTS (SELECT FROM "public".threads
+                            WHERE app_name = p_app_name AND user_id = p_user_id
+                              AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
+$$;
+
+-- Removes what a deleted thread leaves in tables that know it by its session id, in the transaction of its deletion. What
+-- does not come from the session stays: facts, and the state of the user and the app.
+CREATE OR REPLACE FUNCTION "public".forget_threads() RETURNS trigger LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    -- The lock of every writer of a user's memories: one that began before the deletion is waited for, and one that
+    -- begins later finds that the session is deleted. In one order, because a deletion may concern many users.
+    PERFORM pg_advisory_xact_lock(lock.key)
+       FROM (SELECT DISTINCT hashtextextended('memory ' || app_name || chr(1) || user_id, 0) AS key
+               FROM gone ORDER BY 1) lock;
+    INSERT INTO "public".memory_deletions (app_name, user_id, source)
+    SELECT app_name, user_id, md5(chr(1) || session_id) FROM gone ORDER BY app_name, user_id, session_id
+    ON CONFLICT (app_name, user_id, source) DO UPDATE SET deleted_at = excluded.deleted_at;
+    DELETE FROM "public".memories m USING gone g
+     WHERE m.app_name = g.app_name AND m.user_id = g.user_id AND md5(m.session_id) = md5(g.session_id)
+       AND m.session_id = g.session_id;
+    DELETE FROM "public".agent_episodic_chunks e USING gone g
+     WHERE e.app_name = g.app_name AND e.user_id = g.user_id AND md5(e.session_id) = md5(g.session_id)
+       AND e.session_id = g.session_id;
+    DELETE FROM "public".agent_states s USING gone g
+     WHERE s.app_name = g.app_name AND s.user_id = g.user_id AND md5(s.session_id) = md5(g.session_id)
+       AND s.session_id = g.session_id;
+    DELETE FROM "public".message_chunks c USING gone g WHERE c.thread_id = g.id;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('93_forget_threads.sql', 0, '1df184a07a464f424b07510d365aff2deabbcd08821351c0f49bb25325d9e1c5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3267,7 +3344,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- 94_append_episode.sql
--- Appends an episode, once for each id, and what recall reads of it. False when it was there already.
+-- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
+-- session was deleted.
 CREATE OR REPLACE FUNCTION "public".append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
@@ -3275,6 +3353,9 @@ CREATE OR REPLACE FUNCTION "public".append_episode(
 BEGIN
     -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    IF p_session_id IS NOT NULL AND "public".is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));
+    END IF;
     INSERT INTO "public".agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
                                                 created_at)
     VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)
@@ -3293,7 +3374,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_append_episode.sql', 0, '3305963916287a5b0853aedd2ce7a855682ea756aa88f4482ff073a829787799', '0.1.0')
+VALUES ('94_append_episode.sql', 0, '8d10b65edd53d0eb0de5f043e948def6828b7ff4306e7e980f79d3b5d6a825a9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3637,7 +3718,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    v_keys bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_words);
+    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
     v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
@@ -3702,7 +3784,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_words.sql', 0, 'f4d464ec9b0a97a7249b7339ce40475927bd601e3e90dba4657ec983c93096bd', '0.1.0')
+VALUES ('96_recall_by_words.sql', 0, 'f95c62f318405e4655c4a07a76c781f14094417c69add363ed610b8305e7ec5d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3848,5 +3930,5 @@ VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 3 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 4 WHERE number = 0;
 COMMIT;

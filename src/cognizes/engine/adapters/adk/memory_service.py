@@ -23,7 +23,7 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Hit
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
 from cognizes.engine.settings import Settings
 
 _MICROSECONDS = 1_000_000
@@ -107,7 +107,8 @@ class OpenMemoryService(BaseMemoryService):
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """The memories of a user that answer a query best, best first."""
         engine = await self.engine()
-        hits = await engine.memory.recall(query, app=app_name, user=user_id, k=self._max_results)
+        # ADK asks with whole messages of users: the beginning of a long one is the question.
+        hits = await engine.memory.recall(query[:MAX_QUERY_LENGTH], app=app_name, user=user_id, k=self._max_results)
         return SearchMemoryResponse(memories=[_entry(hit) for hit in hits])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:

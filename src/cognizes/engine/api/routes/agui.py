@@ -14,6 +14,7 @@ from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.models import MAX_TEXT_LENGTH
 
 router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)
 
@@ -21,7 +22,7 @@ router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)
 class Connection(BaseModel):
     """Which thread to connect to. A whole RunAgentInput will do: clients send it on every call."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", str_max_length=MAX_TEXT_LENGTH)
 
     thread_id: str = Field(alias="threadId", min_length=1)
     run_id: str = Field(default="", alias="runId")

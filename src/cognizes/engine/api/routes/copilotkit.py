@@ -21,7 +21,7 @@ from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError, PermissionDeniedError
-from cognizes.engine.models import JsonObject, Session
+from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.version import __version__
 
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/copilotkit", tags=["copilotkit"], responses=PROBLEMS
 class Stop(BaseModel):
     """Which run to stop; without an id, whichever is active. Whatever else a client sends is its own."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", str_max_length=MAX_TEXT_LENGTH)
 
     run_id: str | None = Field(default=None, alias="runId")
 

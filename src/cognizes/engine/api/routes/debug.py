@@ -49,7 +49,7 @@ _KEYS_OF_A_SCOPE = 2000
 @router.get("/threads", summary="Find threads across apps and users, newest activity first")
 async def find_threads(
     engine: CurrentEngine,
-    q: str | None = None,
+    q: Annotated[str | None, Query(max_length=1000)] = None,
     app_name: str | None = None,
     user_id: str | None = None,
     status: ThreadStatus | None = None,

@@ -41,15 +41,17 @@ class OpenAiEmbedder:
                 "input": [text or " " for text in texts[start : start + _TEXTS_AT_ONCE]],
                 "dimensions": self.dimension,
             }
-            answer = await asyncio.to_thread(_post, self._url, self._headers, body)
-            found = sorted(_field(answer, "data"), key=lambda item: item["index"])
-            vectors += [item["embedding"] for item in found]
-        return _checked(vectors, len(texts), self.dimension)
+            vectors += await asyncio.to_thread(self._ask, body)
+        return _counted(vectors, len(texts))
 
     async def embed_query(self, text: str) -> list[float]:
         """The vector to look for."""
         (vector,) = await self.embed([text])
         return vector
+
+    def _ask(self, body: JsonObject) -> Vectors:
+        found = sorted(_field(_post(self._url, self._headers, body), "data"), key=lambda item: item["index"])
+        return _checked([item["embedding"] for item in found], self.dimension)
 
 
 class GeminiEmbedder:
@@ -83,9 +85,12 @@ class GeminiEmbedder:
                 }
                 for text in texts[start : start + _TEXTS_AT_ONCE]
             ]
-            answer = await asyncio.to_thread(_post, self._url, self._headers, {"requests": requests})
-            vectors += [item["values"] for item in _field(answer, "embeddings")]
-        return _checked(vectors, len(texts), self.dimension)
+            vectors += await asyncio.to_thread(self._ask, {"requests": requests})
+        return _counted(vectors, len(texts))
+
+    def _ask(self, body: JsonObject) -> Vectors:
+        found = _field(_post(self._url, self._headers, body), "embeddings")
+        return _checked([item["values"] for item in found], self.dimension)
 
 
 def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
@@ -112,9 +117,13 @@ def _field(answer: Any, name: str) -> list[Any]:
     return found
 
 
-def _checked(vectors: Vectors, count: int, dimension: int) -> Vectors:
+def _counted(vectors: Vectors, count: int) -> Vectors:
     if len(vectors) != count:
         raise EngineError(f"the embedder was asked for {count} vectors and sent {len(vectors)}")
+    return vectors
+
+
+def _checked(vectors: Vectors, dimension: int) -> Vectors:
     for vector in vectors:
         if len(vector) != dimension:
             raise EngineError(

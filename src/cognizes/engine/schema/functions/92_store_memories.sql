@@ -1,5 +1,6 @@
 -- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
--- there with the same text stays as it is. Turns that were forgotten stay forgotten. Returns how many are new or changed.
+-- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
+-- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
 CREATE OR REPLACE FUNCTION {schema}.store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
@@ -27,13 +28,29 @@ BEGIN
                 WHERE d.app_name = p_app_name AND d.user_id = p_user_id
                   AND d.source = md5(concat_ws(chr(1), agent_id, coalesce(session_id, ''), source_id)))
          ORDER BY agent_id, coalesce(session_id, ''), source_id, place DESC
+    ), deleted AS MATERIALIZED (
+        SELECT sessions.session_id, t.id AS thread_id
+          FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
+          JOIN {schema}.memory_deletions d
+            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
+          LEFT JOIN {schema}.threads t
+            ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
+           AND t.session_id = sessions.session_id
     ), stored AS (
         INSERT INTO {schema}.memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
                                             position, author, text, terms, length, content, created_at)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
                terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
           FROM (SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms
-                  FROM given g ORDER BY g.place) ready
+                  FROM given g
+                 WHERE NOT EXISTS (
+                       SELECT FROM deleted d
+                        WHERE d.session_id = g.session_id
+                          AND (d.thread_id IS NULL
+                               OR p_kind = 'turn'
+                              AND NOT EXISTS (SELECT FROM {schema}.events e
+                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
+                 ORDER BY g.place) ready
          ORDER BY place
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,

@@ -1,4 +1,5 @@
--- Appends an episode, once for each id, and what recall reads of it. False when it was there already.
+-- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
+-- session was deleted.
 CREATE OR REPLACE FUNCTION {schema}.append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
@@ -6,6 +7,9 @@ CREATE OR REPLACE FUNCTION {schema}.append_episode(
 BEGIN
     -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    IF p_session_id IS NOT NULL AND {schema}.is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));
+    END IF;
     INSERT INTO {schema}.agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
                                                 created_at)
     VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)

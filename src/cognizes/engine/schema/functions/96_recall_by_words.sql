@@ -15,7 +15,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    v_keys bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_words);
+    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    v_keys bigint[] := ({schema}.memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
     v_identifiers bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;

@@ -13,6 +13,9 @@ SELECT {schema}.release_expired_leases();
 -- resume_due_waits: Fires timers, hands messages over, ends waits that took too long.
 SELECT {schema}.resume_due_waits();
 
+-- limit_statements: The time limit of the statements that follow, in milliseconds: of this transaction, or of the session.
+SELECT set_config('statement_timeout', $1, $2);
+
 -- claim_job: True for one process when a job is due; the row lock decides between them.
 WITH job AS (
     INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ($1, now())

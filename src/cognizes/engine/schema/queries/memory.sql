@@ -1,10 +1,12 @@
--- save_agent_state: Replaces an agent's working memory of a session.
+-- save_agent_state: Replaces an agent's working memory of a session; nothing of a session that was deleted.
 INSERT INTO {schema}.agent_states AS s (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
-VALUES ($1, $2, $3, $4, (SELECT id FROM {schema}.threads
-                          WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
-        $5::text::jsonb, $6)
+SELECT $1, $2, $3, $4, (SELECT id FROM {schema}.threads
+                         WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
+       $5::text::jsonb, $6
+ WHERE NOT {schema}.is_deleted_session($1, $2, $4)
 ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
-   DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at;
+   DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at
+RETURNING true;
 
 -- write_scratchpad: The same, for the scratchpad alone; the document is used whole when there is none yet. An attempt that
 -- does not hold its run is refused.
@@ -13,10 +15,12 @@ SELECT $1, $2, $3, $4, (SELECT id FROM {schema}.threads
                          WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
        $5::text::jsonb, $6
   FROM {schema}.check_fence($7, $8, $9)
+ WHERE NOT {schema}.is_deleted_session($1, $2, $4)
 ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
    DO UPDATE SET payload = s.payload || jsonb_build_object('scratchpad', excluded.payload -> 'scratchpad',
                                                            'updated_at', excluded.payload -> 'updated_at'),
-                 updated_at = excluded.updated_at;
+                 updated_at = excluded.updated_at
+RETURNING true;
 
 -- read_agent_state: An agent's working memory of a session.
 SELECT payload::text FROM {schema}.agent_states

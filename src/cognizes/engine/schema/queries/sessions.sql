@@ -64,7 +64,7 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
 -- change_session: Title and metadata, with the event that says so.
 SELECT {schema}.change_session($1, $2, $3::text::jsonb, $4, $5::text::json);
 
--- delete_session: The thread and everything that hangs on it.
+-- delete_session: The thread and everything that hangs on it; a trigger removes what knows it by its session id.
 DELETE FROM {schema}.threads
  WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3
 RETURNING id;
