@@ -13,6 +13,7 @@ from uuid import UUID
 
 from cognizes.engine.access import AccessDesk
 from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
+from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
 from cognizes.engine.database.maintenance import Maintenance
@@ -73,6 +74,7 @@ class Engine:
     listener: PgNotifyListener
     hub: LiveHub
     bridge: PulseEventBridge
+    monitor_frames: MonitorFrames
     timeline: Timeline
     streams: MessageStreams
     access: AccessDesk
@@ -264,7 +266,9 @@ class Engine:
         self.runs.write_message = self.streams.write_message
         self.listener.tap(DEFAULT_CHANNEL, self.meter.heard)
         self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
-        self.bridge = PulseEventBridge(self.listener, self.hub)
+        self.streams.on_thread_moved(self.hub.on_stream_moved)
+        self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)
+        self.bridge = PulseEventBridge(self.listener, self.monitor_frames)
         self.timeline = Timeline(self.database)
         # Who comes in is looked up by the engine, whoever is being answered.
         itself = self.database.without_tenants()

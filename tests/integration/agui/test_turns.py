@@ -11,6 +11,7 @@ from cognizes.engine import Engine
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.models import RunStatus, Session
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.integration.agui.agents import HELD_AT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.gates import Gate
 from tests.unittests.agui.legality import assert_legal
@@ -243,3 +244,38 @@ async def test_the_strict_profile_of_the_runs_own_route(http: httpx.AsyncClient,
     observer._fold(late)
     assert observer.view.messages == client.view.messages
     assert observer.view.state == client.view.state
+
+
+async def test_the_monitor_profile_shows_an_adk_run_word_by_word(http: httpx.AsyncClient) -> None:
+    """While the model is held in the middle of its answer, the seed's route has the words so far, one frame each."""
+    client, gate = AgentClient(http, "slow"), Gate()
+    followed: list[dict[str, Any]] = []
+
+    async def follow() -> None:
+        async with http.stream("GET", "/api/runs/r-monitor/events") as response:
+            async for frame in read_frames(response):
+                followed.append(frame)
+                if frame["type"] == "RUN_FINISHED":
+                    return
+
+    def words() -> list[str]:
+        return [frame["delta"] for frame in followed if frame.get("delta") and frame["messageId"] != said["id"]]
+
+    body = client.input(gate.text, run_id="r-monitor")
+    said = body["messages"][-1]
+    following = asyncio.create_task(follow())
+    running = asyncio.create_task(client._follow("/agui/slow", body))
+    async with asyncio.timeout(60):
+        while len(words()) < HELD_AT:
+            await asyncio.sleep(0.01)
+    assert not running.done()
+    gate.open()
+    frames = await running
+    await asyncio.wait_for(following, 60)
+    assert words() == [frame["delta"] for frame in frames if frame["type"] == "TEXT_MESSAGE_CONTENT"]
+    (answer,) = {frame["messageId"] for frame in frames if frame["type"] == "TEXT_MESSAGE_START"}
+    shown = [frame["type"] for frame in followed if frame.get("messageId") == answer]
+    assert shown == ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * len(words()), "TEXT_MESSAGE_END"]
+    assert [frame["type"] for frame in followed[:5]] == [
+        "CUSTOM", "RUN_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
+    ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -144,6 +144,61 @@ async def test_a_run_from_start_to_end_over_sse(client: httpx.AsyncClient, serve
     assert {frame["runId"] for frame in received} == {"r1"}
     assert received[2]["delta"] == "hello"
     assert received[-1]["status"] == "completed"
+
+
+async def test_2_5_2_chunk_deltas_are_content_frames_on_both_routes(
+    client: httpx.AsyncClient, served: Served, engine: Engine
+) -> None:
+    """The writer is another process (this one); each chunk is read before the next one is written."""
+    session = await engine.sessions.create("app", "user")
+    async with (
+        client.stream("GET", "/api/runs/streamed/events") as response,
+        websockets.connect(f"{served.ws_url}/ws/events/{session.thread_id}") as socket,
+    ):
+        over_sse, over_ws = frames(response), items(socket)
+        await anext(over_sse)
+        words = [f"word{number} " for number in range(20)]
+        seen: list[list[dict[str, Any]]] = [[], []]
+        async with engine.runs.start(session, run_id="streamed") as run:
+            async with run.message("assistant", message_id="m") as message:
+                for word in words:
+                    await message.write(word)
+                    for source, received in zip((over_sse, over_ws), seen, strict=True):
+                        await _read_until(source, received, lambda frame, word=word: frame.get("delta") == word)
+            await engine.sessions.append(session, author="agent", kind="message", text="whole", run_id="streamed")
+        await _read_until(over_sse, seen[0], lambda frame: frame["type"] == "RUN_FINISHED")
+        await _read_until(over_ws, seen[1], lambda frame: frame.get("event_type") == "run_finished")
+    text = ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * len(words), "TEXT_MESSAGE_END"]
+    assert [frame["type"] for frame in seen[0]] == [
+        "RUN_STARTED", *text, "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
+    ]  # fmt: skip
+    assert [frame.get("type") or frame["event_type"] for frame in seen[1]] == [
+        "run_started", *text, "assistant_message", "message", "run_finished",
+    ]  # fmt: skip
+    for received in seen:
+        streamed = [frame for frame in received if frame.get("messageId") == "m"]
+        assert [frame["delta"] for frame in streamed if "delta" in frame] == words
+        assert {frame["runId"] for frame in streamed} == {"streamed"}
+
+
+async def items(socket: websockets.ClientConnection) -> AsyncIterator[dict[str, Any]]:
+    async for text in socket:
+        item = json.loads(text)
+        assert set(item) == {"channel", "payload", "received_at"}
+        assert item["channel"] == ("stream_moved" if "messageId" in item["payload"] else "event_stream")
+        yield item["payload"]
+
+
+async def _read_until(
+    source: AsyncIterator[dict[str, Any]], received: list[dict[str, Any]], is_last: Callable[[dict[str, Any]], bool]
+) -> None:
+    async with asyncio.timeout(60):
+        async for frame in source:
+            if frame.get("name") == "heartbeat":
+                continue
+            received.append(frame)
+            if is_last(frame):
+                return
 
 
 async def test_last_event_id_resumes_exactly(client: httpx.AsyncClient, engine: Engine) -> None:

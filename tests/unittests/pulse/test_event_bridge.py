@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.models import DELETE, Event
-from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge, frames_of, json_patch
+from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge, json_patch
 
 NOW = datetime(2026, 1, 25, 12, 0, 0, 5000, tzinfo=UTC)
 

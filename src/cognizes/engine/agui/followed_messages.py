@@ -14,14 +14,17 @@ from cognizes.engine.agui.fold import Snapshot
 from cognizes.engine.agui.model_turn import THOUGHT as THOUGHT_SUFFIX
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.database.tenancy import continue_in_task
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError, PoolTimeoutError, StreamUnavailableError
 from cognizes.engine.models import Event
 from cognizes.engine.streams.delta_stream import THOUGHT, ChunkPage, StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 
+_LATER = (NotFoundError, DatabaseUnavailableError, PoolTimeoutError, StreamUnavailableError)
+"""Chunks that cannot be read now: what they lack comes with the next ones or with the stored message."""
 _SPEAKERS = ("assistant", "system", THOUGHT)
 _WAITING = 16
 _READ_SECONDS = 1.0
+_STORED_REMEMBERED = 512
 
 Move = Event | StreamHead
 
@@ -31,12 +34,12 @@ class FollowedMessages:
     the whole was told by chunks is left out, and chunks that come after the whole are too. What was thought before a
     message is a stream of its own, and is told before it."""
 
-    def __init__(self, streams: MessageStreams, translator: Translator, *, run_id: str) -> None:
+    def __init__(self, streams: MessageStreams, translator: Translator, *, run_id: str | None) -> None:
         self._streams = streams
         self._translator = translator
         self._run_id = run_id
         self._told: dict[str, int] = {}
-        self._stored: set[str] = set()
+        self._stored: dict[str, None] = {}
 
     async def catch_up(self, thread: UUID, snapshot: Snapshot) -> list[BaseEvent]:
         """What is being said right now and is not in the snapshot, from its first word on."""
@@ -47,7 +50,7 @@ class FollowedMessages:
                 frames += await self._follow(head)
             else:
                 # It was stored a moment ago, and its stream is about to end.
-                self._stored.add(head.message_id)
+                self._note_stored(head.message_id)
         return frames
 
     async def take(self, move: Move) -> list[BaseEvent]:
@@ -55,13 +58,26 @@ class FollowedMessages:
         if isinstance(move, StreamHead):
             return await self._follow(move)
         frames = self._translator.translate(move)
-        for name in (move.id, move.id + THOUGHT_SUFFIX):
-            self._stored.add(name)
-            self._told.pop(name, None)
+        self.skip(move)
         return frames
 
+    def skip(self, event: Event) -> None:
+        """Note that a message is stored: its stream is not followed any more."""
+        for name in (event.id, event.id + THOUGHT_SUFFIX):
+            self._note_stored(name)
+            self._told.pop(name, None)
+
+    def has_told(self, event: Event) -> bool:
+        """Return whether chunks of the message or of the thoughts of an event were told."""
+        return event.id in self._told or event.id + THOUGHT_SUFFIX in self._told
+
+    def _note_stored(self, name: str) -> None:
+        self._stored[name] = None
+        if len(self._stored) > _STORED_REMEMBERED:
+            del self._stored[next(iter(self._stored))]
+
     async def _follow(self, head: StreamHead) -> list[BaseEvent]:
-        if head.run_id != self._run_id or head.role not in _SPEAKERS or head.message_id in self._stored:
+        if self._run_id not in (None, head.run_id) or head.role not in _SPEAKERS or head.message_id in self._stored:
             return []
         if head.status is not StreamStatus.STREAMING:
             if head.current_sequence == 0 and head.role != THOUGHT:
@@ -72,7 +88,7 @@ class FollowedMessages:
         if head.role == "assistant" and head.message_id not in self._told:
             # Its doorbell may come later, or never; what was thought is told first all the same.
             frames += await self._read_thoughts(head)
-        with suppress(NotFoundError):
+        with suppress(*_LATER):
             while True:
                 told = self._told.get(head.message_id, 0)
                 if told >= head.current_sequence:
@@ -90,7 +106,7 @@ class FollowedMessages:
         """What was thought before a message so far."""
         thoughts = replace(head, message_id=head.message_id + THOUGHT_SUFFIX, role=THOUGHT)
         frames: list[BaseEvent] = []
-        with suppress(NotFoundError):
+        with suppress(*_LATER):
             while thoughts.message_id not in self._stored:
                 told = self._told.get(thoughts.message_id, 0)
                 page = await self._streams.read(head.thread_id, thoughts.message_id, after=told)

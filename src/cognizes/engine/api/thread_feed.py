@@ -1,4 +1,4 @@
-"""What a WebSocket says about a thread: stored events through the hub, and whatever else rings for it."""
+"""What a WebSocket says about a thread: its stored events, the chunks of its messages, and other notifications."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from uuid import UUID
 
 from fastapi import WebSocketException
 
+from cognizes.engine.agui.monitor import Told
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, NotifyEvent
+from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +31,10 @@ _REASON_BYTES = 120
 class ThreadFeed:
     """Follows one thread, or everything, for one connection.
 
-    Stored events of a thread are read back by the hub: in order, without gaps. Notifications that are no stored event,
-    and everything under `*`, are passed on as they come; a reader that is too slow for those misses some.
+    Stored events of a thread are read back by the hub: in order, without gaps. The text of a message that is streamed
+    comes as TEXT_MESSAGE_* and REASONING_* frames on the channel of the streams, before the message's stored event.
+    Notifications that are no stored event, and everything under `*`, are passed on as they come; a reader that is too
+    slow for those misses some.
     """
 
     def __init__(self, engine: Engine, thread_id: str, *, after: int | None) -> None:
@@ -72,12 +76,20 @@ class ThreadFeed:
 
     async def _follow(self, thread_id: UUID, after: int) -> None:
         try:
-            async with aclosing(self._engine.hub.follow(thread_id, after=after)) as events:
-                async for event in events:
-                    await self._items.put(_item(_payload(event), datetime.now(UTC)))
+            async with aclosing(self._engine.monitor_frames.follow(thread_id, after=after)) as pages:
+                async for page in pages:
+                    for told in page:
+                        await self._put(told)
         except EngineError as error:
             logger.warning("thread %s cannot be followed any more: %s", thread_id, error)
         await self._items.put(None)
+
+    async def _put(self, told: Told) -> None:
+        for frame in told.streamed:
+            payload = {"thread_id": self._name, **frame.to_json()}
+            await self._items.put(_item(payload, datetime.now(UTC), channel=STREAM_CHANNEL))
+        if told.event is not None:
+            await self._items.put(_item(_payload(told.event), datetime.now(UTC)))
 
     async def _on_notification(self, event: NotifyEvent) -> None:
         if self._name not in (EVERYTHING, event.payload.get("thread_id")):
@@ -90,8 +102,8 @@ class ThreadFeed:
             logger.warning("a reader of %s is too slow for notifications; one was left out", self._name)
 
 
-def _item(payload: JsonObject, received_at: datetime) -> JsonObject:
-    return {"channel": DEFAULT_CHANNEL, "payload": payload, "received_at": received_at.isoformat()}
+def _item(payload: JsonObject, received_at: datetime, *, channel: str = DEFAULT_CHANNEL) -> JsonObject:
+    return {"channel": channel, "payload": payload, "received_at": received_at.isoformat()}
 
 
 def _payload(event: Event) -> JsonObject:

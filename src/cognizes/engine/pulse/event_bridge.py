@@ -1,41 +1,29 @@
-"""PulseEventBridge: the thread's heartbeat as AG-UI frames, in the words of seed 000 (the monitor's profile).
+"""PulseEventBridge: the frames of a run in the words of seed 000, for any number of followers.
 
-| a stored event | frames |
-| --- | --- |
-| `run_started` | RUN_STARTED |
-| `run_finished`, `run_failed`, `run_cancelled` | RUN_FINISHED with `status` and `error` |
-| a message of user or agent | TEXT_MESSAGE_START, TEXT_MESSAGE_CONTENT, TEXT_MESSAGE_END |
-| `act`, `tool_call` | TOOL_CALL_START, TOOL_CALL_ARGS, TOOL_CALL_END |
-| `observe`, `tool_result` | TOOL_CALL_RESULT |
-| a state delta, on whatever event | STATE_DELTA, as RFC 6902 operations |
-| anything else | CUSTOM, named after the event's type |
-| a notification that is no stored event | RAW |
+`agui/monitor.py` makes the frames of stored events and of messages that are being streamed; the engine passes it in as
+the bridge's source. Notifications that are no stored event become RAW frames here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.database.tenancy import continue_in_task
-from cognizes.engine.models import Event, JsonObject, is_delete
-from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.models import JsonObject, is_delete
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, parse_payload
 
 logger = logging.getLogger(__name__)
 
 _WAITING_FRAMES = 64
-_ENCODED_KEPT = 256
-_LARGEST_KEPT = 16 * 1024
 _LARGEST_PUT = 4 * 1024
 
 
@@ -54,6 +42,11 @@ class AgUiEventType(StrEnum):
     TOOL_CALL_ARGS = "TOOL_CALL_ARGS"
     TOOL_CALL_END = "TOOL_CALL_END"
     TOOL_CALL_RESULT = "TOOL_CALL_RESULT"
+    REASONING_START = "REASONING_START"
+    REASONING_MESSAGE_START = "REASONING_MESSAGE_START"
+    REASONING_MESSAGE_CONTENT = "REASONING_MESSAGE_CONTENT"
+    REASONING_MESSAGE_END = "REASONING_MESSAGE_END"
+    REASONING_END = "REASONING_END"
     STATE_SNAPSHOT = "STATE_SNAPSHOT"
     STATE_DELTA = "STATE_DELTA"
     MESSAGES_SNAPSHOT = "MESSAGES_SNAPSHOT"
@@ -63,21 +56,24 @@ class AgUiEventType(StrEnum):
 
 @dataclass
 class AgUiEvent:
-    """One frame. `timestamp` is in milliseconds; `data` is flattened into the frame.
+    """One frame. `timestamp` is in milliseconds, by default those of now; `data` is flattened into the frame.
 
     `sequence` is the number of the stored event whose last frame this is: whoever has it, has all up to that event.
     """
 
     type: AgUiEventType
     run_id: str
-    timestamp: int
+    timestamp: int = field(default_factory=lambda: milliseconds(None))
     data: JsonObject = field(default_factory=dict)
     sequence: int | None = None
 
     def to_sse(self) -> str:
         """The frame on the wire."""
-        frame = {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
-        return f"data: {dump_json(frame)}\n\n"
+        return f"data: {dump_json(self.to_json())}\n\n"
+
+    def to_json(self) -> JsonObject:
+        """The frame as a JSON object."""
+        return {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
 
 
 def encode(frame: AgUiEvent) -> str:
@@ -85,69 +81,29 @@ def encode(frame: AgUiEvent) -> str:
     return frame.to_sse() if frame.sequence is None else f"id: {frame.sequence}\n{frame.to_sse()}"
 
 
+class FrameGroup:
+    """Frames that belong together, and their text on the wire, made once for all who send it."""
+
+    __slots__ = ("_text", "frames")
+
+    def __init__(self, frames: list[AgUiEvent]) -> None:
+        self.frames = frames
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The frames on the wire."""
+        if self._text is None:
+            self._text = "".join(map(encode, self.frames))
+        return self._text
+
+
 class Subscribable(Protocol):
     """What the bridge needs of a listener."""
 
-    async def subscribe(self, channel: str, callback: Callable[[str, str], Any]) -> None: ...
+    async def subscribe(self, channel: str, callback: Callable[[str, str], Awaitable[None]]) -> None: ...
 
     async def unsubscribe(self, channel: str) -> None: ...
-
-
-_ENDS_OF_RUNS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
-
-
-def frames_of(event: Event) -> list[AgUiEvent]:
-    """The frames of a stored event."""
-    moment = milliseconds(event.created_at)
-    frames = _content_frames(event)
-    if delta := event.actions.get("state_delta"):
-        frames.append((AgUiEventType.STATE_DELTA, {"delta": json_patch(delta)}))
-    made = [AgUiEvent(kind, event.run_id or "", moment, data) for kind, data in frames]
-    if made:
-        made[-1].sequence = event.sequence_num
-    return made
-
-
-def _content_frames(event: Event) -> list[tuple[AgUiEventType, JsonObject]]:
-    kind, content = event.event_type, event.content
-    if kind == "run_started":
-        return [(AgUiEventType.RUN_STARTED, {"threadId": event.thread_id})]
-    if kind in _ENDS_OF_RUNS:
-        error = {"error": content["error"]} if "error" in content else {}
-        status = {"threadId": event.thread_id, "status": _ENDS_OF_RUNS[kind]}
-        return [(AgUiEventType.RUN_FINISHED, status | error)]
-    if kind in ("act", "tool_call"):
-        return _tool_call_frames(event)
-    if kind in ("observe", "tool_result"):
-        result = content.get("observation", content.get("output", content))
-        answer = {"toolCallId": _tool_call_id(event), "content": dump_json(result), "role": "tool"}
-        return [(AgUiEventType.TOOL_CALL_RESULT, answer)]
-    role, text = message_role(event), message_text(content)
-    if role is not None and text is not None:
-        message = {"messageId": content.get("message_id") or event.id}
-        return [
-            (AgUiEventType.TEXT_MESSAGE_START, {**message, "role": role}),
-            (AgUiEventType.TEXT_MESSAGE_CONTENT, {**message, "delta": text}),
-            (AgUiEventType.TEXT_MESSAGE_END, message),
-        ]
-    if kind == "state_update":
-        return []
-    return [(AgUiEventType.CUSTOM, {"name": kind, "value": content})]
-
-
-def _tool_call_frames(event: Event) -> list[tuple[AgUiEventType, JsonObject]]:
-    call = {"toolCallId": _tool_call_id(event)}
-    name = str(event.content.get("tool_name") or event.content.get("name") or "")
-    arguments = event.content.get("tool_input", event.content.get("args", {}))
-    return [
-        (AgUiEventType.TOOL_CALL_START, {**call, "toolCallName": name}),
-        (AgUiEventType.TOOL_CALL_ARGS, {**call, "delta": dump_json(arguments)}),
-        (AgUiEventType.TOOL_CALL_END, call),
-    ]
-
-
-def _tool_call_id(event: Event) -> str:
-    return str(event.content.get("tool_call_id") or event.id)
 
 
 def json_patch(delta: JsonObject) -> list[JsonObject]:
@@ -166,6 +122,25 @@ def milliseconds(moment: datetime | None) -> int:
     return int((moment or datetime.now(UTC)).timestamp() * 1000)
 
 
+class FrameSource(Protocol):
+    """What makes the frames of runs."""
+
+    def on_unstored(self, callback: Callable[[JsonObject], None]) -> None: ...
+
+    def off_unstored(self, callback: Callable[[JsonObject], None]) -> None: ...
+
+    def follow_run(
+        self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
+    ) -> AsyncGenerator[list[FrameGroup], None]: ...
+
+
+class _Done:
+    """The awaitable of work that is done: a listener may call the bridge's callback or await it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
 class Outlet(Protocol):
     """Where frames go: a connection. `put` returns when there is room for more; `offer` may leave something out."""
 
@@ -178,18 +153,17 @@ Follower = TypeVar("Follower")
 
 
 class PulseEventBridge:
-    """Turns notifications into frames for whoever follows a run.
+    """Delivers the frames of runs to their followers.
 
-    With a hub, stored events are read back: in order, without gaps, from the run's first event on. Without one, a
-    notification is passed on as it came.
+    With a source, the frames are those of stored events and streamed messages: in order, without gaps, from the run's
+    first event on. Without one, a notification is passed on as it came.
     """
 
-    def __init__(self, listener: Subscribable, hub: LiveHub | None = None) -> None:
+    def __init__(self, listener: Subscribable, source: FrameSource | None = None) -> None:
         self._listener = listener
-        self._hub = hub
+        self._source = source
         self._followers: dict[str, set[asyncio.Queue[AgUiEvent | None]]] = {}
         self._outlets: dict[str, set[Outlet]] = {}
-        self._encoded: dict[tuple[str, int | None], str] = {}
         self._is_wanted = False
         self._is_listening = False
         self._settling = asyncio.Lock()
@@ -235,12 +209,12 @@ class PulseEventBridge:
             await self.start()
             if greeting:
                 await outlet.put(greeting)
-            if self._hub is None:
+            if self._source is None:
                 await asyncio.Event().wait()
                 return
-            async with aclosing(self._hub.follow_run_pages(run_id, after=after, thread_id=thread_id)) as pages:
-                async for events in pages:
-                    for text in _joined(map(self._encode, events)):
+            async with aclosing(self._source.follow_run(run_id, after=after, thread_id=thread_id)) as pages:
+                async for groups in pages:
+                    for text in _joined(group.text for group in groups):
                         await outlet.put(text)
         finally:
             _remove(self._outlets, run_id, outlet)
@@ -257,41 +231,31 @@ class PulseEventBridge:
             wanted = self._is_wanted
             if wanted == self._is_listening:
                 return
-            if self._hub is not None:
-                (self._hub.on_unstored if wanted else self._hub.off_unstored)(self._pass_on)
+            if self._source is not None:
+                (self._source.on_unstored if wanted else self._source.off_unstored)(self._pass_on)
             elif wanted:
                 await self._listener.subscribe(channel=DEFAULT_CHANNEL, callback=self._on_notification)
             else:
                 await self._listener.unsubscribe(DEFAULT_CHANNEL)
             self._is_listening = wanted
 
-    def _encode(self, event: Event) -> str:
-        """The frames of an event as text. Followers of one thread wake together: all but the first find it here."""
-        key = (event.thread_id, event.sequence_num)
-        if (text := self._encoded.get(key)) is None:
-            text = "".join(map(encode, frames_of(event)))
-            if len(text) <= _LARGEST_KEPT:
-                self._encoded[key] = text
-                if len(self._encoded) > _ENCODED_KEPT:
-                    del self._encoded[next(iter(self._encoded))]
-        return text
-
     async def _pump(self, run_id: str, after: int, put: Callable[[AgUiEvent | None], Awaitable[None]]) -> None:
-        if self._hub is None:
+        if self._source is None:
             return
         try:
-            async with aclosing(self._hub.follow_run(run_id, after=after)) as events:
-                async for event in events:
-                    for frame in frames_of(event):
+            async with aclosing(self._source.follow_run(run_id, after=after)) as pages:
+                async for groups in pages:
+                    for frame in (frame for group in groups for frame in group.frames):
                         await put(frame)
         except Exception:
             await put(None)
             raise
-        # The hub was closed or the thread deleted: there is nothing more to come.
+        # The engine was closed or the thread deleted: there is nothing more to come.
         await put(None)
 
-    def _on_notification(self, _channel: str, text: str) -> None:
+    def _on_notification(self, _channel: str, text: str) -> Awaitable[None]:
         self._pass_on(parse_payload(text))
+        return _Done()
 
     def _pass_on(self, payload: JsonObject) -> None:
         """A notification that is no stored event, or one whose event nobody reads back."""

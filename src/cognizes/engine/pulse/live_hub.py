@@ -60,13 +60,25 @@ class _Doorbell:
         self._rung = asyncio.Event()
 
 
+class _StreamsMoved(_Doorbell):
+    """The bell for subscribers that also follow the token streams of a thread: events and streams ring it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+
 class _Channel:
     """What the hub knows of one subscribed thread. Until its head was read once, it only notes how far it rang."""
 
-    __slots__ = ("has_ended", "head", "moved", "rang", "recent", "subscribers")
+    __slots__ = ("has_ended", "head", "is_streaming", "moved", "rang", "recent", "streams_moved", "subscribers")
 
     def __init__(self) -> None:
         self.head = -1
+        self.is_streaming = False
+        self.streams_moved: _StreamsMoved | None = None
         self.rang = 0
         self.recent: deque[Event] = deque(maxlen=_RECENT_EVENTS)
         self.moved = _Doorbell()
@@ -82,12 +94,24 @@ class _Channel:
         """Takes in the events after the head, which follow each other without a gap."""
         self.recent.extend(events)
         self.head = events[-1].sequence_num or self.head
-        self.moved.ring()
+        self._ring_all()
+
+    def move_streams(self, *, is_streaming: bool) -> None:
+        """Notes that a token stream of the thread moved, or whether one is open by now."""
+        self.is_streaming = is_streaming
+        if self.streams_moved is not None:
+            self.streams_moved.count += 1
+            self.streams_moved.ring()
 
     def end(self) -> None:
         """Lets all subscriptions end."""
         self.has_ended = True
+        self._ring_all()
+
+    def _ring_all(self) -> None:
         self.moved.ring()
+        if self.streams_moved is not None:
+            self.streams_moved.ring()
 
     def recent_after(self, sequence: int) -> list[Event] | None:
         """The events after a sequence number, or None when they are too old to be remembered."""
@@ -170,17 +194,55 @@ class LiveHub:
                 if cursor >= channel.head:
                     await moved.wait()
                     continue
-                events = channel.recent_after(cursor)
-                if events is None:
-                    events = await self._until_available(
-                        self._log.read, thread_id, after=cursor, limit=_CATCH_UP_PAGE, otherwise=[]
-                    )
-                    if not events:
-                        return  # the thread was deleted, or the hub closed
+                events = await self._page(thread_id, channel, cursor)
+                if not events:
+                    return
                 cursor = events[-1].sequence_num or cursor
                 yield events
         finally:
             self._leave(thread_id, channel)
+
+    async def follow_with_streams(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+        """Yield the pages of `follow_pages`, and an empty page at the start and whenever a token stream of the thread
+        may have moved."""
+        channel = self._enter(thread_id)
+        if (bell := channel.streams_moved) is None:
+            bell = channel.streams_moved = _StreamsMoved()
+        try:
+            await self._open(thread_id, channel)
+            cursor, seen = after, -1
+            while not channel.has_ended:
+                moved = bell.next_ring
+                if cursor < channel.head:
+                    events = await self._page(thread_id, channel, cursor)
+                    if not events:
+                        return
+                    cursor = events[-1].sequence_num or cursor
+                    seen = bell.count
+                    yield events
+                elif seen != bell.count:
+                    seen = bell.count
+                    yield []
+                else:
+                    await moved.wait()
+        finally:
+            self._leave(thread_id, channel)
+
+    async def _page(self, thread_id: UUID, channel: _Channel, after: int) -> list[Event]:
+        """Return the next events of a thread; none when the thread was deleted or the hub closed."""
+        if (recent := channel.recent_after(after)) is not None:
+            return recent
+        return await self.until_available(self._log.read, thread_id, after=after, limit=_CATCH_UP_PAGE, otherwise=[])
+
+    def is_streaming(self, thread_id: UUID) -> bool:
+        """Return whether a message is being streamed in a followed thread, as far as the hub knows."""
+        channel = self._channels.get(thread_id)
+        return channel is not None and channel.is_streaming
+
+    def on_stream_moved(self, thread_id: UUID) -> None:
+        """Wake the subscribers of `follow_with_streams`: a token stream of the thread moved."""
+        if (channel := self._channels.get(thread_id)) is not None:
+            channel.move_streams(is_streaming=True)
 
     async def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
@@ -195,7 +257,7 @@ class LiveHub:
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
     ) -> AsyncGenerator[list[Event], None]:
         """The same, as many at once as are there."""
-        run = await self._find_run(run_id, thread_id)
+        run = await self.find_run(run_id, thread_id)
         if run is None:
             return
         async with aclosing(self.follow_pages(run["thread_id"], after=max(after, run["begins_after"]))) as pages:
@@ -217,6 +279,7 @@ class LiveHub:
     async def _look_at(self, looked_at: dict[UUID, _Channel]) -> None:
         rows = await self._database.fetch("read_thread_heads", list(looked_at))
         heads = {row["id"]: row["last_sequence"] for row in rows}
+        streaming = {row["id"] for row in rows if row.get("is_streaming")}
         for thread_id, channel in looked_at.items():
             if self._channels.get(thread_id) is not channel:
                 continue  # nobody follows it any more, or somebody anew
@@ -225,20 +288,22 @@ class LiveHub:
             elif heads[thread_id] > channel.head and thread_id not in self._rung:
                 self.healed += 1
                 self._ring(thread_id)
+            if channel.is_streaming != (thread_id in streaming):
+                channel.move_streams(is_streaming=thread_id in streaming)
 
     async def _look_for(self, run_ids: list[str]) -> None:
         for row in await self._database.fetch("find_existing_runs", run_ids):
             if (awaited := self._awaited_runs.get(row["run_id"])) is not None:
                 awaited.seen.ring()
 
-    async def _find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
+    async def find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
         """The thread and the beginning of a run, once there is one; None when the hub was closed before."""
         awaited = self._awaited_runs.setdefault(run_id, _AwaitedRun())
         awaited.waiting += 1
         try:
             while not self._is_closed:
                 seen = awaited.seen.next_ring
-                found = await self._until_available(
+                found = await self.until_available(
                     self._database.fetch_row, "find_run", run_id, thread_id, otherwise=None
                 )
                 if found is not None:
@@ -264,13 +329,15 @@ class LiveHub:
         # A tenant asks even where somebody else has opened the channel: it may not see what others see.
         must_ask = self._database.acting_apps is not None
         while (must_ask or not channel.is_open) and not channel.has_ended:
-            row = await self._until_available(self._database.fetch_row, "read_thread_head", thread_id, otherwise=None)
+            row = await self.until_available(self._database.fetch_row, "read_thread_head", thread_id, otherwise=None)
             if row is None and not self._is_closed:
                 raise NotFoundError(f"there is no thread {thread_id}")
             must_ask = False
             # Somebody else may have opened it while the database answered.
             if row is not None and not channel.is_open:
                 channel.head = row["last_sequence"]
+                if row.get("is_streaming"):
+                    channel.move_streams(is_streaming=True)
                 if channel.rang > channel.head:
                     self._ring(thread_id)
 
@@ -340,7 +407,7 @@ class LiveHub:
         except EngineError as error:
             logger.warning("the subscribed threads could not be looked at and will be: %s", error)
 
-    async def _until_available(
+    async def until_available(
         self, read: Callable[..., Awaitable[Result]], *arguments: Any, otherwise: Result, **named: Any
     ) -> Result:
         """Reads, and reads again while PostgreSQL is away: a subscription outlives a restart, but not the hub."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -319,6 +319,10 @@ class MessageStreams:
     def watch(self, *thread_ids: str | UUID, with_thoughts: bool = False) -> StreamWatch:
         """Heads of what is streamed in these threads, as they move: `async with streams.watch(id) as watch`."""
         return StreamWatch(self._hub, [thread_uuid(thread_id) for thread_id in thread_ids], with_thoughts=with_thoughts)
+
+    def on_thread_moved(self, callback: Callable[[UUID], None]) -> None:
+        """Register a plain function that is called with the thread of every stream that moved, of any process."""
+        self._hub.on_thread_moved(callback)
 
     def _is_followed(self, movement: Movement) -> bool:
         return self._followed.take(movement)

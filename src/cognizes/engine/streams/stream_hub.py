@@ -66,6 +66,11 @@ class StreamWatch:
             await self._bell.wait()
         return self._pending.pop(next(iter(self._pending)))
 
+    def take_pending(self) -> list[StreamHead]:
+        """Return the heads that moved since the last call, without waiting."""
+        pending, self._pending = self._pending, {}
+        return list(pending.values())
+
     def close(self) -> None:
         """Ends the watch; whoever iterates over it ends."""
         self._hub.leave(self)
@@ -119,6 +124,7 @@ class StreamHub:
         self._is_followed = is_followed
         self._waiting: dict[StreamAddress, set[asyncio.Event]] = {}
         self._watches: dict[UUID, set[StreamWatch]] = {}
+        self._thread_callbacks: list[Callable[[UUID], None]] = []
         self._unseen: set[UUID] = set()
         self._bell = asyncio.Event()
         self._swept_at: float | None = None
@@ -139,6 +145,10 @@ class StreamHub:
         for watch in {watch for watches in self._watches.values() for watch in watches}:
             watch.close()
         self._wake_all()
+
+    def on_thread_moved(self, callback: Callable[[UUID], None]) -> None:
+        """Register a plain function that is called with the thread of every stream that moved. It must be quick."""
+        self._thread_callbacks.append(callback)
 
     @contextmanager
     def expecting(self, key: StreamKey) -> Iterator[asyncio.Event]:
@@ -194,6 +204,7 @@ class StreamHub:
         self.wake(address)
         for watch in tuple(self._watches.get(address[0], ())):
             watch.offer(address, head)
+        self._call_back(address[0])
 
     def on_moved(self, movements: Iterable[Movement]) -> None:
         """A doorbell rang."""
@@ -205,6 +216,7 @@ class StreamHub:
                 if not watch.move(movement):
                     self._unseen.add(thread_id)
                     self._bell.set()
+            self._call_back(thread_id)
 
     async def sweep(self) -> None:
         """Looks at everything that is watched or waited for, whatever the doorbell said."""
@@ -212,6 +224,10 @@ class StreamHub:
         started = asyncio.get_running_loop().time()
         await self._look_at(list(self._watches))
         self._swept_at = started
+
+    def _call_back(self, thread_id: UUID) -> None:
+        for callback in self._thread_callbacks:
+            callback(thread_id)
 
     def _wake_all(self) -> None:
         for address in tuple(self._waiting):
@@ -224,10 +240,13 @@ class StreamHub:
     async def _look_at(self, thread_ids: list[UUID]) -> None:
         if not thread_ids:
             return
-        for head in await self._look(thread_ids, self._window()):
+        heads = await self._look(thread_ids, self._window())
+        for head in heads:
             address = _address(head)
             for watch in tuple(self._watches.get(address[0], ())):
                 watch.offer(address, head)
+        for thread_id in {UUID(head.thread_id) for head in heads if head.status is StreamStatus.STREAMING}:
+            self._call_back(thread_id)
 
     async def _look_round(self) -> None:
         await self._bell.wait()

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, OptionalSequence, Sequence, ThreadId
@@ -26,7 +27,6 @@ from cognizes.engine.database.documents import dump_json, load_json, unescape_te
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_bridge import frames_of
 from cognizes.engine.pulse.preview import CUT, Preview, preview
 from cognizes.engine.pulse.scopes import parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -107,10 +107,7 @@ async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
     return DocumentResponse(
         {
             "event": event_view(event),
-            "frames": [
-                {"type": frame.type, "runId": frame.run_id, "timestamp": frame.timestamp, **frame.data}
-                for frame in frames_of(event)
-            ],
+            "frames": [frame.to_json() for frame in frames_of(event)],
             "agui": [frame.model_dump(mode="json", by_alias=True, exclude_none=True) for frame in strict],
         }
     )

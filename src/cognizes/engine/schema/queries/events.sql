@@ -27,5 +27,7 @@ SELECT id, thread_id, event_id, sequence_num, role, content, metadata::text AS m
  ORDER BY sequence_num
  LIMIT $4;
 
--- read_thread_head: How far a thread has come.
-SELECT last_sequence, version FROM {schema}.threads WHERE id = $1;
+-- read_thread_head: How far a thread has come, and whether a message is being streamed in it.
+SELECT t.last_sequence, t.version,
+       EXISTS (SELECT FROM {schema}.message_streams s WHERE s.thread_id = t.id AND s.status = 'streaming') AS is_streaming
+  FROM {schema}.threads t WHERE t.id = $1;

@@ -1,5 +1,13 @@
--- read_thread_heads: How far each of these threads has come.
-SELECT id, last_sequence FROM {schema}.threads WHERE id = ANY ($1);
+-- read_thread_heads: How far each of these threads has come, and whether a message is being streamed in it.
+SELECT t.id, t.last_sequence,
+       EXISTS (SELECT FROM {schema}.message_streams s WHERE s.thread_id = t.id AND s.status = 'streaming') AS is_streaming
+  FROM {schema}.threads t WHERE t.id = ANY ($1);
+
+-- read_stream_start: The thread's head, and whether one of these events, a stream's message, is stored already.
+SELECT t.last_sequence,
+       EXISTS (SELECT FROM unnest($2::text[]) AS asked (id)
+                 JOIN {schema}.events e ON e.thread_id = t.id AND md5(e.id) = md5(asked.id) AND e.id = asked.id) AS is_stored
+  FROM {schema}.threads t WHERE t.id = $1;
 
 -- read_events_of_threads: The events after what was delivered last, for all threads that rang, each in order.
 SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e.event_type,
