@@ -221,6 +221,24 @@ class TestTimeline:
         site.post(f"{base}/finish")
         expect(turn).to_have_attribute("data-status", "completed")
 
+    def test_turns_keep_their_order_after_a_reload(self, site: Site, open_thread: OpenThread) -> None:
+        """Seed 002, front end: thought, tool, result and answer of each turn, in the order of the sequence numbers."""
+        thread = site.thread()
+        expected = []
+        for turn in ("one", "two", "three"):
+            site.event(thread, "user_message", author="user", text=f"question {turn}")
+            site.event(thread, "thought", thought=f"thought {turn}")
+            site.event(thread, "act", tool_call_id=turn, tool_name=f"tool_{turn}", tool_input={})
+            site.event(thread, "observe", tool_call_id=turn, tool_name=f"tool_{turn}", observation=f"result {turn}")
+            site.event(thread, "assistant_message", text=f"answer {turn}")
+            expected += [f"question {turn}", f"thought {turn}", f"tool_{turn}", f"answer {turn}"]
+        page = open_thread(thread)
+        parts = page.locator("#timeline :is(.from-user, .thought, .tool, .from-assistant)")
+        for _ in range(2):
+            expect(parts).to_contain_text(expected)
+            expect(page.locator(".tool.is-done")).to_have_count(3)
+            page.reload()
+
     def test_streamed_text_arrives_by_signal_and_pull(self, site: Site, open_thread: OpenThread) -> None:
         thread = site.thread()
         site.event(thread, "user_message", author="user", text="Tell me a story")
