@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 4 OR max(number) > 19 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 5 OR max(number) > 20 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -699,6 +699,38 @@ VALUES ('0019_revision.sql', 19, '5c345f8470bfe38008819ab30cd0c44d8c7e633383316e
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0020_write_order.sql
+-- Defaults for rows typed into psql, and a counter that orders writes of different threads.
+
+-- The rest of a minimal INSERT is filled in by the triggers of functions/12, 13, 16, 17 and 18.
+ALTER TABLE "public".events ALTER COLUMN author SET DEFAULT 'system';
+ALTER TABLE "public".threads ALTER COLUMN is_as_created SET DEFAULT true;
+
+-- write_numbers: one counter for all threads. Time travel compares the number of an event with those of the writes to `user:`
+-- and `app:` state; a clock may be set back, a sequence is not. Rows from before this migration have no number (NULL): they
+-- precede every numbered row, and among themselves their timestamps decide. Adding the column rewrites no table.
+CREATE SEQUENCE IF NOT EXISTS "public".write_numbers;
+ALTER TABLE "public".threads ADD COLUMN IF NOT EXISTS began_number bigint;
+ALTER TABLE "public".events ADD COLUMN IF NOT EXISTS write_number bigint;
+ALTER TABLE "public".state_writes ADD COLUMN IF NOT EXISTS write_number bigint;
+ALTER TABLE "public".branches ADD COLUMN IF NOT EXISTS write_number bigint;
+ALTER TABLE "public".threads ALTER COLUMN began_number SET DEFAULT nextval('"public".write_numbers');
+ALTER TABLE "public".events ALTER COLUMN write_number SET DEFAULT nextval('"public".write_numbers');
+ALTER TABLE "public".state_writes ALTER COLUMN write_number SET DEFAULT nextval('"public".write_numbers');
+ALTER TABLE "public".branches ALTER COLUMN write_number SET DEFAULT nextval('"public".write_numbers');
+
+COMMENT ON COLUMN "public".threads.began_number IS 'The write number of its sequence number 0; a fork has that of its source.';
+COMMENT ON COLUMN "public".events.write_number IS 'Orders writes of different threads; NULL: before numbers, or imported.';
+
+-- Both got an argument, the write number.
+DROP FUNCTION IF EXISTS "public".merge_user_state(text, text, jsonb, uuid, bigint, timestamptz, integer);
+DROP FUNCTION IF EXISTS "public".merge_app_state(text, jsonb, uuid, bigint, timestamptz, integer);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0020_write_order.sql', 20, '2d47789a05a3d142716af63c8a1c9971803de5ef8a021651749b22354e399622', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -757,9 +789,13 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- 12_fill_event_defaults.sql
--- An event typed by hand needs only a thread, an author and a type: it takes its place in the thread's order here,
--- under the same row lock that the engine's own appends take.
+-- An event typed into psql needs only a thread and a type. It takes its place in the thread's order here, under the same row
+-- lock that the engine's own appends take.
+-- A `state_update` that follows an UPDATE of the thread's version, as seed 000 §3.3 writes it, records that change: its
+-- content is the delta, so that time travel, history and subscribers see it.
 CREATE OR REPLACE FUNCTION "public".fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_delta json := NEW.actions -> 'state_delta';
 BEGIN
     UPDATE "public".threads
        SET last_sequence = last_sequence + 1
@@ -767,6 +803,16 @@ BEGIN
     RETURNING last_sequence, app_name, version INTO NEW.sequence_num, NEW.app_name, NEW.version;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    IF v_delta IS NULL AND NEW.event_type = 'state_update' AND json_typeof(NEW.content) = 'object' THEN
+        v_delta := NEW.content;
+    END IF;
+    IF json_typeof(v_delta) = 'object' AND NEW.version > coalesce(
+        (SELECT e.version FROM "public".events e
+          WHERE e.thread_id = NEW.thread_id AND e.sequence_num = NEW.sequence_num - 1), 1)
+    THEN
+        NEW.changes_state := true;
+        NEW.actions := NEW.actions::jsonb || jsonb_build_object('state_delta', v_delta);
     END IF;
     RETURN NEW;
 END
@@ -778,7 +824,7 @@ CREATE OR REPLACE TRIGGER fill_event_defaults
     EXECUTE FUNCTION "public".fill_event_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('12_fill_event_defaults.sql', 0, '678b9da26aacb36c28801fc9a4bc30b1b51cecff97370a44f78373ecf9763ab6', '0.1.0')
+VALUES ('12_fill_event_defaults.sql', 0, '202a48de33acd065a3a27daad9cbc5bd5583acb7ffcc13908576901fb1118512', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -818,6 +864,162 @@ VALUES ('14_refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 15_refuse_event_change.sql
+-- Events are append-only. Deleting a thread deletes its events: that DELETE comes from the trigger of the foreign key, so it
+-- is one level deeper than a DELETE that a client sends. The triggers fire once for a statement and not for an INSERT, so an
+-- append does not pay for them.
+CREATE OR REPLACE FUNCTION "public".refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND pg_trigger_depth() > 1 THEN
+        RETURN NULL;
+    END IF;
+    RAISE restrict_violation USING
+        MESSAGE = format('events are append-only: %s is refused', TG_OP),
+        HINT = 'Append another event. Deleting a thread (DELETE FROM threads WHERE id = ...) deletes its events.';
+END
+$$;
+
+CREATE OR REPLACE TRIGGER refuse_event_change
+    BEFORE UPDATE OR DELETE OR TRUNCATE ON "public".events
+    FOR EACH STATEMENT EXECUTE FUNCTION "public".refuse_event_change();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('15_refuse_event_change.sql', 0, '876051292d24b69f78a6952736557b4eff46f4847a77920b721b34095168dbcd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 16_fill_run_defaults.sql
+-- A run typed into psql needs only a thread. The event that announces it is appended here, as `create_run` does, so it has a
+-- place in the thread's order and subscribers are notified. The engine always sets `app_name` and does not pay for the call.
+CREATE OR REPLACE FUNCTION "public".fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- The thread before the run, here and everywhere: one order of locks.
+    SELECT app_name INTO NEW.app_name FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    IF NEW.status <> 'pending' THEN
+        NEW.started_at := coalesce(NEW.started_at, clock_timestamp());
+    END IF;
+    IF NEW.status IN ('completed', 'failed', 'cancelled') THEN
+        NEW.completed_at := coalesce(NEW.completed_at, clock_timestamp());
+    END IF;
+    IF NOT EXISTS (SELECT FROM "public".runs WHERE thread_id = NEW.thread_id AND id = NEW.id) THEN
+        PERFORM "public".append_run_event(
+            NEW.thread_id, NEW.id, gen_random_uuid()::text,
+            CASE NEW.status WHEN 'pending' THEN 'run_created' WHEN 'running' THEN 'run_started'
+                            WHEN 'completed' THEN 'run_finished' ELSE 'run_' || NEW.status END,
+            json_build_object('run_id', NEW.id));
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_run_defaults
+    BEFORE INSERT ON "public".runs
+    FOR EACH ROW WHEN (NEW.app_name IS NULL)
+    EXECUTE FUNCTION "public".fill_run_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('16_fill_run_defaults.sql', 0, 'a870423c7d660ae5cadd8775bf0cabd5aa20f41771cb10ac61509a04d64dad1e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 17_fill_message_defaults.sql
+-- A message typed into psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
+-- names, or else of a new one, which is appended here in the thread's order and notifies subscribers.
+CREATE OR REPLACE FUNCTION "public".fill_message_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.event_id IS NULL THEN
+        NEW.event_id := gen_random_uuid()::text;
+        INSERT INTO "public".events (thread_id, id, author, event_type, content)
+        VALUES (NEW.thread_id, NEW.event_id, NEW.role,
+                CASE NEW.role WHEN 'tool' THEN 'message' ELSE NEW.role || '_message' END,
+                json_build_object('role', NEW.role, 'text', NEW.content))
+        RETURNING sequence_num, app_name, created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at;
+    ELSE
+        SELECT e.sequence_num, e.app_name, e.created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at
+          FROM "public".events e WHERE e.thread_id = NEW.thread_id AND md5(e.id) = md5(NEW.event_id);
+        IF NOT FOUND THEN
+            RAISE foreign_key_violation USING
+                MESSAGE = format('there is no event %s in thread %s', NEW.event_id, NEW.thread_id);
+        END IF;
+    END IF;
+    NEW.id := coalesce(NEW.id, NEW.event_id);
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_message_defaults
+    BEFORE INSERT ON "public".messages
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_message_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('17_fill_message_defaults.sql', 0, 'f6bdcf332d38458a8652bc9892593e610c7dd4a7c36c212ff76a4725aee7e608', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 18_fill_snapshot_defaults.sql
+-- A snapshot typed into psql needs only a thread: without a version it is the present one, with the thread's present state.
+-- The sequence number is that of the last event at its version.
+CREATE OR REPLACE FUNCTION "public".fill_snapshot_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_thread record;
+BEGIN
+    SELECT app_name, version, last_sequence, state INTO v_thread
+      FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    NEW.app_name := v_thread.app_name;
+    NEW.version := coalesce(NEW.version, v_thread.version);
+    IF NEW.version > v_thread.version THEN
+        RAISE check_violation USING
+            MESSAGE = format('version %s does not exist; the thread is at %s', NEW.version, v_thread.version);
+    END IF;
+    IF NEW.version = v_thread.version THEN
+        NEW.sequence_num := v_thread.last_sequence;
+        NEW.state := coalesce(NEW.state, v_thread.state);
+    ELSE
+        NEW.sequence_num := coalesce((SELECT max(e.sequence_num) FROM "public".events e
+                                       WHERE e.thread_id = NEW.thread_id AND e.version <= NEW.version), 0);
+    END IF;
+    IF NEW.events_summary = '{}' THEN
+        NEW.events_summary := jsonb_build_object('events', NEW.sequence_num);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_snapshot_defaults
+    BEFORE INSERT ON "public".snapshots
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_snapshot_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('18_fill_snapshot_defaults.sql', 0, '662ad1cf6bba7ec631592a8bc6177783f3c574b77f51d55d4ee539ee0e4a002d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 19_is_written_by.sql
+-- Whether a write had happened by the time of an event. Write numbers decide; a row without a number was written before there
+-- were numbers, or imported, and precedes every row that has one. Of two such rows only the timestamps are known.
+CREATE OR REPLACE FUNCTION "public".is_written_by(
+    p_write_number bigint, p_written_at timestamptz, p_event_number bigint, p_event_at timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN p_event_number IS NOT NULL THEN coalesce(p_write_number <= p_event_number, true)
+        WHEN p_write_number IS NOT NULL THEN false
+        ELSE p_written_at <= p_event_at
+    END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('19_is_written_by.sql', 0, 'df81c68130db4b35d00414c4ae3b177898151b03377637561e1b4a5282a1a679', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 20_merge_state.sql
 -- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
 CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
@@ -841,7 +1043,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
 CREATE OR REPLACE FUNCTION "public".merge_user_state(
     p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz,
-    p_max_bytes integer
+    p_max_bytes integer, p_write_number bigint DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
@@ -852,20 +1054,23 @@ BEGIN
      WHERE s.user_id = p_user_id AND s.app_name = p_app_name
     RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
     PERFORM "public".refuse_large_state('user', v_size, p_max_bytes);
-    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
-    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
+                                       write_number)
+    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at,
+            coalesce(p_write_number, nextval('"public".write_numbers')));
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('21_merge_user_state.sql', 0, 'ab1f10d578087e363cfc7de61a985f04afb0f2f2ba814865f435344239c46edd', '0.1.0')
+VALUES ('21_merge_user_state.sql', 0, 'b3e9216900d58b45d248afd83b86f214669259c7c4120e3dcef78a3c192d8541', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 22_merge_app_state.sql
 -- Applies a delta to an app's state and records it. The caller holds the lock that `lock_scopes` takes.
 CREATE OR REPLACE FUNCTION "public".merge_app_state(
-    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz, p_max_bytes integer
+    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz, p_max_bytes integer,
+    p_write_number bigint DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
@@ -876,20 +1081,22 @@ BEGIN
      WHERE s.app_name = p_app_name
     RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
     PERFORM "public".refuse_large_state('app', v_size, p_max_bytes);
-    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
-    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, p_at);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
+                                       write_number)
+    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, p_at,
+            coalesce(p_write_number, nextval('"public".write_numbers')));
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('22_merge_app_state.sql', 0, '15e2da973c54048c2a2683fe87ef2513435d9ef03b0ed29e1313648429f4d836', '0.1.0')
+VALUES ('22_merge_app_state.sql', 0, '8b2196d022278a04bb0b878befc3d2853edfa7fffe51540b71b65cf829e3943e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- 23_lock_scopes.sql
 -- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
 -- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
--- A moment taken after this is later than every earlier write to those states: time travel relies on it.
+-- A write number taken after this is higher than that of every earlier write to those states: time travel relies on it.
 CREATE OR REPLACE FUNCTION "public".lock_scopes(
     p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -924,7 +1131,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('23_lock_scopes.sql', 0, 'f3f7a6af8db5705b26c8c8b98272992f2fac3aa726ac75ca0e0e59574a08b626', '0.1.0')
+VALUES ('23_lock_scopes.sql', 0, '86a430e87b2817eb55756f25e56ecd96aeb99053bcb5910df20f5de15a147baa', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1195,6 +1402,8 @@ DECLARE
     v_item_sequences bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
     v_item_versions bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
     v_times timestamptz[];
+    v_numbers bigint[];
+    v_has_wider boolean := p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL;
     v_now timestamptz;
     v_has_messages boolean := false;
     v_in_conflict boolean;
@@ -1216,7 +1425,8 @@ BEGIN
            array_agg(l.id) FILTER (WHERE l.is_as_created)
       INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
-    IF p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL THEN
+    IF v_has_wider THEN
+        v_numbers := array_fill(NULL::bigint, ARRAY[v_items]);
         PERFORM "public".lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
     END IF;
 
@@ -1224,7 +1434,6 @@ BEGIN
     v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
     FOR i IN 1 .. v_items LOOP
         t := p_thread_index[i];
-        -- No two events of a batch at one moment: time travel tells them apart by it.
         v_times[i] := v_now + i * interval '1 microsecond';
         IF v_sequences[t] IS NULL THEN
             v_statuses[i] := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_threads[t])
@@ -1265,13 +1474,17 @@ BEGIN
             -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
             v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
         END IF;
+        IF v_has_wider THEN
+            -- The number of this event and of its writes, in the order of the batch.
+            v_numbers[i] := nextval('"public".write_numbers');
+        END IF;
         IF p_user_deltas[i] IS NOT NULL THEN
             PERFORM "public".merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
-                                              v_sequences[t], v_times[i], p_max_state_bytes);
+                                              v_sequences[t], v_times[i], p_max_state_bytes, v_numbers[i]);
         END IF;
         IF p_app_deltas[i] IS NOT NULL THEN
             PERFORM "public".merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
-                                             v_times[i], p_max_state_bytes);
+                                             v_times[i], p_max_state_bytes, v_numbers[i]);
         END IF;
         IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
             v_versions[t] := v_versions[t] + 1;
@@ -1308,15 +1521,16 @@ BEGIN
     PERFORM "public".refuse_large_state('session', v_size, p_max_state_bytes);
 
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
-                                 content, actions, version, changes_state, created_at)
+                                 content, actions, version, changes_state, created_at, write_number)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
            item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
-           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at,
+           coalesce(item.write_number, nextval('"public".write_numbers'))
       FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
                   p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses,
-                  v_times)
+                  v_times, v_numbers)
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
-                    app_delta, sequence_num, version, status, created_at)
+                    app_delta, sequence_num, version, status, created_at, write_number)
      WHERE item.status = 'stored';
     IF v_has_messages THEN
         INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
@@ -1334,7 +1548,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '5bf768e1168f225ef6b9a7024ad20918f98b3bcfebedeadfbc15a9de603a919d', '0.1.0')
+VALUES ('41_append_events.sql', 0, '4b9f5e8f6f0b1e6c94ed9120a11ae30ee46b87d02604165afce1737a47e913d8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1369,19 +1583,22 @@ DECLARE
                         OR cardinality(array_remove(p_app_deltas, NULL)) > 0;
     v_item record;
     v_now timestamptz;
+    v_numbers bigint[];
 BEGIN
     IF v_has_wider THEN
         PERFORM "public".lock_scopes(
             ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
             p_app_deltas);
     END IF;
+    -- A session and its writes to wider scopes have one number, so each session sees the writes of those before it.
+    v_numbers := ARRAY(SELECT nextval('"public".write_numbers') FROM generate_series(1, cardinality(p_thread_ids)));
     v_now := clock_timestamp();
-    -- No two sessions of a batch at one moment: time travel tells their writes apart by it.
     WITH created AS (
         INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, is_as_created, began_at,
-                                      created_at, updated_at)
+                                      created_at, updated_at, began_number)
         SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, coalesce(item.metadata, '{}')::jsonb,
-               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at
+               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at,
+               v_numbers[item.place]
           FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states)
                WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, title, metadata, state, place)
          CROSS JOIN LATERAL (SELECT v_now + item.place * interval '1 microsecond' AS at) AS moment
@@ -1402,11 +1619,12 @@ BEGIN
         LOOP
             IF v_item.user_delta IS NOT NULL THEN
                 PERFORM "public".merge_user_state(v_item.app_name, v_item.user_id, v_item.user_delta::jsonb,
-                                                  v_item.thread_id, 0, v_item.at, p_max_state_bytes);
+                                                  v_item.thread_id, 0, v_item.at, p_max_state_bytes,
+                                                  v_numbers[v_item.place]);
             END IF;
             IF v_item.app_delta IS NOT NULL THEN
                 PERFORM "public".merge_app_state(v_item.app_name, v_item.app_delta::jsonb, v_item.thread_id, 0,
-                                                 v_item.at, p_max_state_bytes);
+                                                 v_item.at, p_max_state_bytes, v_numbers[v_item.place]);
             END IF;
         END LOOP;
     END IF;
@@ -1427,7 +1645,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('42_create_sessions.sql', 0, '8b48dfa8a581c96399840695081ef92b5b4a898698b33168d1f9bfcce0020386', '0.1.0')
+VALUES ('42_create_sessions.sql', 0, 'f91fdbb443fb3846937d4f206a1f1f72a9edf7443554362955f841e22f390a2b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1448,12 +1666,13 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO "public".threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence,
-                                  is_as_created, began_at)
+                                  is_as_created, began_at, began_number)
     VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
             v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
                                                     coalesce(p_at_sequence, v_source.last_sequence)),
             coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
-            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at)
+            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at,
+            v_source.began_number)
     ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
     RETURNING id INTO fork_session.thread_id;
     IF NOT FOUND THEN
@@ -1461,9 +1680,9 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
-                                 content, actions, version, changes_state, created_at)
+                                 content, actions, version, changes_state, created_at, write_number)
     SELECT p_thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type, content, actions,
-           version, changes_state, created_at
+           version, changes_state, created_at, write_number
       FROM "public".events
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
     INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
@@ -1475,13 +1694,14 @@ BEGIN
     SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
       FROM "public".snapshots
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
-    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at)
-    SELECT p_thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at
-      FROM "public".branches
-     WHERE thread_id = p_source
+    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at,
+                                   write_number)
+    SELECT p_thread_id, b.number, b.app_name, b.name, b.parent, b.forked_at, b.created_at, b.deleted_at, b.write_number
+      FROM "public".branches b
+     WHERE b.thread_id = p_source
        AND (p_at_sequence IS NULL
-            OR created_at <= (SELECT created_at FROM "public".events
-                               WHERE thread_id = p_source AND sequence_num = p_at_sequence));
+            OR (SELECT "public".is_written_by(b.write_number, b.created_at, e.write_number, e.created_at)
+                  FROM "public".events e WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence));
     INSERT INTO "public".branch_segments (thread_id, from_sequence, app_name, branch)
     SELECT p_thread_id, from_sequence, app_name, branch
       FROM "public".branch_segments
@@ -1491,7 +1711,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, 'ea4664ab6ef39a8424dcf4f291c14d97e90d913554349f1237c67784474a5169', '0.1.0')
+VALUES ('43_fork_session.sql', 0, '00848da8fe03390d7bccbdd704cfd8b76f8f5672be6963352c6bcace28a24f21', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2424,11 +2644,11 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, invocation_id, author, event_type, content,
-                                 actions, version, changes_state, created_at)
+                                 actions, version, changes_state, created_at, write_number)
     SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
            item.content::json, item.actions::json,
            v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
-           item.created_at
+           item.created_at, NULL -- it happened before anything that was written here
       FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
                   p_times) WITH ORDINALITY
            AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);
@@ -2445,6 +2665,7 @@ BEGIN
            state = p_state,
            metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
            began_at = p_created_at,
+           began_number = NULL,
            created_at = p_created_at,
            updated_at = p_updated_at
      WHERE id = p_thread_id;
@@ -2453,7 +2674,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('73_import_events.sql', 0, 'e5689293f2983296152db02890d56287c8dfbc79ca3a3a7b5e11a440194181eb', '0.1.0')
+VALUES ('73_import_events.sql', 0, '2e8403acd7242d91a603fb1f389dfe9930db82b8b902b65bde884975186e02aa', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3894,6 +4115,9 @@ BEGIN
         END;
     END LOOP;
     GRANT USAGE ON SCHEMA "public" TO cognizes_server;
+    IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = '"public".write_numbers'::regclass), 'USAGE') THEN
+        GRANT USAGE ON SEQUENCE "public".write_numbers TO cognizes_server;
+    END IF;
     FOR v_table IN
         SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
                owner.rolsuper OR NOT pg_has_role(owner.oid, 'cognizes_server', 'USAGE') AS may_be_forced
@@ -3926,9 +4150,9 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('99_protect_tenants.sql', 0, 'd8c9e72034a8af6cb67ef76e41c5597e581d2f3443f3a4313daced60b1ec3a9b', '0.1.0')
+VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1bef4ce5fecf4f1e42e4b29', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 4 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 5 WHERE number = 0;
 COMMIT;

@@ -1,7 +1,7 @@
 -- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
 CREATE OR REPLACE FUNCTION {schema}.merge_user_state(
     p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz,
-    p_max_bytes integer
+    p_max_bytes integer, p_write_number bigint DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
@@ -12,7 +12,9 @@ BEGIN
      WHERE s.user_id = p_user_id AND s.app_name = p_app_name
     RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
     PERFORM {schema}.refuse_large_state('user', v_size, p_max_bytes);
-    INSERT INTO {schema}.state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at)
-    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at);
+    INSERT INTO {schema}.state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
+                                       write_number)
+    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at,
+            coalesce(p_write_number, nextval('{schema}.write_numbers')));
 END
 $$;

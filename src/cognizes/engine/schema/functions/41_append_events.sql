@@ -52,6 +52,8 @@ DECLARE
     v_item_sequences bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
     v_item_versions bigint[] := array_fill(NULL::bigint, ARRAY[v_items]);
     v_times timestamptz[];
+    v_numbers bigint[];
+    v_has_wider boolean := p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL;
     v_now timestamptz;
     v_has_messages boolean := false;
     v_in_conflict boolean;
@@ -73,7 +75,8 @@ BEGIN
            array_agg(l.id) FILTER (WHERE l.is_as_created)
       INTO v_versions, v_sequences, v_app_names, v_user_ids, v_as_created
       FROM unnest(p_threads) WITH ORDINALITY AS asked (id, place) LEFT JOIN locked l ON l.id = asked.id;
-    IF p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL THEN
+    IF v_has_wider THEN
+        v_numbers := array_fill(NULL::bigint, ARRAY[v_items]);
         PERFORM {schema}.lock_scopes(p_thread_index, v_app_names, v_user_ids, p_user_deltas, p_app_deltas);
     END IF;
 
@@ -81,7 +84,6 @@ BEGIN
     v_times := array_fill(NULL::timestamptz, ARRAY[v_items]);
     FOR i IN 1 .. v_items LOOP
         t := p_thread_index[i];
-        -- No two events of a batch at one moment: time travel tells them apart by it.
         v_times[i] := v_now + i * interval '1 microsecond';
         IF v_sequences[t] IS NULL THEN
             v_statuses[i] := CASE WHEN EXISTS (SELECT FROM {schema}.threads WHERE id = p_threads[t])
@@ -122,13 +124,17 @@ BEGIN
             -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
             v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
         END IF;
+        IF v_has_wider THEN
+            -- The number of this event and of its writes, in the order of the batch.
+            v_numbers[i] := nextval('{schema}.write_numbers');
+        END IF;
         IF p_user_deltas[i] IS NOT NULL THEN
             PERFORM {schema}.merge_user_state(v_app_names[t], v_user_ids[t], p_user_deltas[i]::jsonb, p_threads[t],
-                                              v_sequences[t], v_times[i], p_max_state_bytes);
+                                              v_sequences[t], v_times[i], p_max_state_bytes, v_numbers[i]);
         END IF;
         IF p_app_deltas[i] IS NOT NULL THEN
             PERFORM {schema}.merge_app_state(v_app_names[t], p_app_deltas[i]::jsonb, p_threads[t], v_sequences[t],
-                                             v_times[i], p_max_state_bytes);
+                                             v_times[i], p_max_state_bytes, v_numbers[i]);
         END IF;
         IF coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL THEN
             v_versions[t] := v_versions[t] + 1;
@@ -165,15 +171,16 @@ BEGIN
     PERFORM {schema}.refuse_large_state('session', v_size, p_max_state_bytes);
 
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
-                                 content, actions, version, changes_state, created_at)
+                                 content, actions, version, changes_state, created_at, write_number)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
            item.invocation_id, item.author, item.event_type, item.content::json, item.actions::json, item.version,
-           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at
+           coalesce(item.delta, item.user_delta, item.app_delta) IS NOT NULL, item.created_at,
+           coalesce(item.write_number, nextval('{schema}.write_numbers'))
       FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_invocation_ids, p_authors, p_event_types, p_contents,
                   p_actions, p_deltas, p_user_deltas, p_app_deltas, v_item_sequences, v_item_versions, v_statuses,
-                  v_times)
+                  v_times, v_numbers)
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
-                    app_delta, sequence_num, version, status, created_at)
+                    app_delta, sequence_num, version, status, created_at, write_number)
      WHERE item.status = 'stored';
     IF v_has_messages THEN
         INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)

@@ -28,19 +28,22 @@ DECLARE
                         OR cardinality(array_remove(p_app_deltas, NULL)) > 0;
     v_item record;
     v_now timestamptz;
+    v_numbers bigint[];
 BEGIN
     IF v_has_wider THEN
         PERFORM {schema}.lock_scopes(
             ARRAY(SELECT generate_series(1, cardinality(p_thread_ids))), p_app_names, p_user_ids, p_user_deltas,
             p_app_deltas);
     END IF;
+    -- A session and its writes to wider scopes have one number, so each session sees the writes of those before it.
+    v_numbers := ARRAY(SELECT nextval('{schema}.write_numbers') FROM generate_series(1, cardinality(p_thread_ids)));
     v_now := clock_timestamp();
-    -- No two sessions of a batch at one moment: time travel tells their writes apart by it.
     WITH created AS (
         INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, is_as_created, began_at,
-                                      created_at, updated_at)
+                                      created_at, updated_at, began_number)
         SELECT item.thread_id, item.app_name, item.user_id, item.session_id, item.title, coalesce(item.metadata, '{}')::jsonb,
-               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at
+               coalesce(item.state, '{}')::jsonb, item.state IS NOT NULL, moment.at, moment.at, moment.at,
+               v_numbers[item.place]
           FROM unnest(p_thread_ids, p_app_names, p_user_ids, p_session_ids, p_titles, p_metadata, p_states)
                WITH ORDINALITY AS item (thread_id, app_name, user_id, session_id, title, metadata, state, place)
          CROSS JOIN LATERAL (SELECT v_now + item.place * interval '1 microsecond' AS at) AS moment
@@ -61,11 +64,12 @@ BEGIN
         LOOP
             IF v_item.user_delta IS NOT NULL THEN
                 PERFORM {schema}.merge_user_state(v_item.app_name, v_item.user_id, v_item.user_delta::jsonb,
-                                                  v_item.thread_id, 0, v_item.at, p_max_state_bytes);
+                                                  v_item.thread_id, 0, v_item.at, p_max_state_bytes,
+                                                  v_numbers[v_item.place]);
             END IF;
             IF v_item.app_delta IS NOT NULL THEN
                 PERFORM {schema}.merge_app_state(v_item.app_name, v_item.app_delta::jsonb, v_item.thread_id, 0,
-                                                 v_item.at, p_max_state_bytes);
+                                                 v_item.at, p_max_state_bytes, v_numbers[v_item.place]);
             END IF;
         END LOOP;
     END IF;

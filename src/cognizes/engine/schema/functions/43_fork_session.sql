@@ -14,12 +14,13 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO {schema}.threads (id, app_name, user_id, session_id, title, metadata, state, version, last_sequence,
-                                  is_as_created, began_at)
+                                  is_as_created, began_at, began_number)
     VALUES (p_thread_id, v_source.app_name, v_source.user_id, p_session_id, v_source.title,
             v_source.metadata || jsonb_build_object('forked_from', p_source, 'forked_at',
                                                     coalesce(p_at_sequence, v_source.last_sequence)),
             coalesce(p_state, v_source.state), coalesce(p_version, v_source.version),
-            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at)
+            coalesce(p_at_sequence, v_source.last_sequence), v_source.is_as_created, v_source.began_at,
+            v_source.began_number)
     ON CONFLICT (app_name, user_id, md5(session_id)) DO NOTHING
     RETURNING id INTO fork_session.thread_id;
     IF NOT FOUND THEN
@@ -27,9 +28,9 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
-                                 content, actions, version, changes_state, created_at)
+                                 content, actions, version, changes_state, created_at, write_number)
     SELECT p_thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type, content, actions,
-           version, changes_state, created_at
+           version, changes_state, created_at, write_number
       FROM {schema}.events
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
     INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
@@ -41,13 +42,14 @@ BEGIN
     SELECT p_thread_id, version, sequence_num, app_name, state, events_summary, created_at
       FROM {schema}.snapshots
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
-    INSERT INTO {schema}.branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at)
-    SELECT p_thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at
-      FROM {schema}.branches
-     WHERE thread_id = p_source
+    INSERT INTO {schema}.branches (thread_id, number, app_name, name, parent, forked_at, created_at, deleted_at,
+                                   write_number)
+    SELECT p_thread_id, b.number, b.app_name, b.name, b.parent, b.forked_at, b.created_at, b.deleted_at, b.write_number
+      FROM {schema}.branches b
+     WHERE b.thread_id = p_source
        AND (p_at_sequence IS NULL
-            OR created_at <= (SELECT created_at FROM {schema}.events
-                               WHERE thread_id = p_source AND sequence_num = p_at_sequence));
+            OR (SELECT {schema}.is_written_by(b.write_number, b.created_at, e.write_number, e.created_at)
+                  FROM {schema}.events e WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence));
     INSERT INTO {schema}.branch_segments (thread_id, from_sequence, app_name, branch)
     SELECT p_thread_id, from_sequence, app_name, branch
       FROM {schema}.branch_segments

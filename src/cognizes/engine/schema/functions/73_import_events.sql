@@ -29,11 +29,11 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, invocation_id, author, event_type, content,
-                                 actions, version, changes_state, created_at)
+                                 actions, version, changes_state, created_at, write_number)
     SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
            item.content::json, item.actions::json,
            v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
-           item.created_at
+           item.created_at, NULL -- it happened before anything that was written here
       FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
                   p_times) WITH ORDINALITY
            AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);
@@ -50,6 +50,7 @@ BEGIN
            state = p_state,
            metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
            began_at = p_created_at,
+           began_number = NULL,
            created_at = p_created_at,
            updated_at = p_updated_at
      WHERE id = p_thread_id;

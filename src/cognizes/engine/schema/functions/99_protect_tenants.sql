@@ -58,6 +58,9 @@ BEGIN
         END;
     END LOOP;
     GRANT USAGE ON SCHEMA {schema} TO cognizes_server;
+    IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = '{schema}.write_numbers'::regclass), 'USAGE') THEN
+        GRANT USAGE ON SEQUENCE {schema}.write_numbers TO cognizes_server;
+    END IF;
     FOR v_table IN
         SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
                owner.rolsuper OR NOT pg_has_role(owner.oid, 'cognizes_server', 'USAGE') AS may_be_forced

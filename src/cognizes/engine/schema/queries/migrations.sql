@@ -43,6 +43,8 @@ SELECT (me.may_create_role AND NOT EXISTS (SELECT FROM server))
                    OR NOT has_table_privilege(server.oid, t.oid, 'INSERT')
                    OR NOT has_table_privilege(server.oid, t.oid, 'UPDATE')
                    OR NOT has_table_privilege(server.oid, t.oid, 'DELETE')
+                   OR NOT coalesce(has_sequence_privilege(
+                              server.oid, to_regclass('{schema}.write_numbers')::oid, 'USAGE'), true)
                    OR NOT t.relrowsecurity
                    OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = t.oid AND polname = 'everybody')
                    OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = t.oid AND polname = 'tenant'

@@ -12,12 +12,13 @@ SELECT t.last_sequence, t.version,
  WHERE t.id = $1;
 
 -- read_past: What the past is made of: the nearest snapshot, the deltas after it, and the writes to wider scopes
--- up to the moment of the event. The row `thread` is there as long as the thread is.
+-- up to the event: of this thread by sequence number, of others by write number. The row `thread` is there as long as the thread is.
 WITH thread AS (
-    SELECT id, app_name, user_id, began_at FROM {schema}.threads WHERE id = $1
+    SELECT id, app_name, user_id, began_at, began_number FROM {schema}.threads WHERE id = $1
 ), moment AS (
-    SELECT coalesce((SELECT e.created_at FROM {schema}.events e WHERE e.thread_id = $1 AND e.sequence_num = $2),
-                    thread.began_at) AS at FROM thread
+    SELECT began_number AS number, began_at AS at FROM thread WHERE $2 = 0
+    UNION ALL
+    SELECT e.write_number, e.created_at FROM {schema}.events e WHERE e.thread_id = $1 AND e.sequence_num = $2
 ), newest AS (
     SELECT version, sequence_num, state FROM {schema}.snapshots
      WHERE thread_id = $1 AND sequence_num <= $2
@@ -42,8 +43,10 @@ SELECT w.scope, w.version, w.delta::text
  CROSS JOIN moment
  CROSS JOIN (VALUES ('user'), ('app')) AS wider (scope)
   JOIN {schema}.state_writes w
-    ON w.app_name = thread.app_name AND w.scope = wider.scope AND w.created_at <= moment.at
+    ON w.app_name = thread.app_name AND w.scope = wider.scope
    AND w.user_id = CASE wider.scope WHEN 'user' THEN thread.user_id ELSE '' END
+   AND CASE WHEN w.thread_id = thread.id THEN w.sequence_num <= $2
+            ELSE {schema}.is_written_by(w.write_number, w.created_at, moment.number, moment.at) END
 ORDER BY version;
 
 -- read_state_history: Every event that changed state, oldest first.
