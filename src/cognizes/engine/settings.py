@@ -154,7 +154,6 @@ class Settings(BaseSettings):
     )
     trusted_proxies: str = Field(
         default="",
-        validation_alias=AliasChoices("trusted_proxies", "COGNIZES_TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS"),
         description="Addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas.",
     )
     failed_keys_per_second: float = Field(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
 from cognizes.engine.api.route_rules import only_reads
 
@@ -24,13 +25,16 @@ class OpenConnections:
 
 
 class CountConnections:
-    """ASGI middleware: counts WebSockets for as long as they are open."""
+    """ASGI middleware: counts WebSockets for as long as they are open, and gives the server the limits it must keep."""
 
     def __init__(self, app: App, counts: OpenConnections) -> None:
         self._app = app
         self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" and "state" in scope:
+            # uvicorn hands the state to its protocols. The limits exist once the engine has started.
+            scope["state"][CONNECTION_LIMITS] = lambda: scope["app"].state.connection_limits
         if scope["type"] != "websocket":
             await self._app(scope, receive, send)
             return

@@ -24,7 +24,7 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 CONNECTION_LIMITS = "cognizes.connection_limits"
-"""The key of the `ConnectionLimits` in the lifespan state, which uvicorn hands to its protocols."""
+"""In the lifespan state, which uvicorn hands to its protocols: a function that returns the `ConnectionLimits`."""
 _UNLIMITED = 1_048_576
 _WARN_EVERY_SECONDS = 10.0
 
@@ -36,7 +36,7 @@ def descriptor_limit() -> int:
 
 
 class Slot:
-    """The place of one connection among those of its address. It is idle while no request of it is served."""
+    """The place of one connection among those of its address. It is idle while it waits for its client."""
 
     __slots__ = ("address", "protocol")
 
@@ -56,17 +56,17 @@ class _Address:
 class ConnectionLimits:
     """Counts the connections of this process by address.
 
-    Where an address or the process has reached its limit, the oldest idle connection makes room for a new one, so that
-    half-sent requests never keep out complete ones. Only when every connection is in use is a new one refused. The
-    process keeps a quarter of its descriptors for the database and files. Trusted proxies and unix sockets have no
-    limit per address.
+    Where an address or the process has reached its limit, the connection that has waited longest for its client makes
+    room for a new one, so that half-sent requests never keep out complete ones. Only when every connection is in use is
+    a new one refused. The process keeps a quarter of its descriptors for the database and files, and one address gets
+    at most half of the others. Trusted proxies and unix sockets have no limit per address.
     """
 
     def __init__(self, settings: Settings, *, descriptors: int) -> None:
         self.max_header_bytes = settings.max_header_bytes
         self.header_seconds = settings.header_seconds
-        self._per_address = settings.max_connections_per_address
-        self._total = descriptors * 3 // 4
+        self._total = max(2, descriptors * 3 // 4)
+        self._per_address = min(settings.max_connections_per_address, self._total // 2)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._addresses: dict[str, _Address] = {}
         self._idle: dict[Slot, None] = {}
@@ -100,13 +100,13 @@ class ConnectionLimits:
         return slot
 
     def mark_idle(self, slot: Slot) -> None:
-        """Note that the connection waits for its client's next request."""
+        """Note that the connection waits for its client: for a request or for the rest of one."""
         if (of_address := self._addresses.get(slot.address)) is not None:
             self._idle[slot] = None
             of_address.idle[slot] = None
 
     def mark_busy(self, slot: Slot) -> None:
-        """Note that a request of the connection is served."""
+        """Note that a complete request of the connection is served."""
         self._idle.pop(slot, None)
         if (of_address := self._addresses.get(slot.address)) is not None:
             of_address.idle.pop(slot, None)
@@ -145,7 +145,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits: ConnectionLimits = app_state[CONNECTION_LIMITS]
+        self._limits: ConnectionLimits = app_state[CONNECTION_LIMITS]()
         self._slot: Slot | None = None
         self._header_timer: asyncio.TimerHandle | None = None
         # Bytes received since the parser last completed something: a header block, part of a body, a message.
@@ -195,8 +195,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._pending_bytes = 0
         self._in_body = True
         self._stop_header_timer()
-        if self._slot is not None:
-            self._limits.mark_busy(self._slot)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -210,6 +208,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
         self._in_body = False
+        if self._slot is not None:
+            self._limits.mark_busy(self._slot)
         super().on_message_complete()
 
     # Everything else
@@ -226,6 +226,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         protocol = self.transport.get_protocol()
         if slot is not None and isinstance(protocol, BoundedWebSocketProtocol):
+            self._limits.mark_busy(slot)
             protocol.hold(self._limits, slot)
 
     def abort(self) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -14,7 +13,7 @@ from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.auth import AUTHORIZED, Gate
 from cognizes.engine.api.connections import CancelAbandonedReads, CountConnections, OpenConnections
 from cognizes.engine.api.guard import Cors, Guard
-from cognizes.engine.api.http_protocol import CONNECTION_LIMITS, ConnectionLimits, descriptor_limit
+from cognizes.engine.api.http_protocol import ConnectionLimits, descriptor_limit
 from cognizes.engine.api.limits import LIMITED, BodyLimit, FailedKeys, OpenStreams
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
@@ -60,15 +59,14 @@ def create_app(
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if engine is None:
             _serve(app, await Engine(settings or Settings()).start(), agents)
         logger.info("✓ PgNotifyListener started")
         try:
             await app.state.agents.start()
             with on_shutdown_signal(partial(_end_streams, app)):
-                limits = ConnectionLimits(app.state.engine.settings, descriptors=descriptor_limit())
-                yield {CONNECTION_LIMITS: limits}
+                yield
         finally:
             await app.state.agents.close()
             await app.state.wheel.close()
@@ -115,6 +113,7 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.engine = engine
     app.state.gate = Gate(engine)
     app.state.streams = OpenStreams(engine.settings)
+    app.state.connection_limits = ConnectionLimits(engine.settings, descriptors=descriptor_limit())
     app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
