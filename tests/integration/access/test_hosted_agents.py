@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +21,7 @@ async def hosting(database_url: str) -> AsyncIterator[Guarded]:
     async with Engine.open(database_url, auth="required", demo_token_seconds=0) as engine:
         assert engine.database.has_second_wall
         guarded = Guarded(engine)
-        guarded.app = create_app(engine=engine, agents=["demo"])
+        guarded.app = create_app(engine=engine, agents=["demo", "tests.integration.access.agents:cautious"])
         guarded.transport = httpx.ASGITransport(app=guarded.app, raise_app_exceptions=False)
         await guarded.app.state.agents.start()
         yield guarded
@@ -96,3 +97,34 @@ async def test_state_that_a_client_sends_with_its_input_is_stored_as_the_users(h
         events = (await ada.get(f"/api/sessions/{found}/events")).json()["events"]
         changes = [event for event in events if event["event_type"] == "state_update"]
         assert [(event["author"], event["actions"]["state_delta"]) for event in changes] == [("user", {"mine": 1})]
+
+
+def call_id_in(frames: str) -> str:
+    events = [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
+    (found,) = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"]
+    return str(found)
+
+
+@pytest.mark.parametrize("path", ["/agui/cautious", "/copilotkit/agent/cautious/run"])
+async def test_an_end_user_answers_for_its_clients_tools_and_not_for_those_of_the_server(
+    hosting: Guarded, path: str
+) -> None:
+    client_tool = {"name": "locate", "description": "where the user is", "parameters": {"type": "object"}}
+    user, backend = await hosting.key("cautious", user_id="ada"), await hosting.key("cautious")
+    async with hosting.client(user) as ada, hosting.client(backend, **{"X-User-ID": "ada"}) as manager:
+
+        def answer(call_id: str, thread: str) -> dict[str, Any]:
+            result = {"id": f"result of {call_id}", "role": "tool", "toolCallId": call_id, "content": "APPROVED"}
+            return said("x", threadId=thread, runId=f"answer {thread}", tools=[client_tool]) | {"messages": [result]}
+
+        asked = await ada.post(path, json=said("ask_manager", threadId="server", tools=[client_tool]))
+        call_id = call_id_in(asked.text)
+        refused = await ada.post(path, json=answer(call_id, "server"))
+        assert (refused.status_code, "ask_manager" in refused.json()["detail"]) == (403, True)
+        assert "APPROVED" not in (await ada.get("/conversations/server/messages")).text
+        accepted = await manager.post(path, json=answer(call_id, "server"))
+        assert "the answer is {'result': 'APPROVED'}" in accepted.text, accepted.text
+
+        asked = await ada.post(path, json=said("locate", threadId="client", tools=[client_tool]))
+        accepted = await ada.post(path, json=answer(call_id_in(asked.text), "client"))
+        assert "the answer is {'result': 'APPROVED'}" in accepted.text, accepted.text

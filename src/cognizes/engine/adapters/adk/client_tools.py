@@ -38,6 +38,21 @@ def with_client_tools(app: App, tools: Sequence[Tool]) -> App:
     agent = app.root_agent
     if not tools or not isinstance(agent, LlmAgent):
         return app
-    own = {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in agent.tools}
+    own = _tool_names(agent)
     added = [ClientTool(tool) for tool in tools if tool.name not in own]
     return app.model_copy(update={"root_agent": agent.clone(update={"tools": [*agent.tools, *added]})})
+
+
+def server_tools(app: App) -> frozenset[str]:
+    """Return the names of the tools that the agents of an app have on the server."""
+    names: set[str] = set()
+    waiting = [app.root_agent]
+    while waiting:
+        agent = waiting.pop()
+        names |= _tool_names(agent)
+        waiting += getattr(agent, "sub_agents", ())
+    return frozenset(names)
+
+
+def _tool_names(agent: Any) -> set[str]:
+    return {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in getattr(agent, "tools", ())}

@@ -22,7 +22,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from cognizes.engine import models
-from cognizes.engine.adapters.adk.client_tools import with_client_tools
+from cognizes.engine.adapters.adk.client_tools import server_tools, with_client_tools
 from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService, StreamedIds
 from cognizes.engine.adapters.adk.revision import Revision
@@ -85,8 +85,11 @@ class AgentHost:
         for runner in self._runners.values():
             await runner.close()
 
-    async def run(self, name: str, user_id: str, run_input: RunAgentInput) -> HostedRun:
-        """Starts a run; it is going on, and its row says so, when this returns."""
+    async def run(self, name: str, user_id: str, run_input: RunAgentInput, *, is_end_user: bool = False) -> HostedRun:
+        """Starts a run; it is going on, and its row says so, when this returns.
+
+        An end user brings the results of its client's tools and not those of the agent's own long-running tools.
+        """
         self.check_agent(name)
         if self._is_closing:
             raise ConflictError("the server is about to stop and takes no more runs; try again in a moment")
@@ -94,7 +97,8 @@ class AgentHost:
         async with self._starting.take(key):
             session = await self._open_session(key, run_input)
             await self._refuse_second_run(key, session)
-            turn = read_turn(run_input, session.events)
+            reserved = server_tools(self._apps[name]) if is_end_user else frozenset()
+            turn = read_turn(run_input, session.events, reserved=reserved)
             run = await self._begin(key, run_input, turn)
             run.task = asyncio.create_task(self._execute(run, session, run_input, turn), name=f"run-{run.run_id}")
         return run

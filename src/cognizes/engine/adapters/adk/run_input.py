@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from cognizes.engine.agui.interrupts import CONFIRMATION
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.scopes import SESSION, parse_state_prefix
 from cognizes.engine.timeline.event_reading import REQUEST_PREFIX
@@ -59,8 +59,11 @@ class UserTurn:
     new_messages: list[Message]
 
 
-def read_turn(run_input: RunAgentInput, events: Sequence[Event]) -> UserTurn:
-    """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer."""
+def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Set[str] = frozenset()) -> UserTurn:
+    """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.
+
+    `PermissionDeniedError` for the result of a `reserved` tool: the client may not speak for it.
+    """
     calls = OpenCalls.of(events)
     new = [
         message
@@ -70,6 +73,10 @@ def read_turn(run_input: RunAgentInput, events: Sequence[Event]) -> UserTurn:
     ]
     said = [(message.id, _content(message)) for message in new if isinstance(message, UserMessage)]
     results = [message for message in new if isinstance(message, ToolMessage)]
+    if claimed := {calls.tools[message.tool_call_id] for message in results} & reserved:
+        raise PermissionDeniedError(
+            f"the result of the tool {', '.join(sorted(claimed))} comes from a key that is bound to no user"
+        )
     answers = _answers(run_input.resume or [], calls.questions)
     answers += [_tool_result(message, calls.tools[message.tool_call_id]) for message in results]
     if answers:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.event_policy import is_end_user
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.models import MAX_TEXT_LENGTH
@@ -50,13 +51,13 @@ async def list_agents(agents: Served, caller: Caller) -> Response:
 
 @router.post("/{agent}", summary="Run an agent")
 async def run_agent(
-    agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, streams: Streams
+    agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
 ) -> Response:
     """Starts a run and streams it. The run belongs to the server: it goes on when the client leaves.
 
     409 while another run is going on in the thread.
     """
-    run = await host.run(agent, user, run_input)
+    run = await host.run(agent, user, run_input, is_end_user=is_end_user(caller))
     return streams.open(host.watch(run), protocol_version=run_input.protocol_version)
 
 

@@ -61,9 +61,11 @@ async def info(host: CurrentHost, caller: Caller) -> Response:
 
 
 @router.post("/agent/{agent}/run", summary="Run an agent")
-async def run(agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
+async def run(
+    agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
+) -> Response:
     """The same as `POST /agui/{agent}`."""
-    return await run_agent(agent, run_input, host, user, streams)
+    return await run_agent(agent, run_input, host, user, caller, streams)
 
 
 @router.post("/agent/{agent}/connect", summary="Connect to a thread")
