@@ -31,3 +31,14 @@ def test_a_password_is_in_the_environment_only(cognizes: Cognizes, database_url:
     assert "postgresql://postgres@/" in command
     assert "p%40w" not in command
     assert password == "p@w"
+
+
+def test_a_database_named_by_d_is_one_of_the_configured_server(cognizes: Cognizes, database_url: str) -> None:
+    """Seed 000 §5.1 writes `psql -d cognizes-engine`."""
+    asks = ("-Atc", "select current_database()")
+    for option in (["-d", "postgres"], ["-dpostgres"], ["--dbname", "postgres"], ["--dbname=postgres"]):
+        asked = cognizes("psql", *option, *asks, DATABASE_URL=database_url)
+        assert (asked.returncode, asked.stdout) == (0, "postgres\n"), asked.stderr
+    elsewhere = cognizes("psql", "-d", "host=127.0.0.1 port=1 dbname=x", *asks, DATABASE_URL=database_url)
+    assert elsewhere.returncode == 2
+    assert "Connection refused" in elsewhere.stderr

@@ -338,3 +338,34 @@ async def test_a_message_that_was_stored_shorter_than_it_was_shown_is_read_again
         assert (page.chunks, page.current_sequence) == ([], 1)  # which tells a reader that it has too much
         copy = await reached(client, is_whole(1))
         assert texts(copy) == ["one "]
+
+
+class DeafClient(SignalPullClient):
+    """Misses the signals of the chunks 2 to 4, and the heartbeats that would make good for them."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.missed: list[int] = []
+
+    def handle(self, signal: dict[str, Any]) -> None:
+        if signal["type"] == "content_delta" and signal["current_sequence"] in (2, 3, 4):
+            self.missed.append(signal["current_sequence"])
+        elif signal["type"] != "heartbeat":
+            super().handle(signal)
+
+
+async def test_8_1_a_gap_between_two_signals_is_detected_and_pulled(engine: Engine, session: Session, url: str) -> None:
+    async with (
+        DeafClient(url, session.thread_id) as client,
+        engine.stream_message(session, message_id="m") as message,
+    ):
+        await message.write("1 ")
+        await reached(client, lambda copy: texts(copy) == ["1 "])
+        detected = client.gaps
+        for number in (2, 3, 4):
+            await message.write(f"{number} ")
+            await until(lambda number=number: client.missed and client.missed[-1] == number)
+        assert (texts(client.copy), client.gaps) == (["1 "], detected)
+        await message.write("5 ")
+        await reached(client, lambda copy: texts(copy) == ["1 2 3 4 5 "])
+        assert client.gaps == detected + 1

@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cache
 from uuid import UUID
 
@@ -34,7 +33,7 @@ from cognizes.engine.agui.translator import Frames, Translator
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, PoolTimeoutError, StreamUnavailableError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, FrameGroup, json_patch, milliseconds
+from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, encode, json_patch, milliseconds
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
@@ -44,7 +43,7 @@ from cognizes.engine.timeline.event_reading import adk_field, is_partial, read_p
 logger = logging.getLogger(__name__)
 
 _RUN_STATUS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
-_GROUPS_KEPT = 256
+_STEPS_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
 _OUTER = ("type", "timestamp")
 
@@ -112,23 +111,45 @@ def _camel(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-@dataclass(frozen=True)
-class Told:
-    """One step of a followed thread: a stored event, or more of a message that is being streamed (`event` is None).
+class Step:
+    """One step of a followed thread: a stored event, or more of a message that is being streamed (`event` is None)."""
 
-    `frames` is None when nothing of the event was streamed to this reader: `frames_of(event)` has them.
-    """
+    __slots__ = ("_frames", "_text", "event")
 
-    event: Event | None
-    frames: list[AgUiEvent] | None
+    def __init__(self, event: Event | None, frames: list[AgUiEvent] | None = None) -> None:
+        self.event = event
+        self._frames = frames
+        self._text: str | None = None
 
     @property
-    def streamed(self) -> list[AgUiEvent]:
-        """Return the text and reasoning frames of a message that was streamed; none of any other event."""
-        frames = self.frames
-        if frames is None and self.event is not None and self.event.content.get("message_id") == self.event.id:
-            frames = frames_of(self.event)  # it was stored by its stream before a chunk of it was read
-        return [frame for frame in frames or () if frame.type.startswith(("TEXT_", "REASONING_"))]
+    def frames(self) -> list[AgUiEvent]:
+        """The frames, without the text that was streamed to this reader before."""
+        if self._frames is None:
+            self._frames = frames_of(self.event) if self.event else []
+        return self._frames
+
+    @property
+    def text(self) -> str:
+        """The frames on the wire."""
+        if self._text is None:
+            self._text = "".join(map(encode, self.frames))
+        return self._text
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether these are frames of a message that was streamed, or of an event that its stream has stored."""
+        return self.event is None or self.event.content.get("message_id") == self.event.id
+
+
+class StreamedStep(Step):
+    """A stored event whose message was streamed to this reader."""
+
+    __slots__ = ()
+
+    @property
+    def is_streamed(self) -> bool:
+        """True: some of its text was told by chunks."""
+        return True
 
 
 class MonitorFrames:
@@ -138,7 +159,7 @@ class MonitorFrames:
         self._database = database
         self._hub = hub
         self._streams = streams
-        self._groups: dict[tuple[str, int | None], FrameGroup] = {}
+        self._steps: dict[tuple[str, int | None], Step] = {}
 
     def on_unstored(self, callback: Callable[[JsonObject], None]) -> None:
         """Register a plain function for notifications that are no stored event."""
@@ -148,59 +169,66 @@ class MonitorFrames:
         """Remove such a function."""
         self._hub.off_unstored(callback)
 
-    async def follow_run(
+    def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
-    ) -> AsyncGenerator[list[FrameGroup], None]:
-        """Yield the frames of a run after an event: those that exist, then those to come. The run may not exist yet."""
-        run = await self._hub.find_run(run_id, thread_id)
-        if run is None:
-            return
-        steps = self.follow(run["thread_id"], after=max(after, run["begins_after"]), run_id=run_id)
-        async with aclosing(steps) as pages:
-            async for told in pages:
-                yield [self._group(step) for step in told]
+    ) -> AsyncGenerator[list[Step], None]:
+        """Yield the steps of a run after an event: those that exist, then those to come. The run may not exist yet."""
+        return self._follow(thread_id, run_id, after)
 
-    async def follow(
-        self, thread_id: UUID, *, after: int = 0, run_id: str | None = None
-    ) -> AsyncGenerator[list[Told], None]:
-        """Yield the events of a thread and the chunks of its messages, or those of one of its runs."""
-        following = _Following(self._database, self._hub, self._streams, thread_id, run_id)
-        cursor = after
+    def follow_thread(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Step], None]:
+        """Yield the steps of a thread after an event: those that exist, then those to come."""
+        return self._follow(thread_id, None, after)
+
+    async def _follow(self, thread_id: UUID | None, run_id: str | None, after: int) -> AsyncGenerator[list[Step], None]:
+        # One generator for both: thousands of readers wait here, and each layer costs each of them memory.
+        if run_id is not None:
+            if (run := await self._hub.find_run(run_id, thread_id)) is None:
+                return
+            thread_id, after = run["thread_id"], max(after, run["begins_after"])
+        assert thread_id is not None  # noqa: S101 - one of the two is given
+        make_step = Step if run_id is None else self._shared_step
+        following: _Following | None = None
         try:
             async with aclosing(self._hub.follow_with_streams(thread_id, after=after)) as pages:
                 async for events in pages:
+                    after = (events[-1].sequence_num or after) if events else after
                     # Stored events first: they happened before what is being streamed now.
-                    told = [following.take(event) for event in events if run_id in (None, event.run_id)]
-                    cursor = (events[-1].sequence_num or cursor) if events else cursor
-                    if frames := await following.read_streams(cursor):
-                        told.append(Told(None, frames))
-                    if told:
-                        yield told
+                    steps = [
+                        make_step(event) if following is None else following.take(event) or make_step(event)
+                        for event in events
+                        if run_id is None or event.run_id == run_id
+                    ]
+                    if following is None and self._hub.is_streaming(thread_id):
+                        following = _Following(self._database, self._hub, self._streams, thread_id, run_id)
+                    if following is not None:
+                        if frames := await following.read_streams(after):
+                            steps.append(Step(None, frames))
+                        if following.is_over:
+                            following.close()
+                            following = None
+                    if steps:
+                        yield steps
         finally:
-            following.close()
+            if following is not None:
+                following.close()
 
-    def _group(self, told: Told) -> FrameGroup:
-        """Return the frames of a step; readers of one thread share those of an event."""
-        if told.event is None or told.frames is not None:
-            return FrameGroup(told.frames or [])
-        key = (told.event.thread_id, told.event.sequence_num)
-        if (group := self._groups.get(key)) is None:
-            group = FrameGroup(frames_of(told.event))
-            if len(group.text) <= _LARGEST_KEPT:
-                self._groups[key] = group
-                if len(self._groups) > _GROUPS_KEPT:
-                    del self._groups[next(iter(self._groups))]
-        return group
+    def _shared_step(self, event: Event) -> Step:
+        """Return the step of an event; readers of one run share it and its text."""
+        key = (event.thread_id, event.sequence_num)
+        if (step := self._steps.get(key)) is None:
+            step = Step(event)
+            if len(step.text) <= _LARGEST_KEPT:
+                self._steps[key] = step
+                if len(self._steps) > _STEPS_KEPT:
+                    del self._steps[next(iter(self._steps))]
+        return step
 
 
 class _Following:
     """What one reader was told of the messages that are being streamed in a thread.
 
-    It watches streams only while the hub knows of one: a reader of a quiet thread costs nothing more.
+    It exists only while the hub knows of a stream: a reader of a quiet thread costs nothing more.
     """
-
-    __slots__ = ("_database", "_hub", "_messages", "_run_id", "_starts", "_streams", "_thread_id", "_translator",
-                 "_waiting", "_watch")  # fmt: skip
 
     def __init__(
         self, database: Database, hub: LiveHub, streams: MessageStreams, thread_id: UUID, run_id: str | None
@@ -211,46 +239,42 @@ class _Following:
         self._thread_id = thread_id
         self._run_id = run_id
         self._watch: StreamWatch | None = None
-        self._translator: Translator | None = None
-        self._messages: FollowedMessages | None = None
+        self._translator = MonitorTranslator(thread_id=str(thread_id), run_id=run_id or "")
+        self._messages = FollowedMessages(streams, self._translator, run_id=run_id)
         self._starts: dict[str, int] = {}
         self._waiting: dict[str, StreamHead] = {}
 
-    def take(self, event: Event) -> Told:
-        """Return the frames of a stored event, without the text that was streamed."""
-        if self._messages is None:
-            return Told(event, None)
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is being streamed any more and every message that was is stored."""
+        return not self._starts and not self._hub.is_streaming(self._thread_id)
+
+    def take(self, event: Event) -> Step | None:
+        """Return the step of a stored event whose message was streamed; None when nothing of it was."""
         for name in (event.id, event.id + THOUGHT_SUFFIX):
             self._starts.pop(name, None)
         has_told = self._messages.has_told(event)
         self._messages.skip(event)
-        return Told(event, frames_of(event, self._translator) if has_told else None)
+        return StreamedStep(event, frames_of(event, self._translator)) if has_told else None
 
     async def read_streams(self, cursor: int) -> list[AgUiEvent]:
         """Return the frames of what was streamed since the last call, of messages that began before `cursor`."""
-        if self._watch is None and self._hub.is_streaming(self._thread_id):
+        if self._watch is None:
             await self._open_watch()
-        if self._watch is None or self._messages is None:
-            return []
         frames: list[AgUiEvent] = []
-        for head in self._watch.take_pending():
+        for head in self._watch.take_pending() if self._watch else ():
             if self._run_id in (None, head.run_id):
                 frames += await self._place(head)
         for name, head in list(self._waiting.items()):
             if (start := self._starts.get(name)) is None or start <= cursor:
                 del self._waiting[name]
                 frames += _streamed(head, await self._messages.take(head))
-        if not self._starts and not self._hub.is_streaming(self._thread_id):
-            self.close()
         return frames
 
     def close(self) -> None:
         """Stop watching streams."""
         if self._watch is not None:
             self._watch.close()
-        self._watch = self._translator = self._messages = None
-        self._starts.clear()
-        self._waiting.clear()
 
     async def _open_watch(self) -> None:
         watch = self._streams.watch(self._thread_id, with_thoughts=True)
@@ -260,15 +284,13 @@ class _Following:
             logger.warning("thread %s: its token streams cannot be followed now: %s", self._thread_id, error)
             return  # stored events are told all the same; the next movement tries again
         self._watch = watch
-        self._translator = MonitorTranslator(thread_id=str(self._thread_id), run_id=self._run_id or "")
-        self._messages = FollowedMessages(self._streams, self._translator, run_id=self._run_id)
 
     async def _place(self, head: StreamHead) -> list[AgUiEvent]:
         """Let a stream wait until the events before it were told. A stored message is told by its event alone."""
         name = head.message_id
         if head.status is not StreamStatus.STREAMING:
             self._waiting.pop(name, None)
-            if head.current_sequence == 0 and self._starts.pop(name, None) is not None and self._messages:
+            if head.current_sequence == 0 and self._starts.pop(name, None) is not None:
                 return _streamed(head, await self._messages.take(head))  # nothing was said: it leaves no event
             return []
         if name not in self._starts:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from fastapi import WebSocketException
 
-from cognizes.engine.agui.monitor import Told
+from cognizes.engine.agui.monitor import Step
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, NotFoundError
@@ -76,20 +76,21 @@ class ThreadFeed:
 
     async def _follow(self, thread_id: UUID, after: int) -> None:
         try:
-            async with aclosing(self._engine.monitor_frames.follow(thread_id, after=after)) as pages:
+            async with aclosing(self._engine.monitor_frames.follow_thread(thread_id, after=after)) as pages:
                 async for page in pages:
-                    for told in page:
-                        await self._put(told)
+                    for step in page:
+                        await self._put(step)
         except EngineError as error:
             logger.warning("thread %s cannot be followed any more: %s", thread_id, error)
         await self._items.put(None)
 
-    async def _put(self, told: Told) -> None:
-        for frame in told.streamed:
-            payload = {"thread_id": self._name, **frame.to_json()}
-            await self._items.put(_item(payload, datetime.now(UTC), channel=STREAM_CHANNEL))
-        if told.event is not None:
-            await self._items.put(_item(_payload(told.event), datetime.now(UTC)))
+    async def _put(self, step: Step) -> None:
+        for frame in step.frames if step.is_streamed else ():
+            if frame.type.startswith(("TEXT_", "REASONING_")):
+                payload = {"thread_id": self._name, **frame.to_json()}
+                await self._items.put(_item(payload, datetime.now(UTC), channel=STREAM_CHANNEL))
+        if step.event is not None:
+            await self._items.put(_item(_payload(step.event), datetime.now(UTC)))
 
     async def _on_notification(self, event: NotifyEvent) -> None:
         if self._name not in (EVERYTHING, event.payload.get("thread_id")):

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -52,13 +53,41 @@ def _running_server(settings: Settings) -> Iterator[str]:
         asyncio.run(embedded.close())
 
 
+def _on_same_server(url: str, arguments: list[str]) -> list[str]:
+    """Return psql's arguments with `-d NAME` as the URL of that database on the configured server.
+
+    psql itself would take the name for one on its own default server.
+    """
+    changed: list[str] = []
+    is_name = False
+    for argument in arguments:
+        option, given = argument[:2], argument[2:]
+        if is_name:
+            changed.append(_other_database(url, argument))
+        elif option == "-d" and given:
+            changed += ["-d", _other_database(url, given)]
+        elif argument.startswith("--dbname="):
+            changed += ["-d", _other_database(url, argument.removeprefix("--dbname="))]
+        else:
+            changed.append(argument)
+        is_name = not is_name and argument in ("-d", "--dbname")
+    return changed
+
+
+def _other_database(url: str, name: str) -> str:
+    if "=" in name or "://" in name:
+        return name  # a connection string names its own server
+    return urlsplit(url)._replace(path=f"/{quote(name, safe='')}").geturl()
+
+
 def _run_psql(url: str, arguments: list[str]) -> int:
     shown, password = hide_password(url)
     environment = {**os.environ, "PGPASSWORD": password} if password else dict(os.environ)
     # Ctrl-C reaches psql too, and there it cancels a query: we stay, to give back our share when psql is done.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        process = subprocess.Popen([binaries() / "psql", "--dbname", shown, *arguments], env=environment)  # noqa: S603
+        command = [str(binaries() / "psql"), "--dbname", shown, *_on_same_server(shown, arguments)]
+        process = subprocess.Popen(command, env=environment)  # noqa: S603
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: process.terminate())
         code = process.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -81,23 +81,6 @@ def encode(frame: AgUiEvent) -> str:
     return frame.to_sse() if frame.sequence is None else f"id: {frame.sequence}\n{frame.to_sse()}"
 
 
-class FrameGroup:
-    """Frames that belong together, and their text on the wire, made once for all who send it."""
-
-    __slots__ = ("_text", "frames")
-
-    def __init__(self, frames: list[AgUiEvent]) -> None:
-        self.frames = frames
-        self._text: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The frames on the wire."""
-        if self._text is None:
-            self._text = "".join(map(encode, self.frames))
-        return self._text
-
-
 class Subscribable(Protocol):
     """What the bridge needs of a listener."""
 
@@ -122,6 +105,16 @@ def milliseconds(moment: datetime | None) -> int:
     return int((moment or datetime.now(UTC)).timestamp() * 1000)
 
 
+class FrameGroup(Protocol):
+    """Frames that belong together, and their text on the wire."""
+
+    @property
+    def frames(self) -> list[AgUiEvent]: ...
+
+    @property
+    def text(self) -> str: ...
+
+
 class FrameSource(Protocol):
     """What makes the frames of runs."""
 
@@ -131,7 +124,7 @@ class FrameSource(Protocol):
 
     def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
-    ) -> AsyncGenerator[list[FrameGroup], None]: ...
+    ) -> AsyncGenerator[Sequence[FrameGroup], None]: ...
 
 
 class _Done:

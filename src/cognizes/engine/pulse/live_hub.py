@@ -60,25 +60,15 @@ class _Doorbell:
         self._rung = asyncio.Event()
 
 
-class _StreamsMoved(_Doorbell):
-    """The bell for subscribers that also follow the token streams of a thread: events and streams ring it."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-
 class _Channel:
     """What the hub knows of one subscribed thread. Until its head was read once, it only notes how far it rang."""
 
-    __slots__ = ("has_ended", "head", "is_streaming", "moved", "rang", "recent", "streams_moved", "subscribers")
+    __slots__ = ("has_ended", "head", "is_streaming", "moved", "rang", "recent", "stream_moves", "subscribers")
 
     def __init__(self) -> None:
         self.head = -1
         self.is_streaming = False
-        self.streams_moved: _StreamsMoved | None = None
+        self.stream_moves = 0
         self.rang = 0
         self.recent: deque[Event] = deque(maxlen=_RECENT_EVENTS)
         self.moved = _Doorbell()
@@ -94,24 +84,18 @@ class _Channel:
         """Takes in the events after the head, which follow each other without a gap."""
         self.recent.extend(events)
         self.head = events[-1].sequence_num or self.head
-        self._ring_all()
+        self.moved.ring()
 
     def move_streams(self, *, is_streaming: bool) -> None:
         """Notes that a token stream of the thread moved, or whether one is open by now."""
         self.is_streaming = is_streaming
-        if self.streams_moved is not None:
-            self.streams_moved.count += 1
-            self.streams_moved.ring()
+        self.stream_moves += 1
+        self.moved.ring()
 
     def end(self) -> None:
         """Lets all subscriptions end."""
         self.has_ended = True
-        self._ring_all()
-
-    def _ring_all(self) -> None:
         self.moved.ring()
-        if self.streams_moved is not None:
-            self.streams_moved.ring()
 
     def recent_after(self, sequence: int) -> list[Event] | None:
         """The events after a sequence number, or None when they are too old to be remembered."""
@@ -206,22 +190,20 @@ class LiveHub:
         """Yield the pages of `follow_pages`, and an empty page at the start and whenever a token stream of the thread
         may have moved."""
         channel = self._enter(thread_id)
-        if (bell := channel.streams_moved) is None:
-            bell = channel.streams_moved = _StreamsMoved()
         try:
             await self._open(thread_id, channel)
             cursor, seen = after, -1
             while not channel.has_ended:
-                moved = bell.next_ring
+                moved = channel.moved.next_ring
                 if cursor < channel.head:
                     events = await self._page(thread_id, channel, cursor)
                     if not events:
                         return
                     cursor = events[-1].sequence_num or cursor
-                    seen = bell.count
+                    seen = channel.stream_moves
                     yield events
-                elif seen != bell.count:
-                    seen = bell.count
+                elif seen != channel.stream_moves:
+                    seen = channel.stream_moves
                     yield []
                 else:
                     await moved.wait()
