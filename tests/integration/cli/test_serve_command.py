@@ -206,3 +206,10 @@ def test_a_mistake_is_one_sentence(
 def test_a_wrong_option_is_a_wrong_use(quick: Cognizes) -> None:
     assert quick("serve", "--port", "99999").returncode == 2
     assert quick("serve", "--data-dir", "here", "--database-url", UNREACHABLE).returncode == 2
+
+
+def test_serve_starts_degraded_while_redis_is_away(cognizes: Cognizes, tmp_path: Path) -> None:
+    with cognizes.serve(REDIS_URL=f"unix://{tmp_path / 'nothing.sock'}") as serving:
+        answer = httpx.get(f"{serving.url}/health")
+        assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+        assert "Redis is not reachable" in answer.json()["deltas"]["status"]

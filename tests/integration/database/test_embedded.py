@@ -315,6 +315,9 @@ async def test_the_way_to_the_data_is_opened_for_the_server_alone(data_dir: Path
         assert bool(private.stat().st_mode & 0o001) is (os.geteuid() == 0 and not _takes_access_lists(data_dir))
     finally:
         await server.close()
+    private.chmod(0o700)
+    await server.start()
+    await server.close()
 
 
 def _takes_access_lists(directory: Path) -> bool:

@@ -428,3 +428,24 @@ async def test_an_end_whose_answer_was_lost_has_happened_once(
     assert len([kind for kind in events if kind in ("run_finished", "run_failed")]) == 1
     episodes = await engine.memory.episodic.list_by_session(run_scope(session), session.id)
     assert [episode.run_id for episode in episodes] == [run.id]
+
+
+async def test_an_unexpected_exception_does_not_end_a_worker(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, defects = engine.runs.claim, [ValueError("a defect")]
+
+    async def fails_once(*arguments: Any, **named: Any) -> Any:
+        if defects:
+            raise defects.pop()
+        return await claim(*arguments, **named)
+
+    async def work(run: HandledRun) -> str:
+        return "done"
+
+    monkeypatch.setattr(engine.runs, "claim", fails_once)
+    session = await engine.sessions.create("app", "user")
+    run = await engine.runs.enqueue(session, "work")
+    async with Worker(engine, {"work": work}):
+        await until_status(engine, run, RunStatus.COMPLETED)
+    assert "a defect" in caplog.text

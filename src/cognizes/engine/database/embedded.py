@@ -386,10 +386,11 @@ def _let_search(directory: Path, uid: int) -> None:
         return
     try:
         entries = _read_acl(directory, mode)
-        if entries.get((_ACL_USER, uid), 0) & _SEARCH:
+        mask = entries.get((_ACL_MASK, _ACL_NO_ID), entries[_ACL_GROUP_OBJ, _ACL_NO_ID])
+        if entries.get((_ACL_USER, uid), 0) & mask & _SEARCH:
             return
         entries[_ACL_USER, uid] = entries.get((_ACL_USER, uid), 0) | _SEARCH
-        mask = entries.get((_ACL_MASK, _ACL_NO_ID), entries[_ACL_GROUP_OBJ, _ACL_NO_ID])
+        # `chmod g-x` on a directory with a list changes its mask.
         entries[_ACL_MASK, _ACL_NO_ID] = mask | _SEARCH
         packed = b"".join(_ACL_ENTRY.pack(tag, entries[tag, who], who) for tag, who in sorted(entries))
         os.setxattr(directory, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
