@@ -1437,12 +1437,13 @@ LANGUAGE sql IMMUTABLE AS $$
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
         ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
         ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('waiting', 'completed'),  -- another run of the thread continues with the answer
         ('failed', 'pending')    -- somebody asked for another try
     )
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('50_run_transition_allowed.sql', 0, 'a370f731ee43ed9cddc8e9777a3951970c5c4a883c5c86a1c1ae8035b9bd915a', '0.1.0')
+VALUES ('50_run_transition_allowed.sql', 0, '9191715e7183b8dfdbb1ede1b8266b1ff605a67529766460d0253eed61c99fcc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 51_create_run.sql

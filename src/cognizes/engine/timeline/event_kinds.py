@@ -98,6 +98,7 @@ _ALL = (
     _stored("cancel_requested"),
     _stored("run_created", frames=()),
     _stored("run_started", frames=()),
+    # RUN_FINISHED with the outcome `interrupt`, when the run waits for the answer to a question of its agent.
     _stored("run_waiting", frames=()),
     _stored("run_signalled", frames=()),
     _stored("run_resumed", frames=()),
