@@ -6,14 +6,16 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.agui.history import read_history
-from cognizes.engine.models import RunStatus, Session
+from cognizes.engine.models import Run, RunStatus, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import HELD_AT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.gates import Gate
+from tests.integration.runs.conditions import until_status
 from tests.unittests.agui.legality import assert_legal
 
 
@@ -132,6 +134,106 @@ async def test_interrupt_and_resume(http: httpx.AsyncClient, engine: Engine) -> 
         assert client.view.state.get("deleted") == (["diary"] if confirmed else None)
         await assert_as_stored(engine, client)
         assert "outcome" not in (await reloaded.connect())[-1]
+
+
+async def asked(http: httpx.AsyncClient, engine: Engine) -> tuple[AgentClient, Any, Run]:
+    """A client whose agent asks for a confirmation: the interrupt, and the run that waits for the answer."""
+    client = AgentClient(http, "demo")
+    (interrupt,) = (await client.run("delete my diary"))[-1]["outcome"]["interrupts"]
+    (run,) = await engine.runs.list((await stored_session(engine, client)).thread_id)
+    return client, interrupt, run
+
+
+async def test_an_open_tool_approval_is_a_waiting_run_in_every_list(http: httpx.AsyncClient, engine: Engine) -> None:
+    client, interrupt, run = await asked(http, engine)
+    assert run.wait is not None
+    assert (run.status, run.completed_at, run.lease_expires_at) == (RunStatus.WAITING, None, None)
+    assert (run.wait.kind, run.wait.correlation_key, run.wait.reason) == (
+        "human",
+        interrupt["id"],
+        interrupt["message"],
+    )
+    assert run.resumption_context is not None
+    assert run.resumption_context["memory_snapshot"]["working_memory"]["session_id"] == client.thread_id
+    by_status = {"status": "waiting", "user_id": client.user}
+    for path in ("/api/runs", f"/api/sessions/{run.thread_id}/runs"):
+        found = (await http.get(path, params=by_status)).json()["runs"]
+        assert [(one["id"], one["status"]) for one in found] == [(run.id, "waiting")], path
+    (thread,) = (await http.get("/api/debug/threads", params=by_status)).json()["threads"]
+    assert (thread["thread_id"], thread["status"]) == (run.thread_id, "waiting")
+    idle = (await http.get("/api/debug/threads", params={**by_status, "status": "idle"})).json()["threads"]
+    assert idle == []
+    context = (await http.get(f"/contexts/{run.thread_id}/metadata")).json()
+    assert context["current_state"] == "AwaitingToolApproval"
+    # An observer of the stored run, in the protocol's own frames, sees the interrupt and the end.
+    async with http.stream("GET", f"/api/runs/{run.id}/events", params={"profile": "agui"}) as observed:
+        frames = [frame async for frame in read_frames(observed)]
+    assert frames[-1]["outcome"]["interrupts"] == [interrupt]
+
+
+async def test_the_answer_completes_the_run_that_waited(http: httpx.AsyncClient, engine: Engine) -> None:
+    client, interrupt, run = await asked(http, engine)
+    answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}
+    assert "Done: diary is deleted." in text_of(await client.run(resume=[answer]))
+    runs = await engine.runs.list(run.thread_id)
+    assert [one.status for one in runs] == [RunStatus.COMPLETED] * 2
+    kinds_of_runs = [
+        (event.event_type, event.run_id)
+        for event in await engine.sessions.events(await stored_session(engine, client))
+        if event.event_type.startswith("run_")
+    ]
+    assert kinds_of_runs == [
+        ("run_started", run.id), ("run_waiting", run.id), ("run_finished", run.id),
+        ("run_started", runs[0].id), ("run_finished", runs[0].id),
+    ]  # fmt: skip
+    await assert_as_stored(engine, client)
+
+
+async def test_another_message_cancels_the_run_that_waited(http: httpx.AsyncClient, engine: Engine) -> None:
+    client, interrupt, run = await asked(http, engine)
+    assert "outcome" not in (await client.run("never mind"))[-1]
+    assert (await engine.runs.get(run.thread_id, run.id)).status == RunStatus.CANCELLED
+    answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}
+    assert (await http.post("/agui/demo", json=client.input(resume=[answer]))).status_code == 422
+
+
+@pytest.mark.parametrize("way", ["agent", "run", "context"])
+async def test_a_cancelled_run_withdraws_its_question(http: httpx.AsyncClient, engine: Engine, way: str) -> None:
+    client, interrupt, run = await asked(http, engine)
+    if way == "agent":
+        assert await client.cancel()
+    else:
+        path = f"/api/runs/{run.id}/cancel" if way == "run" else f"/contexts/{run.thread_id}/cancel"
+        assert (await http.post(path)).status_code in (200, 202)
+    assert (await engine.runs.get(run.thread_id, run.id)).status == RunStatus.CANCELLED
+    assert "interrupts" not in (await client.connect())[-1].get("outcome", {})
+    assert (await http.get(f"/api/debug/threads/{run.thread_id}/questions")).json()["questions"] == []
+    answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}
+    assert (await http.post("/agui/demo", json=client.input(resume=[answer]))).status_code == 409
+    assert "outcome" not in (await client.run("something else"))[-1]
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_signal_continues_the_run_that_waits_for_an_approval(
+    http: httpx.AsyncClient, engine: Engine, confirmed: bool
+) -> None:
+    client, interrupt, run = await asked(http, engine)
+    signal = {"correlation_key": interrupt["id"], "payload": {"confirmed": confirmed}}
+    assert (await http.post(f"/api/runs/{run.id}/signal", json=signal)).json()["outcome"] == "resumed"
+    done = await until_status(engine, run, RunStatus.COMPLETED, RunStatus.FAILED)
+    assert (done.status, done.error, done.attempt) == (RunStatus.COMPLETED, None, 2)
+    session = await stored_session(engine, client)
+    assert session.state.get("deleted") == (["diary"] if confirmed else None)
+    assert "outcome" not in (await client.connect())[-1]
+
+
+async def test_a_signal_that_answers_nothing_fails_the_run(http: httpx.AsyncClient, engine: Engine) -> None:
+    _, interrupt, run = await asked(http, engine)
+    signal = {"correlation_key": interrupt["id"], "payload": "sure"}
+    assert (await http.post(f"/api/runs/{run.id}/signal", json=signal)).json()["outcome"] == "resumed"
+    failed = await until_status(engine, run, RunStatus.COMPLETED, RunStatus.FAILED)
+    assert failed.status == RunStatus.FAILED
+    assert "must say whether it is confirmed" in (failed.error or "")
 
 
 async def test_a_resume_under_the_id_of_the_run_that_asked(http: httpx.AsyncClient, engine: Engine) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from ag_ui.core import Interrupt
 
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.timeline.event_reading import REQUEST_PREFIX, Question
 
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
@@ -14,6 +16,18 @@ _CONFIRMATION_ANSWER: JsonObject = {
     "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
     "required": ["confirmed"],
 }
+
+
+def wait_key_of(interrupt_ids: Iterable[str]) -> str:
+    """The correlation key with which a run waits for the answers to its interrupts."""
+    return ",".join(sorted(interrupt_ids))
+
+
+def waits_for(event: Event, interrupt_ids: Collection[str]) -> bool:
+    """Whether an event says that its run waits for the answer to one of these interrupts."""
+    if event.event_type != "run_waiting":
+        return False
+    return not set(str(event.content.get("correlation_key")).split(",")).isdisjoint(interrupt_ids)
 
 
 def interrupt_of(question: Question) -> Interrupt:

@@ -38,6 +38,8 @@ Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
 """Frames, with the number that goes into their `id:` line if they have one."""
 
 _ENDS = ("run_finished", "run_failed", "run_cancelled")
+_LAST = (*_ENDS, "run_waiting")
+"""Events that can be the last of a run for an observer."""
 
 
 class Observer:
@@ -138,7 +140,7 @@ class Observer:
             events = self._hub.follow(thread, after=history.last_sequence)
             async with aclosing(merged(events, watch)) as moves:
                 async for move in moves:
-                    if isinstance(move, Event) and move.event_type in _ENDS and move.run_id != started.run_id:
+                    if isinstance(move, Event) and move.event_type in _LAST and move.run_id != started.run_id:
                         continue  # another run's end is not this one's
                     for frame in await messages.take(move):
                         yield None, frame

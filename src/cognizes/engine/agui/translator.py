@@ -42,7 +42,7 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.frames import clean_text, now, to_json
-from cognizes.engine.agui.interrupts import interrupt_of
+from cognizes.engine.agui.interrupts import interrupt_of, waits_for
 from cognizes.engine.agui.model_turn import THOUGHT, ModelTurn
 from cognizes.engine.agui.subagents import Subagents
 from cognizes.engine.models import Event, JsonObject, is_delete
@@ -226,6 +226,10 @@ class Translator:
         if event.event_type in ("run_finished", "run_failed", "run_cancelled"):
             yield from self._run_ends(event)
             return
+        if waits_for(event, self._interrupts):
+            # For an AG-UI client the run ends here; the next input's `resume` answers.
+            yield from self.finish()
+            return
         if message_role(event) == "user" or event.author == "user":
             yield from self._from_user(event)
         elif is_partial(event):
@@ -242,6 +246,8 @@ class Translator:
             yield from self.fail(str(event.content.get("error") or "the run failed"))
         elif event.event_type == "run_cancelled":
             yield from self.cancel()
+            # Its questions are withdrawn.
+            self._interrupts.clear()
         else:
             yield from self.finish(result={"status": "completed"})
 

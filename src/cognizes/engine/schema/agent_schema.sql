@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 5 OR max(number) > 20 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 6 OR max(number) > 20 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1767,12 +1767,13 @@ LANGUAGE sql IMMUTABLE AS $$
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
         ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
         ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('waiting', 'completed'),  -- another run of the thread continues with the answer
         ('failed', 'pending')    -- somebody asked for another try
     )
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('50_run_transition_allowed.sql', 0, 'a370f731ee43ed9cddc8e9777a3951970c5c4a883c5c86a1c1ae8035b9bd915a', '0.1.0')
+VALUES ('50_run_transition_allowed.sql', 0, '9191715e7183b8dfdbb1ede1b8266b1ff605a67529766460d0253eed61c99fcc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4154,5 +4155,5 @@ VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 5 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 6 WHERE number = 0;
 COMMIT;

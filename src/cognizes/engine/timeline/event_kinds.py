@@ -110,6 +110,7 @@ _ALL = (
     _engine("monitor_action"),
     _engine("run_created", frames=()),
     _engine("run_started", frames=()),
+    # RUN_FINISHED with the outcome `interrupt`, when the run waits for the answer to a question of its agent.
     _engine("run_waiting", frames=()),
     _engine("run_signalled", frames=()),
     _engine("run_resumed", frames=()),

@@ -9,6 +9,7 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.runners import Runner
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
 from cognizes.engine import Run, RunStatus
@@ -103,6 +104,35 @@ async def test_a_failed_tool_is_marked(service: OpenSessionService) -> None:
     (run,) = await runs(service)
     assert run.status is RunStatus.FAILED
     assert (run.tool_calls[0]["is_error"], run.tool_calls[0]["output"]) == (True, "RuntimeError: too light")
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_run_whose_agent_asks_a_person_waits_until_the_next_invocation(
+    service: OpenSessionService, is_answered: bool
+) -> None:
+    asking = FunctionTool(weigh, require_confirmation=True)
+    runner = runner_of(service, call("weigh", item="tea"), "7 grams", "as you like", tools=[asking])
+    events = await talk(runner)
+    (question,) = [
+        each for event in events for each in event.get_function_calls() if each.name == "adk_request_confirmation"
+    ]
+    (run,) = await runs(service)
+    assert (run.status, run.completed_at) == (RunStatus.WAITING, None)
+    assert run.wait is not None
+    assert (run.wait.kind, run.wait.correlation_key) == ("human", question.id)
+    engine = await service.engine()
+    assert [one.id for one in (await engine.runs.search(status=["waiting"])).items] == [run.id]
+    if is_answered:
+        answer = types.FunctionResponse(id=question.id, name=question.name, response={"confirmed": True})
+        message = types.Content(role="user", parts=[types.Part(function_response=answer)])
+        answered = runner.run_async(user_id="ada", session_id="s", new_message=message)
+        assert [event async for event in answered]
+    else:
+        await talk(runner)
+    newer, older = await runs(service)
+    assert older.id == run.id
+    assert older.status == (RunStatus.COMPLETED if is_answered else RunStatus.CANCELLED)
+    assert newer.status == RunStatus.COMPLETED
 
 
 async def test_a_cancelled_run(service: OpenSessionService) -> None:

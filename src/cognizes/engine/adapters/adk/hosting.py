@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from uuid import UUID
 
-from ag_ui.core import RunAgentInput
+from ag_ui.core import ResumeEntry, RunAgentInput
 from google.adk.apps.app import App
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.plugins.base_plugin import BasePlugin
@@ -27,19 +27,22 @@ from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService, StreamedIds
 from cognizes.engine.adapters.adk.revision import Revision
 from cognizes.engine.adapters.adk.run_executor import RunExecutor
-from cognizes.engine.adapters.adk.run_input import UserTurn, client_state_delta, read_turn
+from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, client_state_delta, read_turn
+from cognizes.engine.adapters.adk.run_progress import end_waiting_runs
 from cognizes.engine.adapters.adk.run_watch import ORPHANED, RunWatch, handler_of
 from cognizes.engine.adapters.adk.session_cache import SessionKey
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
+from cognizes.engine.agui.interrupts import wait_key_of
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.turns import Turns
+from cognizes.engine.runs.resumption import Resumption
 
 _NOTHING_NEW = UserTurn(content=types.Content(), message_id=None, earlier=[], new_messages=[])
 
@@ -99,6 +102,7 @@ class AgentHost:
             await self._refuse_second_run(key, session)
             reserved = server_tools(self._apps[name]) if is_end_user else frozenset()
             turn = read_turn(run_input, session.events, reserved=reserved)
+            await self._end_waiting_runs(key, session, run_input, turn)
             run = await self._begin(key, run_input, turn)
             run.task = asyncio.create_task(self._execute(run, session, run_input, turn), name=f"run-{run.run_id}")
         return run
@@ -176,6 +180,19 @@ class AgentHost:
         if revision and (elsewhere := await self._find_leased_run(revision.thread_id)):
             raise _is_busy(elsewhere)
 
+    async def _end_waiting_runs(
+        self, key: SessionKey, session: Session, run_input: RunAgentInput, turn: UserTurn
+    ) -> None:
+        """End the runs that wait for people when the input answers them, or says something else instead."""
+        revision = Revision.of(session)
+        answered = [entry.interrupt_id for entry in run_input.resume or ()]
+        if revision is None or not (answered or turn.has_text):
+            return
+        thread_id = revision.thread_id
+        if answered and await self._engine.database.fetch_value("find_cancelled_wait", thread_id, answered):
+            raise ConflictError("the run that asked was cancelled, and its question with it; connect again")
+        await end_waiting_runs(self._engine, thread_id, handler_of(key[0]), is_answered=bool(answered))
+
     async def _find_leased_run(self, thread_id: UUID) -> str | None:
         found: str | None = await self._engine.database.fetch_value("find_leased_run", thread_id)
         return found
@@ -233,10 +250,15 @@ class AgentHost:
         return None if taken else run_input.run_id
 
     async def _cancel_elsewhere(self, name: str, user_id: str, session_id: str, run_id: str | None) -> bool:
-        """Stops a run of the thread that another process executes; it notices at once."""
+        """Stops a run of the thread that another process executes, which notices at once, or that waits for people."""
         session = await self._engine.sessions.get(name, user_id, session_id)
-        found = await self._find_leased_run(thread_uuid(session.thread_id)) if session else None
-        if session is None or found is None or run_id not in (None, found):
+        if session is None:
+            return False
+        thread_id = thread_uuid(session.thread_id)
+        waiting = await self._engine.database.fetch("find_waiting_runs", thread_id, handler_of(name))
+        active = [await self._find_leased_run(thread_id), *(row["id"] for row in waiting)]
+        found = next((one for one in active if one is not None and run_id in (None, one)), None)
+        if found is None:
             return False
         try:
             await self._engine.runs.cancel(session.thread_id, found)
@@ -256,16 +278,26 @@ class AgentHost:
         place = thread_uuid(run.thread_id), run.id
         invocation_id: str | None = await self._engine.database.fetch_value("find_invocation_of_run", *place)
         async with self._starting.take(key):
+            # Before the session is read: it may restore state.
+            resumption = await self._engine.runs.restore(run, stored)
             session = await self._service.get_session(app_name=key[0], user_id=key[1], session_id=key[2])
-            if session is None or not invocation_id or key in self._active or not _is_resumable(self._apps[key[0]]):
-                await self._engine.runs.remember(await self._engine.runs.abandon(run, error=ORPHANED))
-                return
             run_input = RunAgentInput.model_validate(run.input)
-            hosted = self._make_run(key, stored, run, _NOTHING_NEW)
-            hosted.invocation_id = invocation_id
-            hosted.begin(_new_input(run_input, _NOTHING_NEW, run_id=run.id))
+            error = ORPHANED
+            turn = None
+            if session is not None and resumption is not None:
+                try:
+                    turn = _signalled_turn(resumption, run_input, session)
+                except InvalidInputError as refused:
+                    error = f"the signal does not answer what the run asked: {refused}"
+            is_resumable = bool(invocation_id) and error == ORPHANED and _is_resumable(self._apps[key[0]])
+            if session is None or key in self._active or not (turn or is_resumable):
+                await self._engine.runs.remember(await self._engine.runs.abandon(run, error=error))
+                return
+            hosted = self._make_run(key, stored, run, turn or _NOTHING_NEW)
+            hosted.invocation_id = invocation_id or ""
+            hosted.begin(_new_input(run_input, turn or _NOTHING_NEW, run_id=run.id))
             self._active[key] = hosted
-            hosted.task = asyncio.create_task(self._execute(hosted, session, run_input, None), name=f"run-{run.id}")
+            hosted.task = asyncio.create_task(self._execute(hosted, session, run_input, turn), name=f"run-{run.id}")
 
     async def _leave_own(self, key: SessionKey, run: Run) -> bool:
         """A server that was paused for longer than its lease finds its own run: the attempt it woke up with can write
@@ -307,6 +339,21 @@ class AgentHost:
             run.fence.end()
             self._streamed_ids.forget(run.invocation_id)
             del self._active[run.key]
+
+
+def _signalled_turn(resumption: Resumption, run_input: RunAgentInput, session: Session) -> UserTurn | None:
+    """The answers with which a signal continues a run that waited for people; None when they were given before.
+
+    The payload of the signal is the answer to the question; when there are several, it maps their ids to the answers.
+    """
+    questions = OpenCalls.of(session.events).questions
+    if resumption.correlation_key != wait_key_of(questions):
+        return None
+    answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
+    if not isinstance(answers, dict):
+        raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
+    resume = [ResumeEntry(interrupt_id=one, status="resolved", payload=answer) for one, answer in answers.items()]
+    return read_turn(run_input.model_copy(update={"resume": resume, "messages": []}), session.events)
 
 
 def _is_busy(run_id: str) -> ConflictError:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from ag_ui.core import BaseEvent, RunAgentInput
+from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
 from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.run_config import RunConfig
 from google.adk.events.event import Event
@@ -22,7 +22,7 @@ from google.adk.sessions.session import Session
 from cognizes.engine.adapters.adk.hosted_run import HostedRun
 from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
 from cognizes.engine.adapters.adk.run_input import UserTurn
-from cognizes.engine.adapters.adk.run_progress import record_progress
+from cognizes.engine.adapters.adk.run_progress import record_progress, wait_for_people
 from cognizes.engine.adapters.adk.unfinished import store_unfinished
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, LeaseLostError
@@ -95,8 +95,19 @@ class RunExecutor:
     async def _finish(self, run: HostedRun) -> list[BaseEvent]:
         if run.error is not None:
             return await self._fail(run, run.error)
-        await self._settle(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
+        if interrupts := run.translator.interrupts:
+            await self._wait(run, interrupts)
+        else:
+            await self._settle(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
         return run.translator.finish()
+
+    async def _wait(self, run: HostedRun, interrupts: Sequence[Interrupt]) -> None:
+        """Let the run wait for the answers to its questions. The next input ends it, a signal continues it."""
+        await self._close_turns(run)
+        messages = [interrupt.message for interrupt in interrupts if interrupt.message]
+        questions = [interrupt.id for interrupt in interrupts]
+        with run.fence.letting_go():
+            await wait_for_people(self._engine, run.stored, questions, reason=" ".join(messages) or None)
 
     async def _stop(self, run: HostedRun) -> list[BaseEvent]:
         if run.is_lost:
@@ -145,16 +156,19 @@ class RunExecutor:
 
     async def _settle(self, run: HostedRun, change_row: Callable[..., Awaitable[Run]]) -> None:
         """Keeps what never became whole, and changes the row, also when PostgreSQL is away for a moment."""
-        await run.streams.close_thoughts()
-        turns = run.translator.unfinished_turns()
-        await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
-        await run.streams.close()
+        await self._close_turns(run)
         with run.fence.letting_go():
             ended = await change_row()
         # Nobody waits for it: who saw the end may speak at once.
         task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
         self._remembering.add(task)
         task.add_done_callback(self._remembering.discard)
+
+    async def _close_turns(self, run: HostedRun) -> None:
+        await run.streams.close_thoughts()
+        turns = run.translator.unfinished_turns()
+        await store_unfinished(self._engine, run.thread_id, turns, run_id=run.run_id, invocation_id=run.invocation_id)
+        await run.streams.close()
 
 
 def _events(

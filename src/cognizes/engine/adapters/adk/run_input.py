@@ -58,6 +58,12 @@ class UserTurn:
     earlier: list[tuple[str, types.Content]]
     new_messages: list[Message]
 
+    @property
+    def has_text(self) -> bool:
+        """Whether the user says something in words, which withdraws from open questions."""
+        contents = (self.content, *(content for _, content in self.earlier))
+        return any(part.text for content in contents for part in content.parts or ())
+
 
 def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Set[str] = frozenset()) -> UserTurn:
     """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.

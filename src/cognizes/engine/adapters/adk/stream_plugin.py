@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,8 @@ from google.adk.tools.tool_context import ToolContext
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.event_codec import to_json
 from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.run_input import OpenCalls
+from cognizes.engine.adapters.adk.run_progress import end_waiting_runs, wait_for_people
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.database.documents import dump_jsonb
@@ -52,8 +54,9 @@ class EngineStreamPlugin(BasePlugin):
     """Records every invocation on an `OpenSessionService` as a run.
 
     - A run starts with the invocation, under the invocation's id, and ends completed, failed with the error, or
-      cancelled. The thread's log says so; the events of the invocation carry the run's id. A process that is killed
-      leaves a run that fails when its lease (`COGNIZES_RUN_LEASE_SECONDS`) is over.
+      cancelled. While its agent asks a person it is waiting, until the next invocation of the session. The thread's
+      log says so; the events of the invocation carry the run's id. A process that is killed leaves a run that fails
+      when its lease (`COGNIZES_RUN_LEASE_SECONDS`) is over.
     - Thoughts, tool calls and their results are on the run's row as they happen.
     - Text that ADK streams (`StreamingMode.SSE`) is read live from any process, chunk by chunk: `engine.streams`. The
       whole event is stored under the id of its first fragment. What breaks off is stored as an interrupted message.
@@ -123,7 +126,11 @@ class EngineStreamPlugin(BasePlugin):
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """The run is over."""
         key = _key(invocation_context.session, invocation_context.invocation_id)
-        await self._end(key, RunStatus.CANCELLED if invocation_context.is_aborted else RunStatus.COMPLETED)
+        if invocation_context.is_aborted:
+            await self._end(key, RunStatus.CANCELLED)
+            return
+        questions = OpenCalls.of(invocation_context.session.events).questions
+        await self._end(key, RunStatus.WAITING if questions else RunStatus.COMPLETED, questions=questions)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
         """The run has failed."""
@@ -161,7 +168,9 @@ class EngineStreamPlugin(BasePlugin):
         self._cancelling.add(cancelling)
         cancelling.add_done_callback(self._cancelling.discard)
 
-    async def _end(self, key: _InvocationKey, status: RunStatus, *, error: str | None = None) -> None:
+    async def _end(
+        self, key: _InvocationKey, status: RunStatus, *, error: str | None = None, questions: Collection[str] = ()
+    ) -> None:
         run = self._runs.pop(key, None)
         if run is None:
             return
@@ -170,7 +179,10 @@ class EngineStreamPlugin(BasePlugin):
         run.service.run_ends(run.thread_id, run.invocation_id)
         await run.streams.close()
         with _only_logged(), run.lease.fence.letting_go():
-            await _store_end(run, status, error)
+            if status is RunStatus.WAITING:
+                await wait_for_people(run.engine, await run.engine.runs.get(run.thread_id, run.id), questions)
+            else:
+                await _store_end(run, status, error)
         # After its end: while PostgreSQL is away the run is still executed.
         run.engine.runs.leases.drop(run.lease)
 
@@ -183,6 +195,10 @@ async def _begin(service: OpenSessionService, thread_id: UUID, context: Invocati
         user_id=context.session.user_id,
         thread_id=str(thread_id),
     )
+    # Not `user_content`: an invocation that continues with an answer shows what the user said first.
+    said = next((event for event in reversed(context.session.events) if event.author == "user"), None)
+    if said is not None:
+        await end_waiting_runs(engine, thread_id, None, is_answered=bool(said.get_function_responses()))
     try:
         run = await engine.runs.begin_leased(session, run_id=context.invocation_id)
     except ConflictError:

@@ -6,6 +6,7 @@ LANGUAGE sql IMMUTABLE AS $$
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
         ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
         ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('waiting', 'completed'),  -- another run of the thread continues with the answer
         ('failed', 'pending')    -- somebody asked for another try
     )
 $$;

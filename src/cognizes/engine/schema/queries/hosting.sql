@@ -4,6 +4,17 @@ SELECT id FROM {schema}.runs
  ORDER BY created_at, id
  LIMIT 1;
 
+-- find_waiting_runs: The runs of a handler (null: of none) that wait on a thread for the answers of people, oldest first.
+SELECT id, wait_key FROM {schema}.runs
+ WHERE thread_id = $1 AND status = 'waiting' AND handler IS NOT DISTINCT FROM $2 AND wait_kind = 'human'
+ ORDER BY created_at, id;
+
+-- find_cancelled_wait: A run that asked for one of these answers and was cancelled.
+SELECT id FROM {schema}.runs
+ WHERE thread_id = $1 AND status = 'cancelled' AND wait_kind = 'human'
+   AND string_to_array(wait_key, ',') && $2::text[]
+ LIMIT 1;
+
 -- find_invocation_of_run: The last invocation that wrote an event of a run.
 SELECT invocation_id FROM {schema}.events
  WHERE run_id = $2 AND thread_id = $1 AND invocation_id <> ''
