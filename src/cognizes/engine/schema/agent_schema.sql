@@ -586,6 +586,24 @@ INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
+-- 0021_page_bytes.sql
+-- The size of an event as text, stored with it: a page is bounded by bytes without reading the documents of the events
+-- that do not fit. PostgreSQL writes the table once for it; every way of inserting an event fills it.
+ALTER TABLE "public".events ADD COLUMN IF NOT EXISTS bytes bigint GENERATED ALWAYS AS (
+    octet_length(id) + octet_length(invocation_id) + octet_length(author) + octet_length(content::text)
+    + octet_length(actions::text)) STORED;
+
+-- Tool calls and results that have no text have no row in `messages`; a conversation shows them at their place.
+CREATE INDEX IF NOT EXISTS idx_events_tools ON "public".events (thread_id, sequence_num)
+    WHERE event_type IN ('act', 'tool_call', 'observe', 'tool_result');
+
+-- What was counted did not include them; readers count again and leave new counts behind.
+DELETE FROM "public".message_counts;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab96614ff2ba1485455e01', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
+
 -- 10_notify_event_insert.sql
 -- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
 -- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
@@ -2618,7 +2636,8 @@ VALUES ('78_switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 79_count_messages.sql
--- How many messages a branch shows (null: the active one), up to an event. Counts that readers left behind make it cheap
+-- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
+-- that have no text and so no row there. Counts that readers left behind make it cheap
 -- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
 CREATE OR REPLACE FUNCTION "public".count_messages(
     p_thread_id uuid, p_name text, p_last_sequence bigint,
@@ -2661,12 +2680,18 @@ BEGIN
     SELECT count(*) INTO counted FROM "public".messages m
      WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
        AND m.sequence_num <= p_sequence;
+    counted := counted + (
+        SELECT count(*) FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > coalesce(v_known.sequence_num, 0)
+           AND e.sequence_num <= p_sequence AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+           AND NOT EXISTS (SELECT FROM "public".messages m
+                            WHERE m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num));
     messages := coalesce(v_known.messages, 0) + counted;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('79_count_messages.sql', 0, '89a9861495da1964d046090c7df17cafa2fa1facdd62a62b449c49fa3856bb0e', '0.1.0')
+VALUES ('79_count_messages.sql', 0, '22c7ff49dbd8f2370faeae63c13d31831f6e7d07398c6b26db4bd6ac04365022', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 80_ring_stream.sql
