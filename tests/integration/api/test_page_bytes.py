@@ -234,6 +234,23 @@ async def test_exports_and_iterators_have_all_events(
     assert 0 < len(await engine.sessions.events(session)) < 10
 
 
+async def test_open_approvals_are_a_page(engine: Engine, client: httpx.AsyncClient) -> None:
+    session = await engine.sessions.create("app", "user")
+    await engine.sessions.append(session, author="user", kind="user_message", text="go")
+    for number in range(5):
+        await engine.approvals.ask(
+            session.thread_id, tool_name="pay", tool_input={"text": _LARGE}, approval_id=f"a{number}"
+        )
+    path = f"/contexts/{session.thread_id}/tool-approvals"
+    answered: list[str] = []
+    for _ in range(5):
+        listed = [one["approval_id"] for one in next(iter((await _get(client, path)).values()))]
+        assert len(listed) == min(2, 5 - len(answered))
+        answered.append(listed[0])
+        assert (await client.post(f"{path}/{listed[0]}", json={"approved": True})).status_code == 200
+    assert answered == [f"a{number}" for number in range(5)]
+
+
 async def test_a_live_reader_gets_large_events_in_order(engine: Engine, session: Session) -> None:
     """What is there, read in pages, and what is written while it reads."""
     numbers: list[int] = []

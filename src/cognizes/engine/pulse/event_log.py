@@ -207,6 +207,10 @@ class EventLog:
         page = await read_event_page(self._database, "read_recent_events", thread_id, end, limit=limit)
         return EventPage(page.events[::-1], page.has_more, page.size)
 
+    async def find_page(self, thread_id: UUID, event_ids: list[str]) -> EventPage:
+        """Events by their ids, in the order asked for; ids that are not there are left out."""
+        return await read_event_page(self._database, "find_events", thread_id, event_ids, limit=len(event_ids) or 1)
+
     async def find(self, thread_id: UUID, event_id: str) -> Event | None:
         """One event by its id."""
         row = await self._database.fetch_row("read_event", thread_id, event_id)

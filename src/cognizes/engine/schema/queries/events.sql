@@ -30,6 +30,17 @@ SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, c
   FROM {schema}.events
  WHERE thread_id = $1 AND md5(id) = md5($2) AND id = $2;
 
+-- find_events: Events by their ids, in the order asked for; a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
+  FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, place)
+  JOIN {schema}.events e ON e.thread_id = $1 AND md5(e.id) = md5(asked.id) AND e.id = asked.id
+ ORDER BY asked.place
+ LIMIT $3;
+
 -- read_messages: Oldest first, after one sequence number and up to another; a page.
 SELECT sequence_num, size.bytes, thread_id, role, created_at, CASE WHEN size.bytes <= $5 THEN id END AS id,
        CASE WHEN size.bytes <= $5 THEN event_id END AS event_id, CASE WHEN size.bytes <= $5 THEN content END AS content,
