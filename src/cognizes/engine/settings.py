@@ -66,6 +66,11 @@ class Settings(BaseSettings):
 
     max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
     max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
+    page_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Bytes of a page of a list; the page ends before the item that exceeds them, never empty.",
+    )
     max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest nesting of JSON that is accepted.")
 
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")

@@ -261,12 +261,12 @@ async def test_hot_queries_use_their_indexes(engine: Engine) -> None:
         "read_session": ("a", "u7", "x"),
         "read_thread": (thread,),
         "find_thread": ("a", "u7", "x"),
-        "read_events": (thread, 4000, 100),
-        "read_recent_events": (thread, 20),
+        "read_events": (thread, 4000, 100, 1000),
+        "read_recent_events": (thread, 5000, 20, 1000),
         "read_event": (thread, "x"),
-        "read_messages": (thread, 0, 10, 10),
-        "read_state_history": (thread, 0, 10),
-        "list_sessions": ("a", "u7", None, None, 10, True),
+        "read_messages": (thread, 0, 10, 10, 1000),
+        "read_state_history": (thread, 0, 10, 1000),
+        "list_sessions": ("a", "u7", None, None, True, 10, 1000),
     }.items():
         plan = await pool.fetch(f"EXPLAIN {engine.database.queries[query]}", *arguments)
         text = "\n".join(row[0] for row in plan)

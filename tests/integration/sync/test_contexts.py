@@ -129,6 +129,53 @@ async def test_messages_with_parts_tool_calls_and_results(
     assert seen["tool_result"]["is_error"] is True
 
 
+async def test_calls_without_a_text_are_messages_before_their_results(
+    engine: Engine, session: Session, client: httpx.AsyncClient
+) -> None:
+    """Of the engine's own calls, of `tool_call` and `tool_result` over REST, and of ADK events that only call."""
+    path = f"/contexts/{session.thread_id}/messages"
+    await append(engine, session, "user_message", "user", text="look")
+    async with engine.runs.start(session) as run:
+        called = await run.call_tool("search", {"q": 1})
+        await run.finish_tool(called, {"n": [1, 2]})
+    for kind, content in (
+        ("tool_call", {"tool_call_id": "c2", "name": "add", "args": {"a": 1}}),
+        ("tool_result", {"tool_call_id": "c2", "output": "three"}),
+    ):
+        body = {"author": "agent", "event_type": kind, "content": content}
+        assert (await client.post(f"/api/sessions/{session.thread_id}/events", json=body)).status_code == 201
+    turn = (("act", adk(call("c3", q=2))), ("observe", adk(response("c3", {"n": 3}), author="user")))
+    for kind, event in turn:
+        event.id, event.event_type, event.thread_id, event.run_id = f"adk-{kind}", kind, session.thread_id, None
+        await engine.manager.append_event(session, event)
+
+    page = (await client.get(path, params={"branch": "main"})).json()
+    asked, *rest = page["messages"]
+    assert (asked["message_type"], page["total"], page["has_more"]) == ("text", 7, False)
+    assert [(message["role"], message["message_type"]) for message in rest] == [
+        ("assistant", "tool_call"), ("tool", "tool_result"),
+    ] * 3  # fmt: skip
+    own, added, searched = (message["tool_calls"] for message in rest[::2])
+    assert own == [{"id": called, "name": "search", "arguments": {"q": 1}}]
+    assert added == [{"id": "c2", "name": "add", "arguments": {"a": 1}}]
+    assert searched == [{"id": "c3", "name": "search", "arguments": {"q": 2}}]
+    results = [message["tool_result"] for message in rest[1::2]]
+    assert [(result["tool_call_id"], result["tool_name"], result["content"]) for result in results] == [
+        (called, "search", {"n": [1, 2]}), ("c2", "add", "three"), ("c3", "search", {"n": 3}),
+    ]  # fmt: skip
+    assert all(message["content"] == [] for message in rest[::2])
+    assert (await client.get(f"/contexts/{session.thread_id}/metadata")).json()["message_count"] == 7
+
+    ids = [message["id"] for message in page["messages"]]
+    found = (await client.get(path, params={"ids": ",".join(reversed(ids))})).json()
+    assert [message["id"] for message in found["messages"]] == ids[::-1]
+    assert found["messages"][5] == rest[0]
+    for offset in range(7):
+        one = (await client.get(path, params={"offset": offset, "limit": 1})).json()
+        assert [message["id"] for message in one["messages"]] == [ids[offset]]
+        assert (one["has_more"], one["has_earlier"]) == (offset < 6, offset > 0)
+
+
 async def test_a_message_that_is_streamed_is_listed_without_its_content(
     engine: Engine, session: Session, client: httpx.AsyncClient
 ) -> None:

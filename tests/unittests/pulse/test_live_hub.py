@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError
 from cognizes.engine.models import Event
 from cognizes.engine.pulse import live_hub
@@ -33,6 +34,8 @@ class Log:
     """Threads and events, and the queries that the hub asks."""
 
     acting_apps = None
+    page_bytes = 1024 * 1024
+    fetch_page = Database.fetch_page
 
     def __init__(self) -> None:
         self.threads: dict[UUID, list[Row]] = {}
@@ -54,7 +57,7 @@ class Log:
         row: Row = {
             "id": f"e{sequence}", "thread_id": thread, "invocation_id": "", "author": "a", "event_type": "message",
             "content": "{}", "actions": "{}", "created_at": datetime.now(UTC), "run_id": run_id,
-            "sequence_num": sequence, "version": 1,
+            "sequence_num": sequence, "version": 1, "bytes": 4,
         }  # fmt: skip
         self.threads[thread].append(row)
         if run_id:
@@ -95,12 +98,15 @@ class Log:
     def _read_thread_heads(self, threads: list[UUID]) -> list[Row]:
         return [{"id": one, "last_sequence": len(self.threads[one])} for one in threads if one in self.threads]
 
-    def _read_events(self, thread: UUID, after: int, limit: int) -> list[Row]:
+    def _read_events(self, thread: UUID, after: int, limit: int, _large: int) -> list[Row]:
         return self.threads.get(thread, [])[after : after + limit]
 
-    def _read_events_of_threads(self, threads: list[UUID], heads: list[int], limit: int) -> list[Row]:
+    def _read_events_at(self, thread: UUID, sequences: list[int]) -> list[Row]:
+        return [row for row in self.threads.get(thread, []) if row["sequence_num"] in sequences]
+
+    def _read_events_of_threads(self, threads: list[UUID], heads: list[int], limit: int, large: int) -> list[Row]:
         pairs = zip(threads, heads, strict=True)
-        return [row for thread, after in pairs for row in self._read_events(thread, after, limit)]
+        return [row for thread, after in pairs for row in self._read_events(thread, after, limit, large)][:limit]
 
     def _find_run(self, run_id: str, _thread: UUID | None = None) -> list[Row]:
         thread = self.runs.get(run_id)

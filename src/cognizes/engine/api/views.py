@@ -197,11 +197,12 @@ class EventView(Appended):
 
 
 class EventPage(BaseModel):
-    """Events, oldest first."""
+    """Events, oldest first. `has_more`: there are events after the page; `has_earlier`: before it."""
 
     events: list[EventView]
     last_sequence: int
     has_more: bool
+    has_earlier: bool
 
 
 class StateView(BaseModel):
@@ -225,9 +226,10 @@ class MessageView(BaseModel):
 
 
 class MessagePage(BaseModel):
-    """Messages, oldest first."""
+    """Messages, oldest first, and whether there are later ones."""
 
     messages: list[MessageView]
+    has_more: bool
 
 
 class RunView(BaseModel):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
@@ -38,6 +39,14 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Asks a named query with its arguments."""
 
 
+@dataclass(frozen=True)
+class RowPage:
+    """The rows of a page and whether the query has rows after them."""
+
+    rows: list[asyncpg.Record]
+    has_more: bool
+
+
 async def _keep_session(connection: Any) -> None:
     """Replaces asyncpg's reset, which costs a round trip per use: no code of ours leaves session state behind."""
 
@@ -49,8 +58,16 @@ class Database:
     come out as text.
     """
 
-    def __init__(self, pool: asyncpg.Pool[Any], *, schema: str = "public", pool_timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool[Any],
+        *,
+        schema: str = "public",
+        pool_timeout: float = 10.0,
+        page_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
         self.pool = pool
+        self.page_bytes = page_bytes
         self.queries = Queries(schema)
         self._pool_timeout = pool_timeout
         self._waiting = 0
@@ -71,7 +88,12 @@ class Database:
         """Opens a pool on a URL. Connections are made when first needed, up to `pool_size`."""
         with translated():
             pool, limits_statements = await _create_pool(url, settings)
-        database = cls(pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout)
+        database = cls(
+            pool,
+            schema=settings.db_schema,
+            pool_timeout=settings.pool_timeout,
+            page_bytes=settings.page_bytes,
+        )
         database._limits_statements = limits_statements
         return database
 
@@ -216,6 +238,40 @@ class Database:
         async with self.connection() as connection:
             return await connection.fetchval(self.queries[query], *arguments)
 
+    async def fetch_page(
+        self,
+        query: str,
+        *arguments: Any,
+        limit: int,
+        whole: str,
+        owner: tuple[Any, ...],
+        key: str = "sequence_num",
+        max_bytes: int | None = None,
+    ) -> RowPage:
+        """The first rows of a named query: at most `limit` and `page_bytes` (or `max_bytes`), and one if there is one.
+
+        The query returns the size of a row as `bytes`. Its last two parameters are the number of rows and the size
+        above which it leaves the long columns of a row null. So a page of small rows is one statement, and of large
+        rows only those that fit are read: by the query `whole`, which takes `owner` and a list of keys.
+        """
+        budget = self.page_bytes if max_bytes is None else max_bytes
+        largest = budget // (limit + 1)
+        rows = await self.fetch(query, *arguments, limit + 1, largest)
+        page: list[asyncpg.Record] = []
+        size = 0
+        for row in rows[:limit]:
+            size += row["bytes"]
+            if page and size > budget:
+                break
+            page.append(row)
+        has_more = len(page) < len(rows)
+        if large := [row[key] for row in page if row["bytes"] > largest]:
+            found = {row[key]: row for row in await self.fetch(whole, *owner, large)}
+            # A row that is missing was deleted with its thread.
+            read = (found.get(row[key]) if row["bytes"] > largest else row for row in page)
+            page = [row for row in read if row is not None]
+        return RowPage(page, has_more)
+
     @property
     def has_second_wall(self) -> bool:
         """Whether requests of tenants are held back by row level security too."""
@@ -235,7 +291,9 @@ class Database:
 
     def without_tenants(self) -> Database:
         """The same database, always asked by the engine itself: for who comes in, which no tenant may read."""
-        return Database(self.pool, schema=self.queries.schema, pool_timeout=self._pool_timeout)
+        return Database(
+            self.pool, schema=self.queries.schema, pool_timeout=self._pool_timeout, page_bytes=self.page_bytes
+        )
 
     async def open_tenant_pool(self, url: str, settings: Settings, *, take_role: bool) -> str | None:
         """Opens the connections that requests of tenants use. Returns why they cannot be used, and then none are open.

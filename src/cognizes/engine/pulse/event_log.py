@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -28,6 +29,8 @@ from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
 """Seed 002's names for what goes through `streams/`. No way in stores them, so a thousand tokens leave one message."""
 
+_PAGE = 500
+_END_OF_THREAD = 2**63 - 1
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -145,25 +148,80 @@ def event_from_row(row: asyncpg.Record) -> Event:
     )
 
 
+@dataclass(frozen=True)
+class EventPage:
+    """Some events of a thread and their size. `has_more` looks in the direction of the paging."""
+
+    events: list[Event]
+    has_more: bool
+    size: int
+
+
+async def read_event_page(
+    database: Database, query: str, thread_id: UUID, *arguments: object, limit: int, max_bytes: int | None = None
+) -> EventPage:
+    """A page of a query for a thread's events, in the query's order: bounded by a number and by bytes."""
+    page = await database.fetch_page(
+        query, thread_id, *arguments, limit=limit, whole="read_events_at", owner=(thread_id,), max_bytes=max_bytes
+    )
+    return EventPage([event_from_row(row) for row in page.rows], page.has_more, sum(row["bytes"] for row in page.rows))
+
+
 class EventLog:
-    """Reads the events of a thread."""
+    """Reads the events of a thread, in pages of at most `limit` events and `COGNIZES_PAGE_BYTES` bytes.
+
+    A page that is not empty may be shorter than `limit`: `has_more` says whether there is more.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def read(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Oldest first, after a sequence number."""
-        return [event_from_row(row) for row in await self._database.fetch("read_events", thread_id, after, limit)]
+    @property
+    def page_bytes(self) -> int:
+        """The largest size of a page of several events."""
+        return self._database.page_bytes
 
-    async def read_shown(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Those of the active branch, oldest first."""
-        rows = await self._database.fetch("read_shown_events", thread_id, after, limit)
-        return [event_from_row(row) for row in rows]
+    async def read(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events of `read_page`."""
+        return (await self.read_page(thread_id, after=after, limit=limit)).events
+
+    async def read_page(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> EventPage:
+        """Oldest first, after a sequence number."""
+        return await read_event_page(self._database, "read_events", thread_id, after, limit=limit)
+
+    async def iterate(self, thread_id: UUID, *, after: int = 0) -> AsyncIterator[Event]:
+        """All events after a sequence number, oldest first. One page is in memory at a time."""
+        async for events in self.iterate_pages(thread_id, after=after):
+            for event in events:
+                yield event
+
+    async def iterate_pages(
+        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, only_shown: bool = False
+    ) -> AsyncIterator[list[Event]]:
+        """The same in pages, up to a sequence number; with `only_shown` only the events of the active branch."""
+        query = "read_shown_events" if only_shown else "read_events"
+        has_more = up_to is None or after < up_to
+        while has_more:
+            page = await read_event_page(self._database, query, thread_id, after, limit=_PAGE)
+            if not page.events:
+                return
+            after = page.events[-1].sequence_num or 0
+            has_more = page.has_more and (up_to is None or after < up_to)
+            yield [event for event in page.events if up_to is None or (event.sequence_num or 0) <= up_to]
 
     async def recent(self, thread_id: UUID, *, limit: int) -> list[Event]:
-        """The newest `limit` events, oldest first."""
-        rows = await self._database.fetch("read_recent_events", thread_id, limit)
-        return [event_from_row(row) for row in reversed(rows)]
+        """The events of `recent_page`."""
+        return (await self.recent_page(thread_id, limit=limit)).events
+
+    async def recent_page(self, thread_id: UUID, *, limit: int, before: int | None = None) -> EventPage:
+        """The newest `limit` events, or the newest before a sequence number, oldest first."""
+        end = _END_OF_THREAD if before is None else before
+        page = await read_event_page(self._database, "read_recent_events", thread_id, end, limit=limit)
+        return EventPage(page.events[::-1], page.has_more, page.size)
+
+    async def find_page(self, thread_id: UUID, event_ids: list[str]) -> EventPage:
+        """Events by their ids, in the order asked for; ids that are not there are left out."""
+        return await read_event_page(self._database, "find_events", thread_id, event_ids, limit=len(event_ids) or 1)
 
     async def find(self, thread_id: UUID, event_id: str) -> Event | None:
         """One event by its id."""

@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 1.5
 _SWEEP_SLICE = 200
 _RECENT_EVENTS = 256
+_RECENT_BYTES = 1024 * 1024
 _PAGE = 500
+_LARGE_EVENT = 32 * 1024
 _CATCH_UP_PAGE = 64
 _RETRY_SECONDS = 0.2
 _FAR = 2**63
@@ -63,14 +65,27 @@ class _Doorbell:
 class _Channel:
     """What the hub knows of one subscribed thread. Until its head was read once, it only notes how far it rang."""
 
-    __slots__ = ("has_ended", "head", "is_streaming", "moved", "rang", "recent", "stream_moves", "subscribers")
+    __slots__ = (
+        "_bytes",
+        "_sizes",
+        "has_ended",
+        "head",
+        "is_streaming",
+        "moved",
+        "rang",
+        "recent",
+        "stream_moves",
+        "subscribers",
+    )
 
     def __init__(self) -> None:
         self.head = -1
         self.is_streaming = False
         self.stream_moves = 0
         self.rang = 0
-        self.recent: deque[Event] = deque(maxlen=_RECENT_EVENTS)
+        self.recent: deque[Event] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
         self.moved = _Doorbell()
         self.subscribers = 0
         self.has_ended = False
@@ -80,10 +95,17 @@ class _Channel:
         """Whether it is known how far the thread has come."""
         return self.head >= 0
 
-    def advance(self, events: list[Event]) -> None:
-        """Takes in the events after the head, which follow each other without a gap."""
-        self.recent.extend(events)
-        self.head = events[-1].sequence_num or self.head
+    def advance(self, rows: list[asyncpg.Record]) -> None:
+        """Takes in the events after the head, which follow each other without a gap. The newest is always remembered,
+        older ones within a number and a size."""
+        for row in rows:
+            self.recent.append(event_from_row(row))
+            self._sizes.append(row["bytes"])
+            self._bytes += row["bytes"]
+            while len(self.recent) > _RECENT_EVENTS or (self._bytes > _RECENT_BYTES and len(self.recent) > 1):
+                self.recent.popleft()
+                self._bytes -= self._sizes.popleft()
+        self.head = self.recent[-1].sequence_num or self.head
         self.moved.ring()
 
     def move_streams(self, *, is_streaming: bool) -> None:
@@ -373,14 +395,37 @@ class LiveHub:
         if not channels:
             return
         heads = [channel.head for channel in channels.values()]
-        events: dict[UUID, list[Event]] = {}
-        for row in await self._database.fetch("read_events_of_threads", list(channels), heads, _PAGE):
-            events.setdefault(row["thread_id"], []).append(event_from_row(row))
-        for thread_id, found in events.items():
+        found = await self._database.fetch("read_events_of_threads", list(channels), heads, _PAGE, _LARGE_EVENT)
+        small: dict[UUID, list[asyncpg.Record]] = {}
+        large: list[UUID] = []
+        for row in found:
+            rows = small.setdefault(row["thread_id"], [])
+            if row["bytes"] > _LARGE_EVENT and row["thread_id"] not in large:
+                large.append(row["thread_id"])
+            if row["thread_id"] not in large:
+                rows.append(row)
+        for thread_id, rows in small.items():
             # To the very channel whose head was asked for: another one that was opened meanwhile has a head of its own.
-            channels[thread_id].advance(found)
-            if len(found) == _PAGE or self._channels.get(thread_id) is not channels[thread_id]:
+            if rows:
+                channels[thread_id].advance(rows)
+            if self._channels.get(thread_id) is not channels[thread_id]:
                 self._ring(thread_id)
+        for thread_id in large:
+            await self._read_back_large(thread_id, channels[thread_id])
+        if len(found) == _PAGE:
+            # The answer was cut, and not every thread had its turn.
+            for thread_id in channels:
+                self._ring(thread_id)
+
+    async def _read_back_large(self, thread_id: UUID, channel: _Channel) -> None:
+        """Reads a page of a thread whose next event is large."""
+        page = await self._database.fetch_page(
+            "read_events", thread_id, channel.head, limit=_PAGE, whole="read_events_at", owner=(thread_id,)
+        )
+        if page.rows:
+            channel.advance(page.rows)
+        if page.has_more:
+            self._ring(thread_id)
 
     async def _sweep_round(self) -> None:
         await asyncio.sleep(_SWEEP_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -65,8 +66,16 @@ def spoken_text(part: Any) -> Any:
     return part.get("text") if isinstance(part, dict) and not part.get("thought") else None
 
 
+@dataclass(frozen=True)
+class MessagePage:
+    """Some messages of a thread, oldest first, and whether there are later ones."""
+
+    messages: list[Message]
+    has_more: bool
+
+
 class Messages:
-    """Reads the messages of a thread."""
+    """Reads the messages of a thread, in pages of at most `limit` messages and `COGNIZES_PAGE_BYTES` bytes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -74,11 +83,18 @@ class Messages:
     async def read(
         self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
     ) -> list[Message]:
+        """The messages of `read_page`."""
+        return (await self.read_page(thread_id, after=after, up_to=up_to, limit=limit)).messages
+
+    async def read_page(
+        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
+    ) -> MessagePage:
         """Oldest first; `up_to` an event's sequence number shows the conversation as it was then."""
-        rows = await self._database.fetch(
-            "read_messages", thread_id, after, _END_OF_THREAD if up_to is None else up_to, limit
+        end = _END_OF_THREAD if up_to is None else up_to
+        page = await self._database.fetch_page(
+            "read_messages", thread_id, after, end, limit=limit, whole="read_messages_at", owner=(thread_id,)
         )
-        return [_message(row) for row in rows]
+        return MessagePage([_message(row) for row in page.rows], page.has_more)
 
 
 def _message(row: asyncpg.Record) -> Message:

@@ -227,21 +227,24 @@ class SessionStore:
         cursor: str | None = None,
         with_state: bool = True,
     ) -> Page[Session]:
-        """Newest activity first, a page at a time."""
+        """Newest activity first, a page at a time, which also ends at `COGNIZES_PAGE_BYTES`."""
         if limit < 1:
             raise InvalidInputError("a page has at least one item; raise the limit")
         updated_at, thread_id = _decode_cursor(cursor) if cursor else (None, None)
-        rows = await self._database.fetch(
+        page = await self._database.fetch_page(
             "list_sessions",
             check_text("app_name", app_name),
             None if user_id is None else check_text("user_id", user_id),
             updated_at,
             thread_id,
-            limit + 1,
             with_state,
+            limit=limit,
+            whole="list_sessions_at",
+            owner=(with_state,),
+            key="id",
         )
-        sessions = [session_from_row(row) for row in rows[:limit]]
-        return Page(items=sessions, next_cursor=_encode_cursor(sessions[-1]) if len(rows) > limit else None)
+        sessions = [session_from_row(row) for row in page.rows]
+        return Page(items=sessions, next_cursor=_encode_cursor(sessions[-1]) if page.has_more and sessions else None)
 
     async def change(
         self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -115,17 +115,25 @@ class Sessions:
         return invocation(self._manager, session, author=author, invocation_id=invocation_id)
 
     async def events(self, session: Session, *, after: int = 0, limit: int = 1000) -> Events:
-        """Oldest first, after a sequence number."""
+        """Oldest first, after a sequence number. The list also ends at `COGNIZES_PAGE_BYTES`, but is empty only at the
+        end of the thread; `iterate_events` yields all."""
         return await self._manager.events.read(await self._store.find_thread(session), after=after, limit=limit)
 
+    async def iterate_events(self, session: Session, *, after: int = 0) -> AsyncIterator[Event]:
+        """All events after a sequence number, oldest first, with one page of them in memory at a time."""
+        thread_id = await self._store.find_thread(session)
+        async for event in self._manager.events.iterate(thread_id, after=after):
+            yield event
+
     async def recent_events(self, session: Session, *, limit: int) -> Events:
-        """The newest `limit` events, oldest first."""
+        """The newest `limit` events, oldest first, or fewer that fit into `COGNIZES_PAGE_BYTES`."""
         return await self._manager.events.recent(await self._store.find_thread(session), limit=limit)
 
     async def messages(
         self, session: Session, *, after: int = 0, at_sequence: int | None = None, limit: int = 1000
     ) -> Conversation:
-        """The conversation, oldest first; `at_sequence` shows it as it was then."""
+        """The conversation, oldest first; `at_sequence` shows it as it was then. The list also ends at
+        `COGNIZES_PAGE_BYTES`, but is empty only at the end: go on `after` the last `sequence_num`."""
         thread_id = await self._store.find_thread(session)
         return await self._messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
 

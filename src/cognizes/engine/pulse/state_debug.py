@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -30,6 +31,16 @@ class StateDebugInfo:
     current_state: JsonObject = field(default_factory=dict)
     state_history: list[JsonObject] = field(default_factory=list)
     prefix_breakdown: dict[str, JsonObject] = field(default_factory=dict)
+    has_more: bool = False
+    """Whether the history has changes after these."""
+
+
+@dataclass(frozen=True)
+class StateHistoryPage:
+    """Some changes of state, oldest first. `has_more` looks in the direction of the paging."""
+
+    changes: list[JsonObject]
+    has_more: bool
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,10 @@ class StateDebugService:
         self._database = pool if isinstance(pool, Database) else Database(pool)
         self._time_travel = TimeTravel(self._database)
 
-    async def get_debug_info(self, thread_id: str | UUID, *, limit: int = 1000) -> StateDebugInfo:
-        """State, history and breakdown of a thread; empty for an unknown one."""
+    async def get_debug_info(
+        self, thread_id: str | UUID, *, limit: int = 1000, after_version: int = 0
+    ) -> StateDebugInfo:
+        """State, a page of history and breakdown of a thread; empty for an unknown one."""
         info = StateDebugInfo(thread_id=str(thread_id), prefix_breakdown=group_by_prefix({}))
         try:
             key = UUID(str(thread_id))
@@ -63,51 +76,108 @@ class StateDebugService:
             return info
         row = await self._database.fetch_row("read_thread", key)
         if row is not None:
+            page = await self.history_page(key, after_version=after_version, limit=limit)
             info.current_state = session_from_row(row).state
-            info.state_history = await self.history(key, limit=limit)
+            info.state_history, info.has_more = page.changes, page.has_more
             info.prefix_breakdown = group_by_prefix(info.current_state)
         return info
 
     async def history(self, thread_id: UUID, *, after_version: int = 0, limit: int = 1000) -> list[JsonObject]:
-        """Every change of state by this thread, oldest first: when, what, by whom, in which run and event."""
-        rows = await self._database.fetch("read_state_history", thread_id, after_version, limit)
-        return [_change(row) for row in rows]
+        """The changes of `history_page`."""
+        return (await self.history_page(thread_id, after_version=after_version, limit=limit)).changes
+
+    async def history_page(self, thread_id: UUID, *, after_version: int = 0, limit: int = 1000) -> StateHistoryPage:
+        """Changes of state by this thread, oldest first: when, what, by whom, in which run and event.
+
+        A page also ends at `COGNIZES_PAGE_BYTES`.
+        """
+        page = await self._database.fetch_page(
+            "read_state_history", thread_id, after_version, limit=limit, whole="read_events_at", owner=(thread_id,)
+        )
+        return StateHistoryPage([_change(row) for row in page.rows], page.has_more)
+
+    async def iterate_history(self, thread_id: UUID, *, after_version: int = 0) -> AsyncIterator[JsonObject]:
+        """All changes of state by this thread after a version, oldest first, with one page in memory at a time."""
+        has_more = True
+        while has_more:
+            page = await self.history_page(thread_id, after_version=after_version)
+            for change in page.changes:
+                yield change
+            has_more = page.has_more and bool(page.changes)
+            after_version = page.changes[-1]["version"] if page.changes else after_version
 
     async def key_history(
         self, thread_id: UUID, key: str, *, limit: int = 1000, for_user: str | None = None
     ) -> list[JsonObject]:
-        """The newest writes to one key, oldest first. A `user:` or `app:` key shows the writes of all threads; with
-        `for_user`, a write in a thread of another user has neither its thread nor its event and author."""
+        """The writes of `key_history_page`."""
+        return (await self.key_history_page(thread_id, key, limit=limit, for_user=for_user)).changes
+
+    async def key_history_page(
+        self,
+        thread_id: UUID,
+        key: str,
+        *,
+        limit: int = 1000,
+        before_version: int | None = None,
+        for_user: str | None = None,
+    ) -> StateHistoryPage:
+        """The newest writes to one key, oldest first, at most `limit` and `COGNIZES_PAGE_BYTES`.
+
+        A `user:` or `app:` key shows the writes of all threads; with `for_user`, a write in a thread of another user
+        has neither its thread nor its event and author.
+        """
+        before = _NEWEST if before_version is None else before_version
         scope, bare_key = parse_state_prefix(key)
         if scope in (USER, APP):
-            return await self._wider_key_history(thread_id, scope, bare_key, limit=limit, for_user=for_user)
+            return await self._wider_key_history(
+                thread_id, scope, bare_key, before=before, limit=limit, for_user=for_user
+            )
         found: list[JsonObject] = []
         # A plain key is looked for in the text by PostgreSQL; one that JSON may spell in several ways, here.
         needle = f'"{key}"' if _PLAIN_KEY.fullmatch(key) else None
-        before = _NEWEST
-        while len(found) < limit:
-            rows = await self._database.fetch("read_key_writes", thread_id, before, needle, _PAGE)
-            for row in rows:
+        room = self._database.page_bytes
+        while True:
+            page = await self._database.fetch_page(
+                "read_key_writes",
+                thread_id,
+                before,
+                needle,
+                limit=min(limit, _PAGE),
+                whole="read_events_at",
+                owner=(thread_id,),
+            )
+            for row in page.rows:
                 item = _change(row)
-                if key in item["delta"]:
-                    value = item["delta"][key]
-                    found.append({**item, "value": None if is_delete(value) else value, "deleted": is_delete(value)})
-            if len(rows) < _PAGE:
-                break
-            before = rows[-1]["version"]
-        return found[:limit][::-1]
+                if key not in item["delta"]:
+                    continue
+                room -= row["bytes"]
+                if len(found) == limit or (found and room < 0):
+                    return StateHistoryPage(found[::-1], has_more=True)
+                value = item["delta"][key]
+                found.append({**item, "value": None if is_delete(value) else value, "deleted": is_delete(value)})
+            if not page.has_more or not page.rows:
+                return StateHistoryPage(found[::-1], has_more=False)
+            before = page.rows[-1]["version"]
 
     async def _wider_key_history(
-        self, thread_id: UUID, scope: str, key: str, *, limit: int, for_user: str | None
-    ) -> list[JsonObject]:
+        self, thread_id: UUID, scope: str, key: str, *, before: int, limit: int, for_user: str | None
+    ) -> StateHistoryPage:
         row = await self._database.fetch_row("read_thread", thread_id)
         if row is None:
             raise NotFoundError(f"there is no thread {thread_id}")
-        owner = row["user_id"] if scope == USER else ""
-        writes = await self._database.fetch("read_scope_writes", row["app_name"], scope, owner, key, limit, for_user)
+        owner = (row["app_name"], scope, row["user_id"] if scope == USER else "", key, for_user)
+        page = await self._database.fetch_page(
+            "read_scope_writes",
+            *owner,
+            before,
+            limit=limit,
+            whole="read_scope_writes_at",
+            owner=owner,
+            key="version",
+        )
         found = []
-        for write in writes:
-            value = load_jsonb(write["delta"])[key]
+        for write in reversed(page.rows):
+            value = load_jsonb(write["value"])
             found.append(
                 {
                     "time": write["created_at"],
@@ -121,7 +191,7 @@ class StateDebugService:
                     "run_id": write["run_id"],
                 }
             )
-        return found
+        return StateHistoryPage(found, page.has_more)
 
     async def diff(self, thread_id: UUID, from_version: int, to_version: int) -> StateDiff:
         """What changed from one version to another."""
@@ -150,8 +220,8 @@ class StateDebugService:
         return PastState(state=session.state, version=session.version, sequence_num=session.last_sequence)
 
     async def _written_by(self, thread_id: UUID, sequence: int) -> JsonObject:
-        rows = await self._database.fetch("read_events", thread_id, sequence - 1, 1)
-        actions = load_json(rows[0]["actions"]) if rows and rows[0]["sequence_num"] == sequence else {}
+        row = await self._database.fetch_row("read_events_at", thread_id, [sequence])
+        actions = load_json(row["actions"]) if row is not None else {}
         delta = actions.get("state_delta")
         return delta if isinstance(delta, dict) else {}
 

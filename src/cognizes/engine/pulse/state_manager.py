@@ -75,7 +75,11 @@ class StateManager:
 
     def __init__(self, pool: asyncpg.Pool[Any] | Database, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
-        self._database = pool if isinstance(pool, Database) else Database(pool, schema=self._settings.db_schema)
+        self._database = (
+            pool
+            if isinstance(pool, Database)
+            else Database(pool, schema=self._settings.db_schema, page_bytes=self._settings.page_bytes)
+        )
         self.pool = self._database.pool
         self.sessions = SessionStore(self._database, self._settings)
         self.events = EventLog(self._database)

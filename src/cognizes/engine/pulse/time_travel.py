@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import asyncpg
+
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, PastState
 from cognizes.engine.pulse.scopes import apply_delta, join_state, split_delta
+
+_PAGE = 250
+_LARGE = 16 * 1024
+_DONE = 2**63 - 1
 
 
 class TimeTravel:
@@ -44,24 +50,68 @@ class TimeTravel:
         return version
 
     async def _replay(self, thread_id: UUID, sequence: int) -> PastState:
-        rows = await self._database.fetch("read_past", thread_id, sequence)
-        if not any(row["kind"] == "thread" for row in rows):
-            raise NotFoundError(f"there is no thread {thread_id}")
-        session: JsonObject = {}
-        user: JsonObject = {}
-        app: JsonObject = {}
-        version = 1
-        # The snapshot has the version of the last delta before it, so by version everything is in its order.
-        for row in rows:
-            match row["kind"]:
-                case "snapshot":
-                    session = load_jsonb(row["document"])
-                    version = row["version"]
-                case "delta":
-                    session = apply_delta(session, split_delta(load_json(row["document"])["state_delta"]).session)
-                    version = row["version"]
-                case "user":
-                    user = apply_delta(user, load_jsonb(row["document"]))
-                case "app":
-                    app = apply_delta(app, load_jsonb(row["document"]))
-        return PastState(state=join_state(session, user, app), version=version, sequence_num=sequence)
+        """Reads the past in pages: nothing of it changes between two of them."""
+        past = _Past()
+        after: dict[str, int | None] = {"delta": None, "user": 0, "app": 0}
+        while after:
+            places = (after.get(kind, _DONE) for kind in ("delta", "user", "app"))
+            rows = await self._database.fetch("read_past", thread_id, sequence, *places, _PAGE, _LARGE)
+            if not any(row["kind"] == "thread" for row in rows):
+                raise NotFoundError(f"there is no thread {thread_id}")
+            for row in rows:
+                if row["kind"] == "snapshot":
+                    past.apply(row, row["document"])
+            for kind in list(after):
+                page = [row for row in rows if row["kind"] == kind]
+                await self._apply(past, thread_id, kind, page)
+                if len(page) < _PAGE:
+                    del after[kind]
+                else:
+                    after[kind] = page[-1]["key"]
+        return PastState(
+            state=join_state(past.session, past.user, past.app), version=past.version, sequence_num=sequence
+        )
+
+    async def _apply(self, past: _Past, thread_id: UUID, kind: str, rows: list[asyncpg.Record]) -> None:
+        """Applies the rows of one kind in their order; large documents are read a few at a time."""
+        place = 0
+        while place < len(rows):
+            batch = [rows[place]]
+            size = rows[place]["bytes"]
+            for row in rows[place + 1 :]:
+                size += row["bytes"]
+                if size > self._database.page_bytes:
+                    break
+                batch.append(row)
+            place += len(batch)
+            large = [row["key"] for row in batch if row["document"] is None]
+            found = await self._database.fetch("read_past_documents", thread_id, kind, large) if large else []
+            documents = {row["key"]: row["document"] for row in found}
+            for row in batch:
+                document = row["document"] if row["document"] is not None else documents.get(row["key"])
+                if document is None:
+                    raise NotFoundError(f"there is no thread {thread_id}")
+                past.apply(row, document)
+
+
+class _Past:
+    """What a state was, while it is replayed."""
+
+    def __init__(self) -> None:
+        self.session: JsonObject = {}
+        self.user: JsonObject = {}
+        self.app: JsonObject = {}
+        self.version = 1
+
+    def apply(self, row: asyncpg.Record, document: str) -> None:
+        match row["kind"]:
+            case "snapshot":
+                self.session = load_jsonb(document)
+                self.version = row["version"]
+            case "delta":
+                self.session = apply_delta(self.session, split_delta(load_json(document)["state_delta"]).session)
+                self.version = row["version"]
+            case "user":
+                self.user = apply_delta(self.user, load_jsonb(document))
+            case "app":
+                self.app = apply_delta(self.app, load_jsonb(document))

@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 6 OR max(number) > 20 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 7 OR max(number) > 21 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -728,6 +728,25 @@ DROP FUNCTION IF EXISTS "public".merge_app_state(text, jsonb, uuid, bigint, time
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0020_write_order.sql', 20, '2d47789a05a3d142716af63c8a1c9971803de5ef8a021651749b22354e399622', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0021_page_bytes.sql
+-- The size of an event as text, stored with it: a page is bounded by bytes without reading the documents of the events
+-- that do not fit. PostgreSQL writes the table once for it; every way of inserting an event fills it.
+ALTER TABLE "public".events ADD COLUMN IF NOT EXISTS bytes bigint GENERATED ALWAYS AS (
+    octet_length(id) + octet_length(invocation_id) + octet_length(author) + octet_length(content::text)
+    + octet_length(actions::text)) STORED;
+
+-- Tool calls and results that have no text have no row in `messages`; a conversation shows them at their place.
+CREATE INDEX IF NOT EXISTS idx_events_tools ON "public".events (thread_id, sequence_num)
+    WHERE event_type IN ('act', 'tool_call', 'observe', 'tool_result');
+
+-- What was counted did not include them; readers count again and leave new counts behind.
+DELETE FROM "public".message_counts;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab96614ff2ba1485455e01', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3050,7 +3069,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- 79_count_messages.sql
--- How many messages a branch shows (null: the active one), up to an event. Counts that readers left behind make it cheap
+-- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
+-- that have no text and so no row there. Counts that readers left behind make it cheap
 -- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
 CREATE OR REPLACE FUNCTION "public".count_messages(
     p_thread_id uuid, p_name text, p_last_sequence bigint,
@@ -3093,12 +3113,18 @@ BEGIN
     SELECT count(*) INTO counted FROM "public".messages m
      WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
        AND m.sequence_num <= p_sequence;
+    counted := counted + (
+        SELECT count(*) FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > coalesce(v_known.sequence_num, 0)
+           AND e.sequence_num <= p_sequence AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+           AND NOT EXISTS (SELECT FROM "public".messages m
+                            WHERE m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num));
     messages := coalesce(v_known.messages, 0) + counted;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('79_count_messages.sql', 0, '89a9861495da1964d046090c7df17cafa2fa1facdd62a62b449c49fa3856bb0e', '0.1.0')
+VALUES ('79_count_messages.sql', 0, '22c7ff49dbd8f2370faeae63c13d31831f6e7d07398c6b26db4bd6ac04365022', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4155,5 +4181,5 @@ VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 6 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 7 WHERE number = 0;
 COMMIT;

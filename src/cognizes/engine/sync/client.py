@@ -318,21 +318,23 @@ class SignalPullClient:
 
     async def _read_list(self, branch: str, *, offset: int) -> list[JsonObject]:
         found: list[JsonObject] = []
-        while True:
-            params = {"branch": branch, "offset": offset, "limit": _PAGE}
-            document = await self._get("/messages", **params)
-            page = document["messages"]
-            found += page
-            stored = sum(message["status"] != "streaming" for message in page)
-            offset += stored
-            if not document.get("has_more", stored >= _PAGE):
-                return found
+        has_more = True
+        while has_more:
+            answer = await self._get("/messages", branch=branch, offset=offset, limit=_PAGE)
+            found += answer["messages"]
+            offset += sum(message["status"] != "streaming" for message in answer["messages"])
+            has_more = answer["has_more"]
+        return found
 
     async def _pull_messages(self, ids: list[str]) -> None:
-        for message in (await self._get("/messages", ids=",".join(ids)))["messages"]:
+        answer = await self._get("/messages", ids=",".join(ids))
+        for message in answer["messages"]:
             copy = self.copy.add(message["id"])
             if not copy.is_complete:
                 copy.replace(message)
+        if answer["has_more"] and answer["messages"]:
+            # The answer ended at the server's limit of bytes: the rest is asked for next.
+            ids = ids[: ids.index(answer["messages"][-1]["id"]) + 1]
         for name in ids:
             self._unknown.pop(name, None)
         self._tell()

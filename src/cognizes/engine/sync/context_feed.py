@@ -165,7 +165,7 @@ class ContextFeed:
 
     def _signals_of(self, event: Event, *, final: int | None) -> list[tuple[SignalType, JsonObject]]:
         signals: list[tuple[SignalType, JsonObject]] = []
-        role = message_role(event)
+        role = "assistant" if event.event_type in ("act", "tool_call") else message_role(event)
         message_id = _message_id(event)
         if final is not None:
             signals.append((SignalType.MESSAGE_COMPLETED, {"message_id": message_id, "final_sequence": final}))

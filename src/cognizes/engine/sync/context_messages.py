@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +11,7 @@ import asyncpg
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
-from cognizes.engine.timeline.event_reading import Call, Result, Text, read_parts
+from cognizes.engine.timeline.event_reading import Call, Question, Result, read_parts
 
 Parts = list[JsonObject]
 
@@ -38,8 +39,9 @@ class ContextMessage:
 
 
 def message_from_row(row: asyncpg.Record) -> ContextMessage:
-    """A stored message."""
-    content: Parts = [{"type": "text", "text": unescape_text(row["content"])}]
+    """A stored message, or a tool call or result that has no text."""
+    text = row["content"]
+    content: Parts = [] if text is None else [{"type": "text", "text": unescape_text(text)}]
     calls: list[JsonObject] = []
     result: JsonObject | None = None
     if row["document"] is not None:
@@ -48,9 +50,10 @@ def message_from_row(row: asyncpg.Record) -> ContextMessage:
         if isinstance(own_parts, list) and all(isinstance(part, dict) for part in own_parts):
             content = own_parts
         calls, result = _tools(event)
+    is_call = row["event_type"] in ("act", "tool_call")
     return ContextMessage(
-        id=row["id"],
-        role=row["role"],
+        id=row["event_id"] if row["id"] is None else row["id"],
+        role=row["role"] or ("assistant" if is_call else "tool"),
         content=content,
         tool_calls=calls or None,
         tool_result=result,
@@ -60,6 +63,15 @@ def message_from_row(row: asyncpg.Record) -> ContextMessage:
         final_sequence=row["final_sequence"],
         created_at=row["created_at"],
     )
+
+
+def name_tools(messages: Iterable[ContextMessage]) -> None:
+    """Give results that do not know their tool its name, where the call is among these messages."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call["id"]: call["name"] for call in message.tool_calls or () if call["name"]}
+        if message.tool_result is not None and message.tool_result["tool_name"] is None:
+            message.tool_result["tool_name"] = names.get(message.tool_result["tool_call_id"])
 
 
 def message_from_head(head: StreamHead) -> ContextMessage:
@@ -82,7 +94,7 @@ def _tools(event: Event) -> tuple[list[JsonObject], JsonObject | None]:
     calls: list[JsonObject] = []
     result: JsonObject | None = None
     for part in read_parts(event):
-        if isinstance(part, Call):
+        if isinstance(part, Call | Question):
             calls.append({"id": part.id, "name": part.name, "arguments": part.arguments})
         elif isinstance(part, Result) and result is None:
             result = {
@@ -91,6 +103,4 @@ def _tools(event: Event) -> tuple[list[JsonObject], JsonObject | None]:
                 "content": part.content,
                 "is_error": part.is_error,
             }
-        elif isinstance(part, Text):
-            continue
     return calls, result

@@ -17,7 +17,7 @@ from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.event_log import event_from_row
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.message_streams import MessageStreams
-from cognizes.engine.sync.context_messages import ContextMessage, message_from_head, message_from_row
+from cognizes.engine.sync.context_messages import ContextMessage, message_from_head, message_from_row, name_tools
 from cognizes.engine.sync.context_state import RESETS, ContextState, StateFold
 
 DESCRIPTIVE: Final = ("model_id", "mode", "system_prompt_id", "workspace_path")
@@ -55,11 +55,32 @@ class ContextMetadata:
 
 @dataclass(frozen=True)
 class MessagesPage:
-    """Some messages of a branch, oldest first; `total` is how many stored ones it has."""
+    """Some messages of a branch, oldest first; `total` is how many stored ones it has. `has_more` says that there are
+    later ones, `has_earlier` that there are earlier ones."""
 
     messages: list[ContextMessage]
     branch: str
     total: int
+    has_more: bool = False
+    has_earlier: bool = False
+
+    @property
+    def first_sequence(self) -> int | None:
+        """Where to go on with `before`."""
+        return next((message.sequence_num for message in self.messages if message.sequence_num), None)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Where to go on with `after`."""
+        return next((message.sequence_num for message in reversed(self.messages) if message.sequence_num), None)
+
+
+@dataclass(frozen=True)
+class FoundMessages:
+    """Messages by their ids; `has_more` says that some that were asked for did not fit."""
+
+    messages: list[ContextMessage]
+    has_more: bool
 
 
 class Contexts:
@@ -117,36 +138,73 @@ class Contexts:
             return fold
 
     async def messages(
-        self, thread_id: str | UUID, *, branch: str | None = None, offset: int = 0, limit: int = 100
+        self,
+        thread_id: str | UUID,
+        *,
+        branch: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+        after: int | None = None,
+        before: int | None = None,
     ) -> MessagesPage:
-        """The messages of a branch; the last page of the active one ends with those that are being streamed."""
+        """The messages of a branch, from its first one on, or right after or right before an event's sequence number.
+
+        A page also ends at `COGNIZES_PAGE_BYTES`. The last page of the active branch ends with the messages that are
+        being streamed.
+        """
         thread = thread_uuid(thread_id)
         if not 1 <= limit <= _LONGEST_PAGE:
             raise InvalidInputError(f"a page has between 1 and {_LONGEST_PAGE} messages; change the limit")
         if offset < 0:
             raise InvalidInputError("an offset is not negative")
+        if after is not None and before is not None:
+            raise InvalidInputError("name either after or before; a page has one direction")
         context = await self._read(thread)
         name = context["branch"] if branch is None else branch
         # Before the messages: one that ends meanwhile is in one of the two, and told once.
         heads = await self._streams.heads([thread]) if name == context["branch"] else []
-        rows = await self._database.fetch("read_branch_messages", thread, name, offset, limit)
+        page = await self._database.fetch_page(
+            "read_branch_messages" if before is None else "read_branch_messages_before",
+            thread,
+            name,
+            (after or 0) if before is None else before,
+            offset,
+            limit=limit,
+            whole="read_branch_messages_at",
+            owner=(thread,),
+        )
+        rows = page.rows if before is None else page.rows[::-1]
         messages = [message_from_row(row) for row in rows]
-        if len(rows) < limit:
+        name_tools(messages)
+        if before is None and not page.has_more:
             stored = {message.id for message in messages}
             messages += [message_from_head(head) for head in heads if head.message_id not in stored]
         total = await self._database.fetch_value("count_branch_messages", thread, name)
-        return MessagesPage(messages, branch=name, total=total)
+        is_inside = offset > 0 or bool(after) if before is None else before <= context["last_sequence"]
+        has_more, has_earlier = (page.has_more, is_inside) if before is None else (is_inside, page.has_more)
+        return MessagesPage(messages, branch=name, total=total, has_more=has_more, has_earlier=has_earlier)
 
     async def messages_by_id(self, thread_id: str | UUID, ids: list[str]) -> list[ContextMessage]:
-        """Messages by their ids, in the order asked for; what is not there is left out."""
+        """The messages of `find_messages`."""
+        return (await self.find_messages(thread_id, ids)).messages
+
+    async def find_messages(self, thread_id: str | UUID, ids: list[str]) -> FoundMessages:
+        """Messages by their ids, in the order asked for; what is not there is left out.
+
+        The answer also ends at `COGNIZES_PAGE_BYTES`: under `has_more`, ask again for the ids behind the last one.
+        """
         if len(ids) > MAX_IDS:
             raise InvalidInputError(f"{len(ids)} ids at once are too many; ask for {MAX_IDS} at a time")
         thread = thread_uuid(thread_id)
+        asked = list(dict.fromkeys(ids))
         heads = await self._streams.heads([thread])
-        found = {head.message_id: message_from_head(head) for head in heads if head.message_id in ids}
-        for row in await self._database.fetch("read_messages_by_id", thread, ids):
-            found[row["id"]] = message_from_row(row)
-        return [found[name] for name in dict.fromkeys(ids) if name in found]
+        page = await self._database.fetch_page(
+            "read_messages_by_id", thread, asked, limit=MAX_IDS, whole="read_branch_messages_at", owner=(thread,)
+        )
+        found = {message.id: message for message in map(message_from_row, page.rows)}
+        last = max(map(asked.index, found), default=-1) if page.has_more else len(asked)
+        found = {head.message_id: message_from_head(head) for head in heads} | found
+        return FoundMessages([found[name] for name in asked[: last + 1] if name in found], page.has_more)
 
     async def _read(self, thread_id: UUID) -> asyncpg.Record:
         row = await self._database.fetch_row("read_context", thread_id)

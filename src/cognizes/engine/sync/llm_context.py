@@ -11,7 +11,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import event_from_row
+from cognizes.engine.pulse.event_log import read_event_page
 from cognizes.engine.pulse.messages import message_role
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_reading import Call, Result, Text, is_partial, read_parts, unconfirmed_calls
@@ -57,7 +57,7 @@ class LlmContexts:
         self._database = database
 
     async def read(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
-        """The newest messages of a branch that fit into so many tokens.
+        """The newest messages of a branch that fit into so many tokens, and their events into `COGNIZES_PAGE_BYTES`.
 
         A call without its result is left out, and so is a result without its call: models refuse both.
         """
@@ -66,16 +66,26 @@ class LlmContexts:
             raise InvalidInputError("max_tokens is at least 1")
         newest_first: list[Event] = []
         before = END_OF_THREAD
-        has_ended = False
+        room = self._database.page_bytes
+        size = 0
+        is_due = max_tokens
         while True:
-            rows = await self._database.fetch("read_timeline_before", thread, branch, 0, before, _KINDS, _PAGE)
-            newest_first += (event_from_row(row) for row in rows)
-            has_ended = len(rows) < _PAGE
-            before = rows[-1]["sequence_num"] if rows else before
+            page = await read_event_page(
+                self._database, "read_timeline_before", thread, branch, 0, before, _KINDS, limit=_PAGE, max_bytes=room
+            )
+            newest_first += page.events
+            size += page.size
+            room -= page.size
+            has_ended = not page.has_more or not page.events
+            before = newest_first[-1].sequence_num or 0 if newest_first else before
+            if not has_ended and room > 0 and size < is_due:
+                # A token takes a byte or more: these events cannot exceed the limit yet.
+                continue
             units = list(_units(reversed(newest_first)))
             # The oldest unit may still lack its beginning.
-            if has_ended or sum(unit.tokens for unit in units[1:]) > max_tokens:
+            if has_ended or room <= 0 or sum(unit.tokens for unit in units[1:]) > max_tokens:
                 break
+            is_due = 2 * size
         if not newest_first and not await self._database.fetch_value("thread_exists", thread):
             raise NotFoundError(f"there is no context {thread_id}")
         return _fit(units, max_tokens, is_all=has_ended)

@@ -103,10 +103,13 @@ class ToolApprovals:
             logger.debug("the run that asked for approval %s does not wait for it: %s", asked.id, error)
 
     async def list_open(self, thread_id: str | UUID) -> list[ToolApproval]:
-        """The questions that nobody has answered yet, oldest first."""
+        """The questions without an answer, oldest first.
+
+        Those that do not fit into `COGNIZES_PAGE_BYTES` are listed when earlier ones are answered.
+        """
         thread = thread_uuid(thread_id)
-        found = [await self._manager.events.find(thread, question) for question in await self._open(thread)]
-        return [_approval(event, approved=None) for event in found if event and event.event_type == _ASKED]
+        found = await self._manager.events.find_page(thread, await self._open(thread))
+        return [_approval(event, approved=None) for event in found.events if event.event_type == _ASKED]
 
     async def _open(self, thread_id: UUID) -> list[str]:
         last = (await self._contexts.metadata(thread_id)).last_sequence

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import event_from_row
+from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.event_log import read_event_page
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_kinds import SHOWN_KINDS, TOOL_CALL, TOOL_RESULT
 from cognizes.engine.timeline.items import items_of
@@ -55,25 +55,37 @@ class Timeline:
         """The newest `limit` items, or those right before or right after an event's sequence number.
 
         With both numbers, those between them from the older end on. The items of one event stay together: a page is
-        shorter by those that do not fit, and longer only when its one event has more than `limit`. `branch` is the
-        active one unless named.
+        shorter by those that do not fit, and longer only when its one event has more than `limit`. A page also ends at
+        `COGNIZES_PAGE_BYTES` of events. `branch` is the active one unless named.
         """
         thread = thread_uuid(thread_id)
         _check(limit, before, after)
         query = "read_timeline_before" if after is None else "read_timeline_after"
         place = _Place(low=after or 0, high=END_OF_THREAD if before is None else before, is_forward=after is not None)
         collected = _Collected(limit)
-        while True:
-            rows = await self._database.fetch(
-                query, thread, branch, place.low, place.high, list(SHOWN_KINDS), min(limit + 1, _LONGEST_PAGE)
+        room = self._database.page_bytes
+        is_over = False
+        while not is_over:
+            page = await read_event_page(
+                self._database,
+                query,
+                thread,
+                branch,
+                place.low,
+                place.high,
+                list(SHOWN_KINDS),
+                limit=limit + 1,
+                max_bytes=room,
             )
-            for row in rows:
-                event = event_from_row(row)
+            for event in page.events:
                 place.move_to(event.sequence_num or 0)
                 if not collected.add(items_of(event)):
                     break
-            if collected.is_full or len(rows) < min(limit + 1, _LONGEST_PAGE):
-                break
+            # Events that show nothing do not end a page, however large they are.
+            if collected.groups and page.has_more:
+                room -= page.size
+                collected.is_full = collected.is_full or room <= 0 or len(page.events) <= limit
+            is_over = collected.is_full or not page.has_more or not page.events
         if not collected.groups and not await self._database.fetch_value("thread_exists", thread):
             raise NotFoundError(f"there is no conversation {thread_id}")
         items = collected.in_order(is_forward=place.is_forward)
@@ -86,11 +98,11 @@ class Timeline:
         nameless = [item for item in items if item["type"] == TOOL_RESULT and item["toolName"] is None]
         if any(item["toolCallId"] not in names for item in nameless):
             first = nameless[0]["sequenceNumber"]
-            rows = await self._database.fetch(
-                "read_timeline_before", thread_id, branch, max(first - _LOOK_BACK, 0), first, _CALLS, _LOOK_BACK
+            low = max(first - _LOOK_BACK, 0)
+            earlier = await read_event_page(
+                self._database, "read_timeline_before", thread_id, branch, low, first, _CALLS, limit=_LOOK_BACK
             )
-            earlier: list[Event] = [event_from_row(row) for row in rows]
-            names = _names(item for event in earlier for item in items_of(event)) | names
+            names = _names(item for event in earlier.events for item in items_of(event)) | names
         for item in nameless:
             item["toolName"] = names.get(item["toolCallId"])
 

@@ -234,13 +234,10 @@ class AgentHost:
         known = [message.id for message in run_input.messages]
         newest: int = await self._engine.database.fetch_value("find_newest_message", thread_id, known)
         past = await self._engine.time_travel.at(thread_id, sequence=newest)
-        later = await self._engine.debug.history(thread_id, after_version=past.version)
-        shown = [past.state, *(item["delta"] for item in later)]
-        return {
-            key: value
-            for key, value in delta.items()
-            if not any(key in values and values[key] == value for values in shown)
-        }
+        delta = _without_shown(delta, past.state)
+        async for item in self._engine.debug.iterate_history(thread_id, after_version=past.version):
+            delta = _without_shown(delta, item["delta"])
+        return delta
 
     async def _free_id(self, session: models.Session, run_input: RunAgentInput) -> str | None:
         """The client's id. One that resumes may send the id of the run that asked (CopilotKit does): that is taken."""
@@ -388,3 +385,7 @@ def _new_input(run_input: RunAgentInput, turn: UserTurn, *, run_id: str) -> RunA
         forwarded_props={},
         resume=run_input.resume,
     )
+
+
+def _without_shown(delta: JsonObject, shown: JsonObject) -> JsonObject:
+    return {key: value for key, value in delta.items() if not (key in shown and shown[key] == value)}

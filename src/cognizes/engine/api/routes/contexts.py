@@ -14,7 +14,7 @@ from cognizes.engine.api.context_views import (
     context_message_view,
     context_view,
 )
-from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine
+from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, OptionalSequence
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.pulls import pull_response
 from cognizes.engine.api.responses import DocumentResponse
@@ -38,30 +38,41 @@ async def read_messages(
     ids: Annotated[str | None, Query(description="Comma separated; at most 200.")] = None,
     branch: str | None = None,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    after: OptionalSequence = None,
+    before: OptionalSequence = None,
 ) -> Response:
     """With `ids` those messages, in that order; else a page of a branch, oldest first, the active one unless named.
 
-    A message that is being streamed has no content here: pull its chunks.
+    A page also ends at `COGNIZES_PAGE_BYTES`. Under `has_more` go on `after` its `last_sequence`, under `has_earlier`
+    `before` its `first_sequence`; with `ids`, ask again for those behind the last one. A message that is being streamed
+    has no content here: pull its chunks.
     """
     if ids is not None:
         asked = list(dict.fromkeys(name for name in ids.split(",") if name))
-        found = await engine.contexts.messages_by_id(context_id, asked)
+        found = await engine.contexts.find_messages(context_id, asked)
         document = {
-            "messages": [context_message_view(message) for message in found],
+            "messages": [context_message_view(message) for message in found.messages],
             "requested_count": len(asked),
-            "found_count": len(found),
+            "found_count": len(found.messages),
+            "has_more": found.has_more,
         }
-        is_final = len(found) == len(asked) and all(message.is_finished for message in found)
+        is_final = len(found.messages) == len(asked) and all(message.is_finished for message in found.messages)
         return await pull_response(
             request, document, never_changes_as=("messages", context_id, *asked) if is_final and asked else None
         )
-    page = await engine.contexts.messages(context_id, branch=branch, offset=offset, limit=limit)
+    page = await engine.contexts.messages(
+        context_id, branch=branch, offset=offset, limit=limit, after=after, before=before
+    )
     document = {
         "messages": [context_message_view(message) for message in page.messages],
         "branch": page.branch,
         "offset": offset,
         "total": page.total,
+        "has_more": page.has_more,
+        "has_earlier": page.has_earlier,
+        "first_sequence": page.first_sequence,
+        "last_sequence": page.last_sequence,
     }
     return await pull_response(request, document, never_changes_as=None)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from ag_ui.core import RunAgentInput
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from cognizes.engine.access import Principal
 from cognizes.engine.agui.frames import FrameEncoder
-from cognizes.engine.agui.history import frames_of_thread, read_events, read_history
+from cognizes.engine.agui.history import ThreadFrames, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.auth import Caller
@@ -19,6 +20,7 @@ from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
+from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError, PermissionDeniedError
 from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
@@ -110,21 +112,34 @@ async def list_threads(
 async def thread_messages(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
-    """As CopilotKit's inspector shows them."""
+    """As CopilotKit's inspector shows them: the newest that fit into `COGNIZES_PAGE_BYTES`; `hasMore` says that older
+    ones were left out, which `/conversations/{id}/messages` pages through."""
     session = await _find(engine, _apps(host, caller), user, thread_id)
     history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
-    return DocumentResponse({"messages": [_message(message) for message in history.snapshot.messages]})
+    messages = [_message(message) for message in history.snapshot.messages]
+    return DocumentResponse({"messages": messages, "hasMore": history.is_truncated})
 
 
 @router.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")
 async def thread_events(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
-    """All stored events, translated."""
+    """All stored events, translated; streamed, page by page."""
     session = await _find(engine, _apps(host, caller), user, thread_id)
-    events = await read_events(engine.manager.events, thread_uuid(session.thread_id))
+    return StreamingResponse(_event_parts(engine, session, thread_id), media_type="application/json")
+
+
+async def _event_parts(engine: Engine, session: Session, thread_id: str) -> AsyncIterator[str]:
     older = FrameEncoder(protocol_1=False)
-    return DocumentResponse({"events": [older.dump(frame) for frame in frames_of_thread(events, thread_id=thread_id)]})
+    frames = ThreadFrames(thread_id)
+    yield '{"events":['
+    comma = ""
+    async for page in engine.manager.events.iterate_pages(thread_uuid(session.thread_id), only_shown=True):
+        for event in page:
+            for frame in frames.of(event):
+                yield comma + dump_json(older.dump(frame))
+                comma = ","
+    yield "]}"
 
 
 @router.get("/threads/{thread_id}/state", summary="The state of a thread")

@@ -39,7 +39,6 @@ Version = Annotated[int, Query(ge=1, le=LARGEST)]
 EventNumber = Annotated[int, Path(ge=1, le=LARGEST)]
 
 _LARGE_EVENT = 512 * 1024
-_PAGE = 500
 _KEYS_OF_A_SCOPE = 2000
 
 
@@ -88,11 +87,19 @@ async def preview_events(
     thread_id: ThreadId, engine: CurrentEngine, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> Response:
     """An event has `cut: true` when some of it was left out; `/events/{sequence_num}` has it whole."""
-    rows = await engine.database.fetch("read_event_previews", thread_id, after, limit, _LARGE_EVENT)
+    largest = engine.database.page_bytes // limit
+    rows = await engine.database.fetch("read_event_previews", thread_id, after, limit, largest, _LARGE_EVENT)
     head = await engine.database.fetch_row("read_thread_head", thread_id)
     if head is None:
         raise NotFoundError(f"there is no thread {thread_id}")
-    return DocumentResponse({"events": [_preview_view(row) for row in rows], "last_sequence": head["last_sequence"]})
+    previews = {row["sequence_num"]: _preview_view(row) for row in rows}
+    # One at a time: a preview is small, the event is not.
+    for row in rows:
+        if (row["content"] is None or row["actions"] is None) and row["bytes"] <= _LARGE_EVENT:
+            whole = await engine.database.fetch_row("read_events_at", thread_id, [row["sequence_num"]])
+            if whole is not None:
+                previews[row["sequence_num"]] = _preview_view(whole)
+    return DocumentResponse({"events": list(previews.values()), "last_sequence": head["last_sequence"]})
 
 
 @router.get("/threads/{thread_id}/events/{sequence_num}", summary="One event, whole, with its AG-UI frames")
@@ -122,9 +129,13 @@ async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 
 
 @router.get("/threads/{thread_id}/state", summary="State by scope, with its history")
-async def debug_state(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1000) -> Response:
+async def debug_state(
+    thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1000, after_version: Sequence = 0
+) -> Response:
+    """The history is a page of `limit` changes and `COGNIZES_PAGE_BYTES`; under `has_more` go on with `after_version`,
+    the `version` of its last change."""
     await engine.manager.sessions.get_thread(thread_id)
-    info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit))
+    info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit, after_version=after_version))
     return DocumentResponse({**info, "state_history": [_plain(item) for item in info["state_history"]]})
 
 
@@ -149,12 +160,23 @@ async def read_value(
 
 @router.get("/threads/{thread_id}/keys", summary="Every write to one key: who, when, in which run")
 async def key_history(
-    thread_id: ThreadId, engine: CurrentEngine, caller: Caller, key: str, limit: Limit = 1000
+    thread_id: ThreadId,
+    engine: CurrentEngine,
+    caller: Caller,
+    key: str,
+    limit: Limit = 1000,
+    before_version: OptionalSequence = None,
 ) -> Response:
-    """An `app:` key is written in threads of many users: an end user is told where and by whom only of its own."""
+    """The newest writes that fit into `limit` and `COGNIZES_PAGE_BYTES`; under `has_more` go on with `before_version`,
+    the `version` of the first.
+
+    An `app:` key is written in threads of many users: an end user is told where and by whom only of its own.
+    """
     await engine.manager.sessions.get_thread(thread_id)
-    history = await engine.debug.key_history(thread_id, key, limit=limit, for_user=caller.user_id)
-    return DocumentResponse({"key": key, "history": [_plain(item) for item in history]})
+    page = await engine.debug.key_history_page(
+        thread_id, key, limit=limit, before_version=before_version, for_user=caller.user_id
+    )
+    return DocumentResponse({"key": key, "history": [_plain(item) for item in page.changes], "has_more": page.has_more})
 
 
 @router.get("/threads/{thread_id}/diff", summary="What changed between two versions")
@@ -184,7 +206,7 @@ async def export_thread(
 async def _json_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
     yield '{"session":' + dump_json(session) + ',"events":['
     comma = ""
-    async for event in _all_events(engine, thread_id):
+    async for event in engine.manager.events.iterate(thread_id):
         yield comma + dump_json(event_view(event))
         comma = ",\n"
     yield "]}\n"
@@ -192,16 +214,8 @@ async def _json_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> A
 
 async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
     yield dump_json({"session": session}) + "\n"
-    async for event in _all_events(engine, thread_id):
+    async for event in engine.manager.events.iterate(thread_id):
         yield dump_json({"event": event_view(event)}) + "\n"
-
-
-async def _all_events(engine: Engine, thread_id: UUID) -> AsyncIterator[Event]:
-    last = 0
-    while events := await engine.manager.events.read(thread_id, after=last, limit=_PAGE):
-        for event in events:
-            last = event.sequence_num or last
-            yield event
 
 
 # Pulse

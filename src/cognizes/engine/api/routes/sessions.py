@@ -128,19 +128,25 @@ async def read_events(
     after: Sequence = 0,
     limit: Limit = 100,
     recent: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+    before: OptionalSequence = None,
 ) -> Response:
-    """Those after a sequence number, or the `recent` newest."""
+    """Those after a sequence number, or the `recent` newest, with `before` the newest before that event.
+
+    A page also ends at `COGNIZES_PAGE_BYTES`. `has_more`: there are events after the page; `has_earlier`: before it.
+    """
     last_sequence = await _last_sequence(engine, thread_id)
-    if recent is not None:
-        events = await engine.manager.events.recent(thread_id, limit=recent)
+    if recent is not None or before is not None:
+        page = await engine.manager.events.recent_page(thread_id, limit=recent or limit, before=before)
     else:
-        events = await engine.manager.events.read(thread_id, after=after, limit=limit)
-    newest = (events[-1].sequence_num or 0) if events else last_sequence
+        page = await engine.manager.events.read_page(thread_id, after=after, limit=limit)
+    events = page.events
+    newest = (events[-1].sequence_num or 0) if events else last_sequence if before is None else 0
     return DocumentResponse(
         {
             "events": [event_view(event) for event in events],
             "last_sequence": max(last_sequence, newest),
             "has_more": newest < last_sequence,
+            "has_earlier": bool(events) and events[0].sequence_num != 1,
         }
     )
 
@@ -193,10 +199,15 @@ async def read_messages(
     at_sequence: OptionalSequence = None,
     limit: Limit = 100,
 ) -> Response:
-    """`at_sequence` shows the conversation as it was right after that event."""
+    """`at_sequence` shows the conversation as it was right after that event.
+
+    A page also ends at `COGNIZES_PAGE_BYTES`; under `has_more` go on `after` the `sequence_num` of its last message.
+    """
     await _last_sequence(engine, thread_id)
-    messages = await engine.messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
-    return DocumentResponse({"messages": [message_view(message) for message in messages]})
+    page = await engine.messages.read_page(thread_id, after=after, up_to=at_sequence, limit=limit)
+    return DocumentResponse(
+        {"messages": [message_view(message) for message in page.messages], "has_more": page.has_more}
+    )
 
 
 async def _last_sequence(engine: CurrentEngine, thread_id: ThreadId) -> int:

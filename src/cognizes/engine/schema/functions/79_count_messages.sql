@@ -1,4 +1,5 @@
--- How many messages a branch shows (null: the active one), up to an event. Counts that readers left behind make it cheap
+-- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
+-- that have no text and so no row there. Counts that readers left behind make it cheap
 -- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
 CREATE OR REPLACE FUNCTION {schema}.count_messages(
     p_thread_id uuid, p_name text, p_last_sequence bigint,
@@ -41,6 +42,12 @@ BEGIN
     SELECT count(*) INTO counted FROM {schema}.messages m
      WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
        AND m.sequence_num <= p_sequence;
+    counted := counted + (
+        SELECT count(*) FROM {schema}.events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > coalesce(v_known.sequence_num, 0)
+           AND e.sequence_num <= p_sequence AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+           AND NOT EXISTS (SELECT FROM {schema}.messages m
+                            WHERE m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num));
     messages := coalesce(v_known.messages, 0) + counted;
 END
 $$;

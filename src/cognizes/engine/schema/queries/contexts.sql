@@ -18,39 +18,113 @@ ON CONFLICT DO NOTHING;
 SELECT messages FROM {schema}.threads t, {schema}.count_messages(t.id, $2, t.last_sequence) WHERE t.id = $1;
 
 -- read_newest_events: The newest events up to one, newest first. What is large is left out: it moves no state.
-SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type,
-       CASE WHEN pg_column_size(content) < $4 THEN content::text ELSE '{}' END AS content,
-       CASE WHEN pg_column_size(actions) < $4 THEN actions::text ELSE '{}' END AS actions, version, created_at
+SELECT sequence_num, left(id, 1000) AS id, thread_id, run_id, left(invocation_id, 1000) AS invocation_id,
+       left(author, 1000) AS author, event_type, CASE WHEN bytes < $4 THEN content::text ELSE '{}' END AS content,
+       CASE WHEN bytes < $4 THEN actions::text ELSE '{}' END AS actions, version, created_at
   FROM {schema}.events
  WHERE thread_id = $1 AND sequence_num <= $2
  ORDER BY sequence_num DESC
  LIMIT $3;
 
--- read_branch_messages: The messages of a branch in their order. Events are looked into where a text is not all of it.
-SELECT m.id, m.sequence_num, m.role, m.content, m.created_at, e.id AS event_id, e.author, e.event_type, s.status,
-       s.final_sequence,
-       CASE WHEN m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+-- read_branch_messages: The messages of a branch after an event, oldest first; a page behind an offset. Tool calls and
+-- results that have no text are among them. Events are read where a text is not all of a message.
+SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
+       CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
+       CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
+       CASE WHEN size.bytes > $6 THEN NULL
+            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
                  OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
-  FROM {schema}.branch_path($1, $2) AS path
-  JOIN {schema}.messages m
-    ON m.thread_id = $1 AND m.sequence_num BETWEEN path.first_sequence AND path.last_sequence
-  JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
+  FROM (SELECT said.sequence_num FROM {schema}.branch_path($1, $2) AS path
+         CROSS JOIN LATERAL (
+        (SELECT m.sequence_num FROM {schema}.messages m
+          WHERE m.thread_id = $1 AND m.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+            AND m.sequence_num > $3
+          ORDER BY m.sequence_num
+          LIMIT $4::bigint + $5::bigint)
+        UNION ALL
+        (SELECT e.sequence_num FROM {schema}.events e
+          WHERE e.thread_id = $1 AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+            AND e.sequence_num > $3 AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+            AND NOT EXISTS (SELECT FROM {schema}.messages m
+                             WHERE m.thread_id = $1 AND m.sequence_num = e.sequence_num)
+          ORDER BY e.sequence_num
+          LIMIT $4::bigint + $5::bigint)) said
+         ORDER BY said.sequence_num
+        OFFSET $4::bigint
+         LIMIT $5::bigint) page
+  JOIN {schema}.events e ON e.thread_id = $1 AND e.sequence_num = page.sequence_num
+  LEFT JOIN {schema}.messages m ON m.thread_id = $1 AND m.sequence_num = page.sequence_num
+  LEFT JOIN {schema}.message_streams s
+    ON s.thread_id = $1 AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
+ CROSS JOIN LATERAL (SELECT e.bytes + coalesce(octet_length(m.content), 0) AS bytes) size
+ ORDER BY page.sequence_num;
+
+-- read_branch_messages_before: Those before an event, newest first; a page.
+SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
+       CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
+       CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
+       CASE WHEN size.bytes > $6 THEN NULL
+            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+  FROM (SELECT said.sequence_num FROM {schema}.branch_path($1, $2) AS path
+         CROSS JOIN LATERAL (
+        (SELECT m.sequence_num FROM {schema}.messages m
+          WHERE m.thread_id = $1 AND m.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+            AND m.sequence_num < $3
+          ORDER BY m.sequence_num DESC
+          LIMIT $4::bigint + $5::bigint)
+        UNION ALL
+        (SELECT e.sequence_num FROM {schema}.events e
+          WHERE e.thread_id = $1 AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+            AND e.sequence_num < $3 AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+            AND NOT EXISTS (SELECT FROM {schema}.messages m
+                             WHERE m.thread_id = $1 AND m.sequence_num = e.sequence_num)
+          ORDER BY e.sequence_num DESC
+          LIMIT $4::bigint + $5::bigint)) said
+         ORDER BY said.sequence_num DESC
+        OFFSET $4::bigint
+         LIMIT $5::bigint) page
+  JOIN {schema}.events e ON e.thread_id = $1 AND e.sequence_num = page.sequence_num
+  LEFT JOIN {schema}.messages m ON m.thread_id = $1 AND m.sequence_num = page.sequence_num
+  LEFT JOIN {schema}.message_streams s
+    ON s.thread_id = $1 AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
+ CROSS JOIN LATERAL (SELECT e.bytes + coalesce(octet_length(m.content), 0) AS bytes) size
+ ORDER BY page.sequence_num DESC;
+
+-- read_branch_messages_at: The messages of these sequence numbers, whole.
+SELECT e.sequence_num, m.role, e.event_type, e.created_at, s.status, s.final_sequence, m.id, m.content,
+       e.id AS event_id, e.author,
+       CASE WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+  FROM {schema}.events e
+  LEFT JOIN {schema}.messages m ON m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num
   LEFT JOIN {schema}.message_streams s
     ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
- ORDER BY m.sequence_num
-OFFSET $3
- LIMIT $4;
+ WHERE e.thread_id = $1 AND e.sequence_num = ANY ($2::bigint[]);
 
--- read_messages_by_id: Messages of a thread by their ids.
-SELECT m.id, m.sequence_num, m.role, m.content, m.created_at, e.id AS event_id, e.author, e.event_type, s.status,
-       s.final_sequence,
-       CASE WHEN m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
+-- read_messages_by_id: Messages of a thread by their ids, in the order asked for; a page. The id of a tool call or result
+-- that has no text is that of its event.
+SELECT asked.id AS asked_id, e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
+       CASE WHEN size.bytes <= $4 THEN m.id END AS id, CASE WHEN size.bytes <= $4 THEN m.content END AS content,
+       CASE WHEN size.bytes <= $4 THEN e.id END AS event_id, CASE WHEN size.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN size.bytes > $4 THEN NULL
+            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
                  OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
-  FROM unnest($2::text[]) AS asked (id)
-  JOIN {schema}.messages m ON m.thread_id = $1 AND md5(m.id) = md5(asked.id) AND m.id = asked.id
-  JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
+  FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, place)
+  LEFT JOIN {schema}.messages m ON m.thread_id = $1 AND md5(m.id) = md5(asked.id) AND m.id = asked.id
+  JOIN LATERAL (
+        SELECT * FROM {schema}.events WHERE thread_id = $1 AND sequence_num = m.sequence_num
+        UNION ALL
+        SELECT * FROM {schema}.events o
+         WHERE m.id IS NULL AND o.thread_id = $1 AND md5(o.id) = md5(asked.id) AND o.id = asked.id
+           AND o.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+           AND NOT EXISTS (SELECT FROM {schema}.messages r
+                            WHERE r.thread_id = $1 AND r.sequence_num = o.sequence_num)) e ON true
   LEFT JOIN {schema}.message_streams s
-    ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id;
+    ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
+ CROSS JOIN LATERAL (SELECT e.bytes + coalesce(octet_length(m.content), 0) AS bytes) size
+ ORDER BY asked.place
+ LIMIT $3;
 
 -- list_branches: Every branch that is not deleted, `main` first. The tip is the end of the branch's newest segment, else its
 -- fork. The segments are read once, so the cost does not grow with how deep branches are nested.

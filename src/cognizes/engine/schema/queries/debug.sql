@@ -23,8 +23,9 @@ SELECT t.id, t.updated_at
  LIMIT $6;
 
 -- read_thread_summaries: What a list shows of each of these threads.
-SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.version, t.last_sequence, t.created_at, t.updated_at,
-       run.id AS run_id, run.status AS run_status, left(said.content, 200) AS last_message, said.role AS last_role
+SELECT t.id, left(t.session_id, 1000) AS session_id, t.app_name, t.user_id, left(t.title, 1000) AS title, t.version,
+       t.last_sequence, t.created_at, t.updated_at, run.id AS run_id, run.status AS run_status,
+       left(said.content, 200) AS last_message, said.role AS last_role
   FROM {schema}.threads t
   LEFT JOIN LATERAL (
         SELECT r.id, r.status FROM {schema}.runs r WHERE r.thread_id = t.id
@@ -44,21 +45,29 @@ WITH RECURSIVE app AS (
 )
 SELECT app_name FROM app WHERE app_name IS NOT NULL LIMIT 500;
 
--- read_event_previews: Events in their order, without the content of the very large ones.
-SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e.event_type, e.version, e.created_at,
-       size.content AS content_bytes, size.actions AS actions_bytes,
-       CASE WHEN size.content <= $4 THEN e.content::text END AS content,
-       CASE WHEN size.actions <= $4 THEN e.actions::text END AS actions,
-       CASE WHEN size.content > $4 THEN left(m.content, 1000) END AS text, m.role
+-- read_event_previews: Events in their order. Documents larger than $4 are left null, with their sizes; of an event larger
+-- than $5 there is the beginning of its text. The size of the larger document follows from that of the smaller one.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at, left(e.id, 1000) AS id,
+       left(e.invocation_id, 1000) AS invocation_id, left(e.author, 1000) AS author,
+       CASE WHEN e.bytes <= $4 OR size.documents - size.actions <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 OR size.actions <= $4 THEN e.actions::text END AS actions,
+       size.documents - size.actions AS content_bytes, size.actions AS actions_bytes,
+       CASE WHEN e.bytes > $5 THEN left(m.content, 1000) END AS text, m.role
   FROM {schema}.events e
- CROSS JOIN LATERAL (SELECT octet_length(e.content::text) AS content, octet_length(e.actions::text) AS actions) size
+  LEFT JOIN LATERAL (
+        SELECT whole.documents, CASE WHEN pg_column_size(e.actions) < pg_column_size(e.content)
+                                     THEN octet_length(e.actions::text)
+                                     ELSE whole.documents - octet_length(e.content::text) END AS actions
+          FROM (SELECT e.bytes - octet_length(e.id) - octet_length(e.invocation_id) - octet_length(e.author)
+                       AS documents) whole) size ON e.bytes > $4
   LEFT JOIN {schema}.messages m ON m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num
  WHERE e.thread_id = $1 AND e.sequence_num > $2
  ORDER BY e.sequence_num
  LIMIT $3;
 
--- read_key_writes: Changes of state whose text names a key, newest first, before a version. A null key names all.
-SELECT sequence_num, id, author, run_id, version, created_at, actions::text AS actions
+-- read_key_writes: Changes of state whose text names a key, newest first, before a version; a page. A null key names all.
+SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $5 THEN id END AS id,
+       CASE WHEN bytes <= $5 THEN author END AS author, CASE WHEN bytes <= $5 THEN actions::text END AS actions
   FROM {schema}.events
  WHERE thread_id = $1 AND changes_state AND version < $2
    AND ($3::text IS NULL OR strpos(actions::text, $3) > 0)

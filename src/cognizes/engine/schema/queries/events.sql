@@ -1,18 +1,28 @@
--- read_events: Oldest first, after a sequence number.
-SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
-       actions::text AS actions, version, created_at
+-- read_events: Oldest first, after a sequence number; a page, whose large rows are left null (`read_events_at`).
+SELECT sequence_num, bytes, thread_id, run_id, event_type, version, created_at,
+       CASE WHEN bytes <= $4 THEN id END AS id, CASE WHEN bytes <= $4 THEN invocation_id END AS invocation_id,
+       CASE WHEN bytes <= $4 THEN author END AS author, CASE WHEN bytes <= $4 THEN content::text END AS content,
+       CASE WHEN bytes <= $4 THEN actions::text END AS actions
   FROM {schema}.events
  WHERE thread_id = $1 AND sequence_num > $2
  ORDER BY sequence_num
  LIMIT $3;
 
--- read_recent_events: The newest ones; the caller turns them round.
-SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
+-- read_recent_events: The newest ones before a sequence number, newest first; a page.
+SELECT sequence_num, bytes, thread_id, run_id, event_type, version, created_at,
+       CASE WHEN bytes <= $4 THEN id END AS id, CASE WHEN bytes <= $4 THEN invocation_id END AS invocation_id,
+       CASE WHEN bytes <= $4 THEN author END AS author, CASE WHEN bytes <= $4 THEN content::text END AS content,
+       CASE WHEN bytes <= $4 THEN actions::text END AS actions
+  FROM {schema}.events
+ WHERE thread_id = $1 AND sequence_num < $2
+ ORDER BY sequence_num DESC
+ LIMIT $3;
+
+-- read_events_at: The events of these sequence numbers, whole.
+SELECT sequence_num, bytes, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
        actions::text AS actions, version, created_at
   FROM {schema}.events
- WHERE thread_id = $1
- ORDER BY sequence_num DESC
- LIMIT $2;
+ WHERE thread_id = $1 AND sequence_num = ANY ($2::bigint[]);
 
 -- read_event: One event by its id.
 SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
@@ -20,12 +30,32 @@ SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, c
   FROM {schema}.events
  WHERE thread_id = $1 AND md5(id) = md5($2) AND id = $2;
 
--- read_messages: Oldest first, after one sequence number and up to another.
-SELECT id, thread_id, event_id, sequence_num, role, content, metadata::text AS metadata, created_at
+-- find_events: Events by their ids, in the order asked for; a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
+  FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, place)
+  JOIN {schema}.events e ON e.thread_id = $1 AND md5(e.id) = md5(asked.id) AND e.id = asked.id
+ ORDER BY asked.place
+ LIMIT $3;
+
+-- read_messages: Oldest first, after one sequence number and up to another; a page.
+SELECT sequence_num, size.bytes, thread_id, role, created_at, CASE WHEN size.bytes <= $5 THEN id END AS id,
+       CASE WHEN size.bytes <= $5 THEN event_id END AS event_id, CASE WHEN size.bytes <= $5 THEN content END AS content,
+       CASE WHEN size.bytes <= $5 THEN metadata::text END AS metadata
   FROM {schema}.messages
+ CROSS JOIN LATERAL (SELECT octet_length(content) + octet_length(id) + octet_length(event_id)
+                            + pg_column_size(metadata) AS bytes) size
  WHERE thread_id = $1 AND sequence_num > $2 AND sequence_num <= $3
  ORDER BY sequence_num
  LIMIT $4;
+
+-- read_messages_at: The messages of these sequence numbers, whole.
+SELECT sequence_num, id, thread_id, event_id, role, content, metadata::text AS metadata, created_at
+  FROM {schema}.messages
+ WHERE thread_id = $1 AND sequence_num = ANY ($2::bigint[]);
 
 -- read_thread_head: How far a thread has come, and whether a message is being streamed in it.
 SELECT t.last_sequence, t.version,

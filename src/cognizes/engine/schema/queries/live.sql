@@ -9,16 +9,21 @@ SELECT t.last_sequence,
                  JOIN {schema}.events e ON e.thread_id = t.id AND md5(e.id) = md5(asked.id) AND e.id = asked.id) AS is_stored
   FROM {schema}.threads t WHERE t.id = $1;
 
--- read_events_of_threads: The events after what was delivered last, for all threads that rang, each in order.
-SELECT e.sequence_num, e.id, e.thread_id, e.run_id, e.invocation_id, e.author, e.event_type,
-       e.content::text AS content, e.actions::text AS actions, e.version, e.created_at
+-- read_events_of_threads: The events after what was delivered last, for all threads that rang, each in order; the long
+-- columns of large events are left null (`read_events`).
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
   FROM unnest($1::uuid[], $2::bigint[]) AS asked (thread_id, after)
  CROSS JOIN LATERAL (
         SELECT * FROM {schema}.events
          WHERE thread_id = asked.thread_id AND sequence_num > asked.after
          ORDER BY sequence_num
          LIMIT $3) e
- ORDER BY e.thread_id, e.sequence_num;
+ ORDER BY e.thread_id, e.sequence_num
+ LIMIT $3;
 
 -- find_run: Where a run takes place, and behind which event it begins; in a given thread, else in the newest with one.
 SELECT t.id AS thread_id,

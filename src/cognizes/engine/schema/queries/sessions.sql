@@ -48,18 +48,37 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
  WHERE t.id = $1;
 
--- list_sessions: Newest activity first, after a cursor. A null user means all users of the app.
-SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
-       t.created_at, t.updated_at, CASE WHEN $6 THEN t.state::text ELSE '{}' END AS state,
-       CASE WHEN $6 THEN u.state::text END AS user_state, CASE WHEN $6 THEN a.state::text END AS app_state,
+-- list_sessions: Newest activity first, after a cursor; a page. A null user means all users of the app.
+SELECT t.id, size.bytes, t.app_name, t.user_id, t.version, t.last_sequence, t.created_at, t.updated_at,
+       CASE WHEN size.bytes <= $7 THEN t.session_id END AS session_id, CASE WHEN size.bytes <= $7 THEN t.title END AS title,
+       CASE WHEN size.bytes <= $7 THEN t.metadata::text END AS metadata,
+       CASE WHEN NOT $5 THEN '{}' WHEN size.bytes <= $7 THEN t.state::text END AS state,
+       CASE WHEN $5 AND size.bytes <= $7 THEN u.state::text END AS user_state,
+       CASE WHEN $5 AND size.bytes <= $7 THEN a.state::text END AS app_state,
        coalesce(u.version, -1) AS user_version, coalesce(a.version, -1) AS app_version
   FROM {schema}.threads t
-  LEFT JOIN {schema}.user_states u ON $6 AND u.user_id = t.user_id AND u.app_name = t.app_name
-  LEFT JOIN {schema}.app_states a ON $6 AND a.app_name = t.app_name
+  LEFT JOIN {schema}.user_states u ON $5 AND u.user_id = t.user_id AND u.app_name = t.app_name
+  LEFT JOIN {schema}.app_states a ON $5 AND a.app_name = t.app_name
+ CROSS JOIN LATERAL (
+        SELECT octet_length(t.session_id) + coalesce(octet_length(t.title), 0)
+               + CASE WHEN pg_column_compression(t.metadata) IS NULL THEN pg_column_size(t.metadata)
+                      ELSE octet_length(t.metadata::text) END
+               + CASE WHEN $5 THEN pg_column_size(t.state) + coalesce(pg_column_size(u.state), 0)
+                                   + coalesce(pg_column_size(a.state), 0) ELSE 0 END AS bytes) size
  WHERE t.app_name = $1 AND ($2::text IS NULL OR t.user_id = $2)
    AND ($3::timestamptz IS NULL OR (t.updated_at, t.id) < ($3, $4::uuid))
  ORDER BY t.updated_at DESC, t.id DESC
- LIMIT $5;
+ LIMIT $6;
+
+-- list_sessions_at: The sessions of these threads, whole.
+SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
+       t.created_at, t.updated_at, CASE WHEN $1 THEN t.state::text ELSE '{}' END AS state,
+       CASE WHEN $1 THEN u.state::text END AS user_state, CASE WHEN $1 THEN a.state::text END AS app_state,
+       coalesce(u.version, -1) AS user_version, coalesce(a.version, -1) AS app_version
+  FROM {schema}.threads t
+  LEFT JOIN {schema}.user_states u ON $1 AND u.user_id = t.user_id AND u.app_name = t.app_name
+  LEFT JOIN {schema}.app_states a ON $1 AND a.app_name = t.app_name
+ WHERE t.id = ANY ($2::uuid[]);
 
 -- change_session: Title and metadata, with the event that says so.
 SELECT {schema}.change_session($1, $2, $3::text::jsonb, $4, $5::text::json);

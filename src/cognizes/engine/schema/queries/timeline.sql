@@ -1,9 +1,13 @@
--- read_timeline_before: The newest events of these kinds on a branch between two sequence numbers, newest first.
-SELECT e.* FROM {schema}.branch_path($1, $2) AS path
+-- read_timeline_before: The newest events of these kinds on a branch between two sequence numbers, newest first;
+-- a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $7 THEN e.id END AS id, CASE WHEN e.bytes <= $7 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $7 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $7 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $7 THEN e.actions::text END AS actions
+  FROM {schema}.branch_path($1, $2) AS path
  CROSS JOIN LATERAL (
-        SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
-               actions::text AS actions, version, created_at
-          FROM {schema}.events
+        SELECT * FROM {schema}.events
          WHERE thread_id = $1 AND sequence_num >= greatest(path.first_sequence, $3::bigint + 1)
            AND sequence_num <= least(path.last_sequence, $4::bigint - 1) AND event_type = ANY ($5)
          ORDER BY sequence_num DESC
@@ -11,12 +15,15 @@ SELECT e.* FROM {schema}.branch_path($1, $2) AS path
  ORDER BY e.sequence_num DESC
  LIMIT $6;
 
--- read_timeline_after: The oldest ones, oldest first.
-SELECT e.* FROM {schema}.branch_path($1, $2) AS path
+-- read_timeline_after: The oldest ones, oldest first; a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $7 THEN e.id END AS id, CASE WHEN e.bytes <= $7 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $7 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $7 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $7 THEN e.actions::text END AS actions
+  FROM {schema}.branch_path($1, $2) AS path
  CROSS JOIN LATERAL (
-        SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
-               actions::text AS actions, version, created_at
-          FROM {schema}.events
+        SELECT * FROM {schema}.events
          WHERE thread_id = $1 AND sequence_num >= greatest(path.first_sequence, $3::bigint + 1)
            AND sequence_num <= least(path.last_sequence, $4::bigint - 1) AND event_type = ANY ($5)
          ORDER BY sequence_num
@@ -27,12 +34,15 @@ SELECT e.* FROM {schema}.branch_path($1, $2) AS path
 -- thread_exists: Whether there is such a thread.
 SELECT EXISTS (SELECT FROM {schema}.threads WHERE id = $1);
 
--- read_shown_events: The events of the active branch after one, oldest first.
-SELECT e.* FROM {schema}.branch_path($1, NULL) AS path
+-- read_shown_events: The events of the active branch after one, oldest first; a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
+  FROM {schema}.branch_path($1, NULL) AS path
  CROSS JOIN LATERAL (
-        SELECT sequence_num, id, thread_id, run_id, invocation_id, author, event_type, content::text AS content,
-               actions::text AS actions, version, created_at
-          FROM {schema}.events
+        SELECT * FROM {schema}.events
          WHERE thread_id = $1 AND sequence_num >= greatest(path.first_sequence, $2::bigint + 1)
            AND sequence_num <= path.last_sequence
          ORDER BY sequence_num
