@@ -378,3 +378,20 @@ async def test_with_keys_any_name_will_do(guarded: Guarded) -> None:
     headers = {"authorization": f"Bearer {await guarded.key('a')}", "host": "shop.example"}
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client:
         assert (await client.get("/api/access/me")).status_code == 200
+
+
+async def test_runs_of_others_with_the_same_id_hide_no_run(guarded: Guarded) -> None:
+    """More of them than one answer of PostgreSQL holds, in another app and of other users of the same app."""
+    session = await guarded.engine.sessions.create("a", "ada")
+    await guarded.engine.runs.create(session, run_id="run-1")
+    for number in range(104):
+        other = await guarded.engine.sessions.create("a" if number < 102 else "b", f"user-{number}")
+        await guarded.engine.runs.create(other, run_id="run-1")
+    async with guarded.client(await guarded.key("a", user_id="ada")) as ada:
+        found = await ada.get("/api/runs/run-1")
+        assert (found.status_code, found.json().get("thread_id")) == (200, session.thread_id)
+        assert (await ada.post("/api/runs/run-1/cancel")).json()["status"] == "cancelled"
+    async with guarded.client(await guarded.key("b")) as backend:
+        assert (await backend.get("/api/runs/run-1")).status_code == 409
+    async with guarded.client(await guarded.key("c")) as stranger:
+        assert (await stranger.get("/api/runs/run-1")).status_code == 404

@@ -393,9 +393,12 @@ class DurableRuns(Runs):
             raise ConflictError(f"several threads have a run {run_id}; say which one by thread_id")
         return runs[0]
 
-    async def find_all(self, run_id: str) -> Found:
-        """The runs of an id, in whatever threads, newest first; up to a hundred."""
-        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id)]
+    async def find_all(
+        self, run_id: str, *, app_names: Collection[str] | None = None, user_id: str | None = None
+    ) -> Found:
+        """Return the runs of an id in all threads of some apps and of a user (None: all), newest first; up to 100."""
+        apps = sorted(app_names) if app_names is not None else None
+        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id, apps, user_id)]
 
     async def steps(self, thread_id: str | UUID, run_id: str) -> Steps:
         """What the run has begun and finished, in its order."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
-from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from cognizes.engine.access import Principal
-from cognizes.engine.api.auth import Caller, Gate, principal_of
+from cognizes.engine.api.auth import Caller
 from cognizes.engine.api.dependencies import CurrentEngine, Limit, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -47,22 +46,14 @@ _RUN = _OF_SESSION + "/{run_id:path}"
 _BY_ID = "/api/runs/{run_id:path}"
 
 
-async def _found(run_id: str, engine: CurrentEngine, connection: HTTPConnection) -> Run:
-    """The run of an id among those that the caller may see: whatever others call theirs changes nothing."""
-    gate: Gate = connection.app.state.gate
-    principal = principal_of(connection)
-    mine: list[Run] = []
-    for run in await engine.runs.find_all(run_id):
-        try:
-            await gate.check_threads(principal, [run.thread_id])
-        except NotFoundError:
-            continue
-        mine.append(run)
-    if not mine:
+async def _found(run_id: str, engine: CurrentEngine, caller: Caller) -> Run:
+    """The run of an id among those that the caller may see; runs of other callers with this id change nothing."""
+    found = await engine.runs.find_all(run_id, app_names=caller.app_names, user_id=caller.user_id)
+    if not found:
         raise NotFoundError(f"there is no run {run_id}")
-    if len(mine) > 1:
+    if len(found) > 1:
         raise ConflictError(f"several threads have a run {run_id}; use /api/sessions/{{thread_id}}/runs/…")
-    return mine[0]
+    return found[0]
 
 
 FoundRun = Annotated[Run, Depends(_found)]

@@ -22,12 +22,16 @@ SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, 
        wait_timeout_node, resumption_context::text AS resumption_context
   FROM {schema}.runs WHERE thread_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2;
 
--- find_runs: The runs of an id, in whatever threads.
+-- find_runs: The runs of an id, in all threads of some apps (null: all) and of a user (null: all), newest first.
 SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
        wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs WHERE id = $1 ORDER BY created_at DESC LIMIT 100;
+  FROM {schema}.runs
+ WHERE id = $1 AND ($2::text[] IS NULL OR app_name = ANY ($2))
+   AND ($3::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.id = thread_id AND t.user_id = $3))
+ ORDER BY created_at DESC
+ LIMIT 100;
 
 -- search_runs: Runs of all threads, newest first, by status, app and handler; older than one that was listed before.
 SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
