@@ -3176,7 +3176,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now(
 --   applied   the state is p_variables, p_content is the content of the event
 --   known     the snapshot was applied before; `content` is the content of that event
 --   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
--- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: nobody asks) does not hold the run.
+-- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
 CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
     p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
     p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
@@ -3223,7 +3223,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_apply_memory_snapshot.sql', 0, '04a4b6f59b32b415264db169fc1b7a6a90acc509a163f9be637ee76f051a3269', '0.1.0')
+VALUES ('95_apply_memory_snapshot.sql', 0, 'e9cfceb04fecee7e4c31f12ebeeb38c3e8c2ccdcead8eff723873c383eb151b3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, applied_at = now();
 
 -- 95_forget_memory.sql
