@@ -51,7 +51,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "find_stream": (THREAD, "m100"),
     "read_events_of_threads": ([THREAD], [ROWS - 5], 100, 1000),
     "read_run": (THREAD, "r100"),
-    "find_runs": ("r100",),
+    "find_runs": ("r100", ["a"], "u"),
     "find_run": ("r100", None),
     "find_thread_of_run": ("r100", ["a"], "u"),
     "get_long_term": ("a", "u", "a", "n", "k100"),

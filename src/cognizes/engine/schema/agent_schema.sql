@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 7 OR max(number) > 21 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 8 OR max(number) > 21 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -3660,7 +3660,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 --   applied   the state is p_variables, p_content is the content of the event
 --   known     the snapshot was applied before; `content` is the content of that event
 --   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
--- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: nobody asks) does not hold the run.
+-- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
 CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
     p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
     p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
@@ -3707,7 +3707,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_apply_memory_snapshot.sql', 0, '04a4b6f59b32b415264db169fc1b7a6a90acc509a163f9be637ee76f051a3269', '0.1.0')
+VALUES ('95_apply_memory_snapshot.sql', 0, 'e9cfceb04fecee7e4c31f12ebeeb38c3e8c2ccdcead8eff723873c383eb151b3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4181,5 +4181,5 @@ VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 7 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 8 WHERE number = 0;
 COMMIT;

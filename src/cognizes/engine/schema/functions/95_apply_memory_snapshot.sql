@@ -4,7 +4,7 @@
 --   applied   the state is p_variables, p_content is the content of the event
 --   known     the snapshot was applied before; `content` is the content of that event
 --   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
--- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: nobody asks) does not hold the run.
+-- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
 CREATE OR REPLACE FUNCTION {schema}.apply_memory_snapshot(
     p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
     p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
