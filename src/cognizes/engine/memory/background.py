@@ -12,6 +12,7 @@ from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
 from cognizes.engine.memory.embedding_queue import BATCH, EmbeddingQueue
 from cognizes.engine.memory.episodic import EpisodicMemoryStore
+from cognizes.engine.memory.message_search import MESSAGES_AT_ONCE, MessageIndex
 from cognizes.engine.memory.vector_graph import VectorGraph
 
 logger = logging.getLogger(__name__)
@@ -35,20 +36,23 @@ class MemoryBackground:
         *,
         queue: EmbeddingQueue | None,
         graph: VectorGraph | None,
+        messages: MessageIndex,
         episodic: EpisodicMemoryStore,
     ) -> None:
         self._database = database
         self._rung = rung
         self._queue = queue
         self._graph = graph
+        self._messages = messages
         self._episodic = episodic
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begins."""
-        self._tasks = [asyncio.create_task(self._write_episodes(), name="memory-episodes")]
-        if self._queue is not None:
-            self._tasks.append(asyncio.create_task(self._embed(self._queue), name="memory-vectors"))
+        self._tasks = [
+            asyncio.create_task(self._write_episodes(), name="memory-episodes"),
+            asyncio.create_task(self._index(), name="memory-index"),
+        ]
 
     async def close(self) -> None:
         """Stops; a batch in the middle is given up, its claim runs out."""
@@ -58,22 +62,25 @@ class MemoryBackground:
             await asyncio.wait(self._tasks)
         self._tasks = []
 
-    async def _embed(self, queue: EmbeddingQueue) -> None:
+    async def _index(self) -> None:
         pause = 1.0
         grown_at = float("-inf")
         while True:
             self._rung.clear()
             try:
-                taken = await queue.work()
+                # Words first: they do not wait for an embedder that is away.
+                indexed = await self._messages.work()
+                taken = await self._queue.work() if self._queue is not None else 0
                 pause = 1.0
-                if taken < BATCH:
+                if taken < BATCH and indexed < MESSAGES_AT_ONCE:
                     if self._graph is not None and time.monotonic() >= grown_at + _GRAPH_SECONDS:
                         grown_at = time.monotonic()
                         await self._graph.grow()
+                        await self._messages.build_graph()
                     await _wait(self._rung, _LOOK_SECONDS)
                 continue
             except EmbedderUnavailableError as error:
-                logger.warning("memories wait for their vectors: %s", error)
+                logger.warning("memories and messages wait for their vectors: %s", error)
             except EngineError as error:
                 logger.warning("making vectors failed and will be tried again: %s", error)
             except Exception:
