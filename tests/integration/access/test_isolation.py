@@ -113,7 +113,7 @@ class Tenants:
     beta: Tenant
 
     async def rows(self, tenant: Tenant) -> dict[str, list[str]]:
-        """Everything of a tenant, as it is stored. What only the clock changes is left out."""
+        """Everything of a tenant, as it is stored. What the clock and the background change is left out."""
         pool = self.guarded.engine.database.pool
         tables = await pool.fetch(
             "SELECT attrelid::regclass::text AS name FROM pg_attribute WHERE attname = 'app_name'"
@@ -127,7 +127,11 @@ class Tenants:
 
 
 def _without_clock(row: str) -> str:
-    kept = {name: value for name, value in json.loads(row).items() if not name.endswith(("_at", "embedding"))}
+    kept = {
+        name: value
+        for name, value in json.loads(row).items()
+        if not name.endswith(("_at", "embedding", "embedding_model", "terms"))
+    }
     return json.dumps(kept, sort_keys=True)
 
 

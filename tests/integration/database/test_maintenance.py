@@ -170,7 +170,7 @@ async def test_every_background_task_of_an_engine_is_supervised(engine: Engine) 
     supervised = set(engine.supervisor.names)
     assert supervised >= {
         "followed-streams", "followed-sweep", "live-read-back", "live-sweep", "maintenance", "memory-episodes",
-        "memory-vectors", "notify-listener", "stream-flusher", "stream-leases", "stream-look", "stream-silence",
+        "memory-index", "notify-listener", "stream-flusher", "stream-leases", "stream-look", "stream-silence",
         "stream-sweep",
     }  # fmt: skip
     # Whatever else runs now belongs to this test, or was started for one request and ends with it.

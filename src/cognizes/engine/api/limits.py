@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from cognizes.engine.access import Principal
 from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
-from cognizes.engine.errors import LimitExceededError, TooManyRequestsError
+from cognizes.engine.errors import InvalidInputError, TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
@@ -285,7 +285,7 @@ def limit_arguments(connection: HTTPConnection) -> None:
     given = (*connection.path_params.items(), *connection.query_params.multi_items())
     for name, value in given:
         if isinstance(value, str) and len(value) > _LONGEST_ARGUMENT:
-            refusal = LimitExceededError(name, size=len(value), limit=_LONGEST_ARGUMENT, unit="characters")
+            refusal = InvalidInputError(f"{name} is {len(value)} characters; the limit is {_LONGEST_ARGUMENT}")
             if connection.scope["type"] == "websocket":
                 raise WebSocketException(_POLICY_VIOLATION, str(refusal)[:_REASON_BYTES]) from refusal
             raise refusal

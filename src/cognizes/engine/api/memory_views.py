@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from cognizes.engine.api.views import Body
+from cognizes.engine.api.views import Body, MessageView
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import MAX_QUERY_LENGTH
 
@@ -89,6 +89,19 @@ class Question(Body):
     k: int = Field(default=10, ge=1, le=1000)
     kinds: list[Kind] | None = None
     namespace: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class MessageQuestion(Body):
+    """Which messages to find: of a whole app, of a user, or of one session of a user."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str | None = Field(default=None, min_length=1)
+    session_id: str | None = None
+    query: SearchText
+    k: int = Field(default=10, ge=1, le=1000)
+    roles: list[Literal["user", "assistant", "tool", "system"]] | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -177,6 +190,23 @@ class Hits(BaseModel):
     """What was recalled, best first."""
 
     hits: list[HitView]
+
+
+class MessageHitView(MessageView):
+    """A message that was found; `scores` says why."""
+
+    thread_id: str
+    app_name: str
+    user_id: str
+    session_id: str
+    score: float
+    scores: dict[str, float]
+
+
+class MessageHits(BaseModel):
+    """Messages that were found, best first."""
+
+    hits: list[MessageHitView]
 
 
 class Stored(BaseModel):

@@ -12,6 +12,7 @@ from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_setting
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.memory.embedding_queue import EmbeddingQueue, QueueLength
+from cognizes.engine.memory.message_search import MessageIndex, WaitingMessages
 from cognizes.engine.settings import Settings
 
 memory = typer.Typer(help="Memories: their vectors.", no_args_is_help=True)
@@ -24,15 +25,16 @@ def status(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> 
     """Tell how many memories wait for a vector, and which could not get one."""
     settings = load_settings(data_dir=data_dir, database_url=database_url, memory_background=False)
     with naming_server(settings):
-        name, length, parked = asyncio.run(_status(settings))
+        name, length, parked, messages = asyncio.run(_status(settings))
     typer.echo(f"embedder {name}: {length.waiting} memories wait for a vector, {length.parked} are parked")
+    typer.echo(f"{messages.waiting} messages wait to be indexed, {messages.without_vector} others have no vector")
     for line in parked:
         typer.echo(line)
 
 
 @memory.command()
 def reembed(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
-    """Make a vector of the present embedder for every memory that has none.
+    """Make a vector of the present embedder for every memory and every message that has none.
 
     Interrupted, it goes on where it stopped. Meanwhile recall finds by words what has no vector yet.
     """
@@ -42,13 +44,13 @@ def reembed(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) ->
     typer.echo(f"{made} vectors made by {name}; {parked} memories could not be embedded (cognizes memory status)")
 
 
-async def _status(settings: Settings) -> tuple[str, QueueLength, list[str]]:
+async def _status(settings: Settings) -> tuple[str, QueueLength, list[str], WaitingMessages]:
     async with Engine(settings) as engine:
         queue = _queue(engine)
         rows = await engine.database.fetch("list_parked_embeddings", 20)
         name = engine.memory.embedder.name if engine.memory.embedder else "none"
         lines = [f"{row['app_name']}/{row['user_id']}/{row['memory_id']}: {row['error']}" for row in rows]
-        return name, await queue.length(), lines
+        return name, await queue.length(), lines, await engine.memory.message_index.count()
 
 
 async def _reembed(settings: Settings) -> tuple[str, int, int]:
@@ -56,6 +58,7 @@ async def _reembed(settings: Settings) -> tuple[str, int, int]:
     async with Engine(settings) as engine:
         queue = _queue(engine)
         await queue.queue_all()
+        await _reindex_messages(engine.memory.message_index)
         total = (await queue.length()).waiting
         with Progress(*columns, transient=True) as bar:
             task = bar.add_task("memories", total=total)
@@ -66,6 +69,14 @@ async def _reembed(settings: Settings) -> tuple[str, int, int]:
                     await asyncio.sleep(_OTHERS_SECONDS)
         name = engine.memory.embedder.name if engine.memory.embedder else ""
         return name, max(total - length.parked, 0), length.parked
+
+
+async def _reindex_messages(index: MessageIndex) -> None:
+    await index.queue_all()
+    while (count := await index.count()).waiting or count.without_vector:
+        if not await index.work():
+            await asyncio.sleep(_OTHERS_SECONDS)
+    await index.build_graph()
 
 
 def _queue(engine: Engine) -> EmbeddingQueue:

@@ -120,14 +120,14 @@ class Database:
     async def release(
         self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
     ) -> None:
-        """Gives a connection back to where it came from; `after` an error of the driver that left it unusable.
+        """Gives a connection back to where it came from; `after` an error of the driver, or a cancellation.
 
         A statement that was given up is cancelled on the server first: closing the connection would not end it.
         """
         pool = self._pool(for_tenants=for_tenants)
         if after is None:
             await pool.release(connection)
-        elif is_statement_timeout(after):
+        elif is_statement_timeout(after) or isinstance(after, asyncio.CancelledError):
             try:
                 await pool.release(connection, timeout=_CANCEL_SECONDS)
             except DRIVER_ERRORS as error:
@@ -172,6 +172,9 @@ class Database:
         except DRIVER_ERRORS as error:
             failed = error
             raise translate(error) from error
+        except asyncio.CancelledError as error:
+            failed = error
+            raise
         finally:
             await self.release(connection, for_tenants=for_tenants, after=failed)
 

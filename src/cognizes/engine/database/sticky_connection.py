@@ -73,8 +73,8 @@ class StickyConnection:
         except DRIVER_ERRORS as error:
             self._give_back(after=error)
             raise translate(error) from error
-        except BaseException:
-            self._give_back()
+        except BaseException as error:
+            self._give_back(after=error)
             raise
         finally:
             self._is_in_use = False

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import time
 from datetime import timedelta
-from functools import partial
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
 from cognizes.engine.memory.embedding_queue import BATCH, EmbeddingQueue
 from cognizes.engine.memory.episodic import EpisodicMemoryStore
+from cognizes.engine.memory.message_search import MESSAGES_AT_ONCE, MessageIndex
 from cognizes.engine.memory.vector_graph import VectorGraph
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
@@ -38,6 +38,7 @@ class MemoryBackground:
         *,
         queue: EmbeddingQueue | None,
         graph: VectorGraph | None,
+        messages: MessageIndex,
         episodic: EpisodicMemoryStore,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -45,17 +46,19 @@ class MemoryBackground:
         self._rung = rung
         self._queue = queue
         self._graph = graph
+        self._messages = messages
         self._episodic = episodic
         self._supervisor = supervisor or Supervisor()
         self._loops: list[SupervisedLoop] = []
-        self._embedding_pause = _FIRST_PAUSE
+        self._pause = _FIRST_PAUSE
         self._graph_grown_at = float("-inf")
 
     async def start(self) -> None:
         """Begins."""
-        self._loops = [self._supervisor.start("memory-episodes", self._write_episodes_round)]
-        if self._queue is not None:
-            self._loops.append(self._supervisor.start("memory-vectors", partial(self._embed_round, self._queue)))
+        self._loops = [
+            self._supervisor.start("memory-episodes", self._write_episodes_round),
+            self._supervisor.start("memory-index", self._index_round),
+        ]
 
     async def close(self) -> None:
         """Stops; a batch in the middle is given up, its claim runs out."""
@@ -63,23 +66,26 @@ class MemoryBackground:
             await loop.stop()
         self._loops = []
 
-    async def _embed_round(self, queue: EmbeddingQueue) -> None:
+    async def _index_round(self) -> None:
         self._rung.clear()
         try:
-            taken = await queue.work()
-            self._embedding_pause = _FIRST_PAUSE
-            if taken < BATCH:
+            # Words first: they do not wait for an embedder that is away.
+            indexed = await self._messages.work()
+            taken = await self._queue.work() if self._queue is not None else 0
+            self._pause = _FIRST_PAUSE
+            if taken < BATCH and indexed < MESSAGES_AT_ONCE:
                 if self._graph is not None and time.monotonic() >= self._graph_grown_at + _GRAPH_SECONDS:
                     self._graph_grown_at = time.monotonic()
                     await self._graph.grow()
+                    await self._messages.build_graph()
                 await _wait(self._rung, _LOOK_SECONDS)
             return
         except EmbedderUnavailableError as error:
-            logger.warning("memories wait for their vectors: %s", error)
+            logger.warning("memories and messages wait for their vectors: %s", error)
         except EngineError as error:
             logger.warning("making vectors failed and will be tried again: %s", error)
-        await asyncio.sleep(self._embedding_pause)
-        self._embedding_pause = min(self._embedding_pause * 2, _LONGEST_PAUSE)
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     async def _write_episodes_round(self) -> None:
         try:

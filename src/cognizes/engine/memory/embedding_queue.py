@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,18 +72,10 @@ class EmbeddingQueue:
             last = (row["app_name"], row["user_id"], row["id"])
 
     async def _embed(self, rows: Sequence[asyncpg.Record]) -> None:
-        try:
-            vectors = await self._embedder.embed([_text(row) for row in rows])
-            await self._store(rows, vectors)
-        except (EmbedderUnavailableError, DatabaseError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a text does to an embedder, the others must not wait for it
-            if len(rows) == 1:
-                await self._postpone(rows[0], error)
-                return
-            middle = len(rows) // 2
-            await self._embed(rows[:middle])
-            await self._embed(rows[middle:])
+        async def embed(part: Sequence[asyncpg.Record]) -> None:
+            await self._store(part, await self._embedder.embed([_text(row) for row in part]))
+
+        await in_halves(rows, embed, refuse=self._postpone)
 
     async def _store(self, rows: Sequence[asyncpg.Record], vectors: Vectors) -> None:
         # A batch holds hundreds of thousands of numbers.
@@ -103,6 +95,26 @@ class EmbeddingQueue:
             _ATTEMPTS,
             self._first_pause * 4 ** row["attempts"],
         )
+
+
+async def in_halves(
+    rows: Sequence[asyncpg.Record],
+    work: Callable[[Sequence[asyncpg.Record]], Awaitable[None]],
+    *,
+    refuse: Callable[[asyncpg.Record, Exception], Awaitable[None]],
+) -> None:
+    """Work on rows; when that fails, on both halves, until the rows that cause it are alone and can be refused."""
+    try:
+        await work(rows)
+    except (EmbedderUnavailableError, DatabaseError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a text that an embedder cannot take must not stop the others
+        if len(rows) == 1:
+            await refuse(rows[0], error)
+            return
+        middle = len(rows) // 2
+        await in_halves(rows[:middle], work, refuse=refuse)
+        await in_halves(rows[middle:], work, refuse=refuse)
 
 
 def _text(row: asyncpg.Record) -> str:

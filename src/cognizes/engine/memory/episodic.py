@@ -25,6 +25,7 @@ _ENDS = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 _SUMMARY_LINES = 3
 _SUMMARY_SECONDS = 60.0
 _SUMMARY_LENGTH = 500
+_READ_FOR_SUMMARY = 10_000
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def first_lines(run: EndedRun) -> str:
     answer = run.answer or ""
     if run.error:
         answer = f"failed: {run.error}\n{answer}"
-    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    lines = [line.strip() for line in answer[:_READ_FOR_SUMMARY].splitlines() if line.strip()]
     summary = "\n".join(lines[:_SUMMARY_LINES])
     return summary if len(summary) <= _SUMMARY_LENGTH else summary[: _SUMMARY_LENGTH - 1].rstrip() + "…"
 

@@ -17,6 +17,7 @@ from cognizes.engine.memory.embedding_queue import EmbeddingQueue
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
+from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord, Recall, record_from_row
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
@@ -63,11 +64,14 @@ class Memory:
         )
         self.recaller = Recall(database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
+        self.message_index = MessageIndex(database, self.embedder)
+        self._message_search = MessageSearch(database, self.embedder)
         self.background = MemoryBackground(
             database,
             self._ingest.rung,
             queue=self.queue,
             graph=VectorGraph(database, self.embedder) if self.embedder else None,
+            messages=self.message_index,
             episodic=self.episodic,
             supervisor=supervisor,
         )
@@ -126,6 +130,25 @@ class Memory:
         """The `k` memories of a user that answer the query best; each says by its `scores` why."""
         filters = Filters(agent=agent, kinds=kinds, namespace=namespace, since=since, until=until)
         return await self.recaller.recall(query, app=app, user=user, k=k, filters=filters)
+
+    async def search_messages(
+        self,
+        query: str,
+        *,
+        app: str,
+        user: str | None = None,
+        session_id: str | None = None,
+        k: int = 10,
+        roles: Sequence[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[MessageHit]:
+        """The `k` messages of an app, a user or a session that fit the query best, by words and by meaning.
+
+        A message is found as soon as a background task has indexed it, seconds after it was appended.
+        """
+        filters = MessageFilters(user=user, session_id=session_id, roles=roles, since=since, until=until)
+        return await self._message_search.search(query, app=app, k=k, filters=filters)
 
     async def list(
         self, app: str, user: str, *, filters: Filters | None = None, limit: int = 100, before: str | None = None

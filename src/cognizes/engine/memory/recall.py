@@ -230,8 +230,7 @@ class _Search:
         spelled = spell_vector(vector)
         rows = await self._fetch("recall_by_vector", limit, self._exact, embedder.name, embedder.dimension, spelled)
         for row in rows:
-            # Not a number, too: the vector of a text that says nothing is all zeros and points nowhere.
-            if row["cosine"] >= _UNRELATED:
+            if is_related(row["cosine"]):
                 found.setdefault(row["id"], Candidate(row["id"])).cosine = row["cosine"]
 
     async def neighbours(self, found: dict[int, Candidate]) -> list[tuple[int, int]]:
@@ -306,6 +305,11 @@ def _session_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
 
 def _is_named(author: str | None, words: set[str]) -> bool:
     return not words.isdisjoint(split_words((author or "")[:_LONGEST_AUTHOR]))
+
+
+def is_related(cosine: float) -> bool:
+    """Whether a cosine says something. NaN does not: the vector of a text without words is all zeros."""
+    return cosine >= _UNRELATED
 
 
 def spell_vector(vector: Sequence[float]) -> str:

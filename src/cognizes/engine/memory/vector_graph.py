@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 CROWDED = 20_000
 _AT_ONCE = 5000
-_LONGEST_BUILD_SECONDS = 24 * 3600
+LONGEST_BUILD_SECONDS = 24 * 3600
 
 
 class VectorGraph:
@@ -43,8 +43,13 @@ class VectorGraph:
     async def _build(self) -> str:
         graph = await self._database.fetch_row("describe_graph", self._embedder.name, self._embedder.dimension)
         assert graph is not None  # noqa: S101 - a format always answers
+        await build_graph(self._database, graph["name"], graph["statement"])
         name: str = graph["name"]
-        if await self._database.fetch_value("find_broken_graph", name):
-            await self._database.execute_within(_LONGEST_BUILD_SECONDS, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-        await self._database.execute_within(_LONGEST_BUILD_SECONDS, graph["statement"])
         return name
+
+
+async def build_graph(database: Database, name: str, statement: str) -> None:
+    """Build a graph unless it exists; what an interrupted build left is dropped first."""
+    if await database.fetch_value("find_broken_graph", name):
+        await database.execute_within(LONGEST_BUILD_SECONDS, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+    await database.execute_within(LONGEST_BUILD_SECONDS, statement)

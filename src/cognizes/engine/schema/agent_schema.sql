@@ -21,7 +21,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 8 OR max(number) > 21 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 9 OR max(number) > 21 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -640,8 +640,24 @@ CREATE INDEX IF NOT EXISTS idx_agent_episodic_chunks_of_session
 COMMENT ON COLUMN "public".memory_deletions.source IS
     'A digest of agent, session and source id; of a deleted session, of its id alone.';
 
+-- Messages are found by their words and by their meaning. A background task writes `terms` (the keys of the words, once for
+-- the app and once for the user) and `embedding` with one update; an append writes neither. `embedding_model` says who made
+-- the vector. A message without terms waits to be indexed; one without a model has no vector, and waits for an embedder.
+ALTER TABLE "public".messages ADD COLUMN IF NOT EXISTS terms bigint[];
+ALTER TABLE "public".messages ADD COLUMN IF NOT EXISTS embedding_model text;
+
+COMMENT ON COLUMN "public".messages.terms IS 'The keys of its words; null while it waits to be indexed.';
+COMMENT ON COLUMN "public".messages.embedding_model IS 'The model that made the vector, or refused the text; null while it has none.';
+
+-- All that an append pays: an entry at the end of a small index, which leaves it when the message is indexed.
+CREATE INDEX IF NOT EXISTS idx_messages_waiting ON "public".messages (created_at) WHERE terms IS NULL AND content <> '';
+CREATE INDEX IF NOT EXISTS idx_messages_without_vector ON "public".messages (created_at)
+    WHERE terms IS NOT NULL AND embedding_model IS NULL;
+CREATE INDEX IF NOT EXISTS idx_messages_terms ON "public".messages USING gin (terms) WITH (fastupdate = off)
+    WHERE terms IS NOT NULL;
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0016_message_search.sql', 16, '151d2c770be7a6c86533d22462ad874ef3a44bb1ae16aa46aec8cf75b2057086', '0.1.0')
+VALUES ('0016_message_search.sql', 16, '87c55014141e503af8d97e5f0ccb8c2b10c54efdd3dc175877009c06418b51eb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1704,9 +1720,9 @@ BEGIN
            version, changes_state, created_at, write_number
       FROM "public".events
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
-    INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
-                                   metadata, created_at)
-    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, embedding, metadata, created_at
+    INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, metadata,
+                                   created_at)
+    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, metadata, created_at
       FROM "public".messages
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
     INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary, created_at)
@@ -1730,7 +1746,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, '00848da8fe03390d7bccbdd704cfd8b76f8f5672be6963352c6bcace28a24f21', '0.1.0')
+VALUES ('43_fork_session.sql', 0, '63265f8b39479be6b2e3deb1742fa676d015015e8daaca7cc557064224ae5f3b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3750,6 +3766,64 @@ VALUES ('95_forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 95_index_messages.sql
+-- Stores the words and vectors of messages that wait for them. What another transaction indexes or deletes right now is left
+-- out. A null model means that no vector was made yet; a model without a vector, that it refused the text. Returns how many
+-- messages were changed.
+CREATE OR REPLACE FUNCTION "public".index_messages(
+    p_thread_ids uuid[], p_sequence_nums bigint[], p_words text[], p_models text[], p_vectors text[]
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_indexed bigint;
+BEGIN
+    WITH given AS (
+        SELECT g.*, t.app_name, t.user_id
+          FROM unnest(p_thread_ids, p_sequence_nums, p_words, p_models, p_vectors)
+               AS g (thread_id, sequence_num, words, model, vector)
+          JOIN "public".threads t ON t.id = g.thread_id
+    ), held AS MATERIALIZED (
+        SELECT g.* FROM given g
+          JOIN "public".messages m ON m.thread_id = g.thread_id AND m.sequence_num = g.sequence_num
+         WHERE m.terms IS NULL OR m.embedding_model IS NULL AND g.model IS NOT NULL
+         ORDER BY g.thread_id, g.sequence_num
+           FOR NO KEY UPDATE OF m SKIP LOCKED
+    )
+    UPDATE "public".messages m
+       SET terms = "public".memory_term_keys(h.app_name, '', h.words)
+                   || "public".memory_term_keys(h.app_name, h.user_id, h.words),
+           embedding = h.vector::vector,
+           embedding_model = h.model
+      FROM held h
+     WHERE m.thread_id = h.thread_id AND m.sequence_num = h.sequence_num;
+    GET DIAGNOSTICS v_indexed = ROW_COUNT;
+    RETURN v_indexed;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('95_index_messages.sql', 0, 'ba801a0da4a2eb2f9583efd7aa52284659c29d8211e259419470fa601fd13f31', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 95_message_passes.sql
+-- Whether a message passes the filters of a search; a null filter lets everything pass.
+CREATE OR REPLACE FUNCTION "public".message_passes(
+    m "public".messages, p_thread_id uuid, p_roles text[], p_since timestamptz, p_until timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (p_thread_id IS NULL OR m.thread_id = p_thread_id) AND (p_roles IS NULL OR m.role = ANY (p_roles))
+       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('95_message_passes.sql', 0, '4c9e32d235e11d06aaae19e5a3ec6c8dbca01fe57e6615199df103d76b5685d5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 95_store_vectors.sql
 -- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
 -- users with many memories go into the graph. Returns how many were kept.
@@ -3865,6 +3939,112 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('96_find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 96_find_messages_by_vector.sql
+-- The messages of an app, a user or a thread whose vectors are nearest to a query's, with their cosine. Of a thread, and of
+-- a user or an app with less than 20 000 events, every vector is compared; else the graph (HNSW index) is walked until
+-- enough of them are found.
+CREATE OR REPLACE FUNCTION "public".find_messages_by_vector(
+    p_app_name text, p_user_id text, p_thread_id uuid, p_model text, p_dimension integer, p_query text, p_roles text[],
+    p_since timestamptz, p_until timestamptz, p_limit integer
+) RETURNS TABLE (thread_id uuid, sequence_num bigint, cosine double precision)
+LANGUAGE plpgsql STABLE
+SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
+#variable_conflict use_column
+DECLARE
+    v_is_few boolean := p_thread_id IS NOT NULL;
+BEGIN
+    IF NOT v_is_few THEN
+        SELECT count(*) < 5000 AND coalesce(sum(last_sequence), 0) < 20000 INTO v_is_few
+          FROM (SELECT last_sequence FROM "public".threads t
+                 WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id) LIMIT 5000) first_threads;
+    END IF;
+    IF v_is_few OR NOT EXISTS (SELECT FROM pg_index WHERE indisvalid AND indexrelid = to_regclass(
+                                   format('%s.%I', '"public"', 'messages_graph_' || md5(p_model)))) THEN
+        RETURN QUERY
+        WITH compared AS MATERIALIZED (
+            SELECT m.thread_id, m.sequence_num, m.embedding <=> p_query::vector AS distance
+              FROM "public".threads t JOIN "public".messages m ON m.thread_id = t.id
+             WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id)
+               AND (p_thread_id IS NULL OR t.id = p_thread_id) AND m.embedding_model = p_model
+               AND m.embedding IS NOT NULL
+               AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until)
+        )
+        SELECT c.thread_id, c.sequence_num, 1 - c.distance FROM compared c ORDER BY c.distance LIMIT p_limit;
+    ELSE
+        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
+        RETURN QUERY EXECUTE format(
+            'SELECT m.thread_id, m.sequence_num, 1 - (m.embedding::halfvec(%s) <=> $3::halfvec(%s))
+               FROM "public".messages m
+              WHERE m.embedding_model = %L AND m.app_name IS NOT DISTINCT FROM $1
+                AND "public".message_passes(m, NULL, $4, $5, $6)
+                AND ($2 IS NULL OR EXISTS (SELECT FROM "public".threads t WHERE t.id = m.thread_id AND t.user_id = $2))
+              ORDER BY m.embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $7',
+            p_dimension, p_dimension, p_model, p_dimension, p_dimension)
+        USING p_app_name, p_user_id, p_query, p_roles, p_since, p_until, p_limit;
+        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_find_messages_by_vector.sql', 0, '94841fdca1da7860bfd0599dbccfee1e829575f7e7a4821db01eb85c17dbdc86', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 96_find_messages_by_words.sql
+-- The messages of an app, a user or a thread that hold words of a query, best first. Of each word up to 1 000 messages are
+-- looked at, and up to 1 000 that hold all of them, so the work is bounded however frequent a word is. A rare word counts
+-- more than a frequent one; a word that is repeated, or stands in a short message, counts a little more.
+-- It is the owner's: behind row level security a GIN index is of no use, because `@>` is not leakproof. It tells keys and
+-- scores; the query that reads the messages does so behind row level security.
+CREATE OR REPLACE FUNCTION "public".find_messages_by_words(
+    p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
+    p_until timestamptz, p_limit integer
+) RETURNS TABLE (thread_id uuid, sequence_num bigint, score double precision)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
+#variable_conflict use_column
+DECLARE
+    -- A key stands for a word in the app, or in one user's messages.
+    v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
+        ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
+BEGIN
+    RETURN QUERY
+    WITH found AS (
+        (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
+          WHERE cardinality(v_keys) > 1 AND m.terms @> v_keys AND m.terms IS NOT NULL
+            AND m.app_name IS NOT DISTINCT FROM p_app_name
+            AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000)
+        UNION ALL
+        SELECT part.thread_id, part.sequence_num, part.terms
+          FROM unnest(v_keys) AS wanted (key),
+               LATERAL (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
+                         WHERE m.terms @> ARRAY[wanted.key] AND m.terms IS NOT NULL
+                           AND m.app_name IS NOT DISTINCT FROM p_app_name
+                           AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000) part
+    ), candidates AS MATERIALIZED (
+        SELECT DISTINCT ON (thread_id, sequence_num) * FROM found ORDER BY thread_id, sequence_num
+    ), hits AS MATERIALIZED (
+        SELECT wanted.key, c.thread_id, c.sequence_num, cardinality(c.terms) / 2.0 AS length,
+               cardinality(array_positions(c.terms, wanted.key)) AS frequency
+          FROM candidates c, unnest(v_keys) AS wanted (key)
+         WHERE c.terms @> ARRAY[wanted.key]
+    ), words AS (
+        SELECT key, 1 / (1 + ln(count(*))) AS weight FROM hits GROUP BY key
+    )
+    SELECT hits.thread_id, hits.sequence_num,
+           sum(weight * frequency * 1.9 / (frequency + 0.9 * (0.8 + length / 200)))::double precision
+      FROM hits JOIN words USING (key)
+     GROUP BY hits.thread_id, hits.sequence_num ORDER BY 3 DESC, 2 DESC, 1 LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('96_find_messages_by_words.sql', 0, 'd87be841ef13f62c83b93fdbd20773b083d74dfaae170a6af0549493497564a3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4181,5 +4361,5 @@ VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 8 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 9 WHERE number = 0;
 COMMIT;

@@ -17,6 +17,8 @@ from cognizes.engine.api.memory_views import (
     Hits,
     Kind,
     Memories,
+    MessageHits,
+    MessageQuestion,
     NewEpisode,
     NewFact,
     NewNotes,
@@ -55,6 +57,22 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
         k=body.k,
         kinds=body.kinds,
         namespace=body.namespace,
+        since=body.since,
+        until=body.until,
+    )
+    return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
+
+
+@router.post("/messages/search", response_model=MessageHits, summary="Search messages by words and meaning")
+async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Response:
+    """Best first, in one session, of one user, or of the whole app. New messages are found after some seconds."""
+    hits = await engine.memory.search_messages(
+        body.query,
+        app=body.app_name,
+        user=body.user_id,
+        session_id=body.session_id,
+        k=body.k,
+        roles=body.roles,
         since=body.since,
         until=body.until,
     )

@@ -33,9 +33,9 @@ BEGIN
            version, changes_state, created_at, write_number
       FROM {schema}.events
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
-    INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, embedding,
-                                   metadata, created_at)
-    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, embedding, metadata, created_at
+    INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, metadata,
+                                   created_at)
+    SELECT p_thread_id, sequence_num, id, event_id, app_name, role, content, metadata, created_at
       FROM {schema}.messages
      WHERE thread_id = p_source AND sequence_num <= coalesce(p_at_sequence, v_source.last_sequence);
     INSERT INTO {schema}.snapshots (thread_id, version, sequence_num, app_name, state, events_summary, created_at)

@@ -258,3 +258,70 @@ RETURNING d.thread_id, d.run_id, d.attempts;
 
 -- finish_episode: The episode is written, or will never be.
 DELETE FROM {schema}.agent_episodes_due WHERE thread_id = $1 AND run_id = $2;
+
+-- lease_message_index: One process at a time indexes messages: null while another one holds the lease.
+INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ('index_messages', clock_timestamp() + $1::interval)
+ON CONFLICT (name) DO UPDATE SET last_run_at = excluded.last_run_at
+ WHERE m.last_run_at <= clock_timestamp() OR m.last_run_at = $2::timestamptz
+RETURNING last_run_at;
+
+-- read_waiting_messages: Messages that are not indexed yet, newest first, as much of them as is indexed.
+SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
+ WHERE terms IS NULL AND content <> '' ORDER BY created_at DESC LIMIT $1;
+
+-- read_messages_without_vector: Messages that are indexed by their words alone, newest first.
+SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
+ WHERE terms IS NOT NULL AND embedding_model IS NULL ORDER BY created_at DESC LIMIT $1;
+
+-- count_waiting_messages: How many messages are not indexed yet, and how many of the others have no vector.
+SELECT (SELECT count(*) FROM {schema}.messages WHERE terms IS NULL AND content <> '') AS waiting,
+       (SELECT count(*) FROM {schema}.messages WHERE terms IS NOT NULL AND embedding_model IS NULL) AS without_vector;
+
+-- index_messages: The words and vectors of messages.
+SELECT {schema}.index_messages($1, $2, $3, $4, $5);
+
+-- read_embedding_dimension: Of the messages' vectors; -1 when the column takes any.
+SELECT atttypmod FROM pg_attribute WHERE attrelid = '{schema}.messages'::regclass AND attname = 'embedding';
+
+-- describe_message_graph: The statement that builds the graph of the messages' vectors, and the name of the graph.
+SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON {schema}.messages USING hnsw '
+              || '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE embedding_model = %L',
+              'messages_graph_' || md5($1::text), $2::integer, $1::text) AS statement,
+       format('%s.%I', '{schema}', 'messages_graph_' || md5($1::text)) AS name;
+
+-- lacks_message_graph: Whether there are vectors of a model, and no graph of them that can be walked.
+SELECT EXISTS (SELECT FROM {schema}.messages WHERE embedding_model = $1)
+       AND NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($2) AND indisvalid);
+
+-- list_message_graphs: All graphs of the messages' vectors.
+SELECT format('%s.%I', '{schema}', c.relname) AS name FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = '{schema}.messages'::regclass AND starts_with(c.relname, 'messages_graph_');
+
+-- describe_dimension_change: The statement that makes room for vectors of another dimension and removes the present ones.
+SELECT format('ALTER TABLE {schema}.messages ALTER COLUMN embedding TYPE vector(%s) USING NULL', $1::integer);
+
+-- reindex_messages: A page of messages in the order of their keys; those without a vector of the model wait again.
+WITH page AS (
+    SELECT m.thread_id, m.sequence_num,
+           m.terms IS NOT NULL AND (m.embedding IS NULL OR m.embedding_model IS DISTINCT FROM $1) AS is_other
+      FROM {schema}.messages m WHERE (m.thread_id, m.sequence_num) > ($2, $3)
+     ORDER BY m.thread_id, m.sequence_num LIMIT $4
+), waiting AS (
+    UPDATE {schema}.messages m SET terms = NULL, embedding = NULL, embedding_model = NULL FROM page
+     WHERE page.is_other AND m.thread_id = page.thread_id AND m.sequence_num = page.sequence_num
+)
+SELECT thread_id, sequence_num FROM page ORDER BY thread_id DESC, sequence_num DESC LIMIT 1;
+
+-- find_messages_by_words: Messages that hold words of a query; none of an app that row level security hides.
+SELECT * FROM {schema}.find_messages_by_words($1, $2, $3, $8, $4, $5, $6, $7)
+ WHERE EXISTS (SELECT FROM {schema}.threads WHERE app_name = $1);
+
+-- find_messages_by_vector: Messages nearest to a vector.
+SELECT * FROM {schema}.find_messages_by_vector($1, $2, $3, $8, $9, $10, $4, $5, $6, $7);
+
+-- read_found_messages: Messages by their keys, those of the app and the user.
+SELECT m.thread_id, m.sequence_num, m.id, m.event_id, m.role, m.content, m.metadata::text AS metadata, m.created_at,
+       t.app_name, t.user_id, t.session_id
+  FROM unnest($3::uuid[], $4::bigint[]) AS wanted (thread_id, sequence_num)
+  JOIN {schema}.messages m ON m.thread_id = wanted.thread_id AND m.sequence_num = wanted.sequence_num
+  JOIN {schema}.threads t ON t.id = m.thread_id AND t.app_name = $1 AND ($2::text IS NULL OR t.user_id = $2);
