@@ -18,8 +18,8 @@ from cognizes.engine.pulse.event_log import EventLog
 
 @dataclass
 class History:
-    """The messages of a thread up to an event, and what waits then: questions to people, and tool calls that the last
-    run left for somebody else to answer. `is_truncated` says that older messages were left out."""
+    """The messages of a thread up to an event, and what waits then: questions to people, and tool calls whose results
+    come from outside the last run. `is_truncated` says that older messages were left out."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
     interrupts: list[Interrupt] = field(default_factory=list)
