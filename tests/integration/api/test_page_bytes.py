@@ -335,3 +335,39 @@ async def test_hits_of_a_search_end_at_bytes(database_url: str) -> None:
             pass
         (only,) = await engine.memory.search_messages("needle", app="app", user="other", k=100)
         assert len(only.message.content) > _PAGE
+
+
+@pytest.mark.parametrize("kind", ["message", "assistant_message", "act", "observe"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"text": 5},
+        {"text": {"a": 1}},
+        {"function_call": "x"},
+        {"function_call": {"name": ["x"], "id": 3, "args": "y"}},
+        {"function_response": ["x"]},
+        {"function_response": {"name": 7, "id": {}}},
+    ],
+    ids=str,
+)
+async def test_a_part_of_a_wrong_type_stops_no_reader(
+    engine: Engine, client: httpx.AsyncClient, kind: str, part: dict[str, Any]
+) -> None:
+    session = await engine.sessions.create("app", "user")
+    body = {
+        "author": "agent",
+        "event_type": kind,
+        "content": {"parts": [part, {"text": "said"}], "adk": {"long_running_tool_ids": 5}},
+        "actions": {"requested_tool_confirmations": 5},
+    }
+    thread = session.thread_id
+    response = await client.post(f"/api/sessions/{thread}/events", json=body)
+    assert response.status_code == 201, response.text
+    await engine.sessions.append(session, author="user", kind="user_message", text="later")
+    for path in (
+        f"/contexts/{thread}/llm-context",
+        f"/contexts/{thread}/messages",
+        f"/conversations/{thread}/messages",
+    ):
+        assert "later" in str(await _get(client, path))
+    await _get(client, f"/api/debug/threads/{thread}/questions")
