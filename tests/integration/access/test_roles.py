@@ -212,3 +212,43 @@ async def test_the_history_of_an_app_key_names_only_the_callers_own_threads(guar
         assert [other[name] for name in hidden] == [None] * len(hidden)
         known = [write["thread_id"] for write in (await backend.get(path)).json()["history"]]
         assert known == [hers, his]
+
+
+async def test_an_end_user_takes_no_id_of_a_streamed_message(guarded: Guarded) -> None:
+    agent_key, user_key = await guarded.key("shop"), await guarded.key("shop", user_id="bob")
+    async with guarded.client(agent_key) as agent, guarded.client(user_key) as bob:
+        thread = await new_thread(bob, "shop", "bob")
+        message = (await agent.post(f"/contexts/{thread}/messages/stream", json={})).json()["message_id"]
+        path = f"/contexts/{thread}/messages/{message}"
+        chunks = {"first_sequence": 1, "deltas": ["the ", "answer"]}
+        assert (await agent.post(f"{path}/chunks", json=chunks)).status_code == 200
+        for event in ({"id": message}, {"id": ""}):
+            content = {"text": "mine", "message_id": message}
+            assert (await post_event(bob, thread, **event, content=content)).status_code == 403
+        assert (await agent.post(f"{path}/complete", json={})).status_code == 200
+        (stored,) = (await bob.get(f"/api/sessions/{thread}/messages")).json()["messages"]
+        assert (stored["role"], stored["content"]) == ("assistant", "the answer")
+        own = await post_event(bob, thread, id="own", content={"text": "mine"})
+        assert own.status_code == 201, own.text
+
+
+@pytest.mark.parametrize("author", ["user", "agent"])
+async def test_no_event_takes_the_id_of_a_restored_snapshot(guarded: Guarded, author: str) -> None:
+    agent_key, user_key = await guarded.key("shop"), await guarded.key("shop", user_id="bob")
+    async with guarded.client(agent_key) as agent, guarded.client(user_key) as bob:
+        thread = await new_thread(bob, "shop", "bob")
+        run = f"/api/sessions/{thread}/runs/r"
+        assert (await agent.post(f"/api/sessions/{thread}/runs", json={"run_id": "r"})).status_code == 201
+        waiting = await agent.post(f"{run}/wait", json={"kind": "human", "correlation_key": "k"})
+        assert waiting.status_code == 200, waiting.text
+        snapshot = (await bob.get(run)).json()["resumption_context"]["memory_snapshot"]["id"]
+        writer = bob if author == "user" else agent
+        forged = await post_event(
+            writer, thread, author=author, id=f"memory_snapshot/{snapshot}", content={"text": "x", "kept_keys": 5}
+        )
+        assert forged.status_code == 422, forged.text
+        assert (await bob.post(f"{run}/signal", json={"correlation_key": "k", "payload": 1})).status_code == 200
+        assert (await agent.get(run)).status_code == 200
+        assert (await agent.post(f"{run}/start", json={})).status_code == 200
+        events = (await agent.get(f"/api/sessions/{thread}/events")).json()["events"]
+        assert [event["event_type"] for event in events if event["id"].endswith(snapshot)] == ["memory_restored"]

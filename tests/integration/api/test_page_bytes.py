@@ -11,6 +11,8 @@ import pytest
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.api.main import create_app
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.sync.client import SignalPullClient
 from tests.integration.sync.conftest import serving
 
@@ -279,3 +281,93 @@ async def test_the_python_client_follows_pages(engine: Engine, session: Session)
             await engine.sessions.append(session, author="user", kind="user_message", content=content)
         copy = await client.wait_for(lambda copy: sum(message.is_complete for message in copy.messages) == 14)
         assert {message.text for message in copy.messages[10:]} == {_LARGE}
+
+
+@pytest.mark.parametrize(("kind", "path"), [("fact", "long-term"), ("episode", "episodic"), ("note", "")])
+async def test_lists_of_memories_end_at_bytes_and_lead_on(
+    engine: Engine, client: httpx.AsyncClient, kind: str, path: str
+) -> None:
+    owner = {"app_name": "app", "user_id": "user"}
+    texts = [f"{number}{_HUGE if number == 4 else _LARGE}" for number in range(10)]
+    for number, text in enumerate(texts):
+        bodies: dict[str, dict[str, Any]] = {
+            "fact": {"key": f"k{number}", "value": text, "text": "a fact"},
+            "episode": {"id": f"e{number}", "summary": "an episode", "payload": {"text": text}},
+            "note": {"memories": [{"source_id": f"n{number}", "text": "a note", "content": text}]},
+        }
+        send = client.put if kind == "fact" else client.post
+        response = await send(f"/memory/{path}".rstrip("/"), json=owner | bodies[kind])
+        assert response.status_code < 300, response.text
+    found: list[Any] = []
+    pages = 0
+    after: dict[str, Any] = {}
+    while True:
+        page = await _get(client, f"/memory/{path}".rstrip("/"), **owner, limit=1000, **after)
+        items = page["memories" if kind == "note" else "entries"]
+        assert len(items) == 1 or _size(items) < 2 * _PAGE
+        found += items
+        pages += 1
+        after = {"before": page["next_before"]} if kind == "note" else {"offset": len(found)}
+        if not (page["next_before"] if kind == "note" else page["has_more"]):
+            break
+    read = [item["value"] if kind == "fact" else item.get("content") or item["payload"]["text"] for item in found]
+    assert read == texts[::-1]
+    assert pages > 3
+
+
+async def test_hits_of_a_search_end_at_bytes(database_url: str) -> None:
+    async with Engine.open(database_url, page_bytes=_PAGE, memory_background=False) as engine:
+        session = await engine.sessions.create("app", "user")
+        for number in range(10):
+            await engine.sessions.append(session, author="user", kind="user_message", text=f"needle {number} {_LARGE}")
+        while await engine.memory.message_index.work():
+            pass
+        scope = MemoryScope("app", "user")
+        await engine.memory.remember(scope, [Remembered(f"n{i}", "needle", content=_LARGE) for i in range(10)])
+        messages = await engine.memory.search_messages("needle", app="app", k=100)
+        memories = await engine.memory.recall("needle", app="app", user="user", k=100)
+        assert 1 <= sum(len(hit.message.content) for hit in messages) <= _PAGE
+        assert len(messages) == len(memories) == 2
+
+        large = await engine.sessions.create("app", "other")
+        await engine.sessions.append(large, author="user", kind="user_message", text=f"needle {_HUGE}")
+        while await engine.memory.message_index.work():
+            pass
+        (only,) = await engine.memory.search_messages("needle", app="app", user="other", k=100)
+        assert len(only.message.content) > _PAGE
+
+
+@pytest.mark.parametrize("kind", ["message", "assistant_message", "act", "observe"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"text": 5},
+        {"text": {"a": 1}},
+        {"function_call": "x"},
+        {"function_call": {"name": ["x"], "id": 3, "args": "y"}},
+        {"function_response": ["x"]},
+        {"function_response": {"name": 7, "id": {}}},
+    ],
+    ids=str,
+)
+async def test_a_part_of_a_wrong_type_stops_no_reader(
+    engine: Engine, client: httpx.AsyncClient, kind: str, part: dict[str, Any]
+) -> None:
+    session = await engine.sessions.create("app", "user")
+    body = {
+        "author": "agent",
+        "event_type": kind,
+        "content": {"parts": [part, {"text": "said"}], "adk": {"long_running_tool_ids": 5}},
+        "actions": {"requested_tool_confirmations": 5},
+    }
+    thread = session.thread_id
+    response = await client.post(f"/api/sessions/{thread}/events", json=body)
+    assert response.status_code == 201, response.text
+    await engine.sessions.append(session, author="user", kind="user_message", text="later")
+    for path in (
+        f"/contexts/{thread}/llm-context",
+        f"/contexts/{thread}/messages",
+        f"/conversations/{thread}/messages",
+    ):
+        assert "later" in str(await _get(client, path))
+    await _get(client, f"/api/debug/threads/{thread}/questions")

@@ -61,7 +61,7 @@ async def test_a_statement_that_the_client_gives_up_ends_on_the_server(database_
     async with asyncpg.create_pool(database_url, min_size=1, max_size=4, command_timeout=_LIMIT) as pool:
         database = Database(pool)
         async with _locked(database_url, "memories"):
-            statements = (database.fetch("read_memories", "a", "u", [1]) for _ in range(3))
+            statements = (database.fetch("read_memories", "a", "u", [1], 1) for _ in range(3))
             outcomes = await asyncio.gather(*statements, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [StatementTimeoutError] * 3
             await _until(observer, 0)

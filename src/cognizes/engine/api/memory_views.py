@@ -119,9 +119,10 @@ class Fact(BaseModel):
 
 
 class Facts(BaseModel):
-    """Long-term facts, newest change first."""
+    """Long-term facts, newest change first. `has_more`: the next page has the offset of this one plus its entries."""
 
     entries: list[Fact]
+    has_more: bool
 
 
 class Episode(BaseModel):
@@ -139,9 +140,10 @@ class Episode(BaseModel):
 
 
 class Episodes(BaseModel):
-    """Episodes, newest first."""
+    """Episodes, newest first. `has_more`: the next page has the offset of this one plus its entries."""
 
     entries: list[Episode]
+    has_more: bool
 
 
 class WorkingMemoryView(BaseModel):
@@ -187,7 +189,7 @@ class HitView(MemoryView):
 
 
 class Hits(BaseModel):
-    """What was recalled, best first."""
+    """What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`."""
 
     hits: list[HitView]
 
@@ -204,7 +206,7 @@ class MessageHitView(MessageView):
 
 
 class MessageHits(BaseModel):
-    """Messages that were found, best first."""
+    """Messages that were found, best first, as far as they fit into `COGNIZES_PAGE_BYTES`."""
 
     hits: list[MessageHitView]
 

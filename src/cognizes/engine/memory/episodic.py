@@ -15,7 +15,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.event_log import check_object, check_text
@@ -136,15 +136,26 @@ class EpisodicMemoryStore:
 
     async def list_by_agent(self, scope: MemoryScope, *, limit: int = 100) -> list[EpisodicEntry]:
         """An agent's episodes with a user, newest first."""
-        rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, _checked(limit))
+        rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, _checked(limit), 0, None)
         return [_entry(row) for row in rows]
 
     async def list_by_session(self, scope: MemoryScope, session_id: str, *, limit: int = 100) -> list[EpisodicEntry]:
         """An agent's episodes of one session, newest first."""
-        rows = await self._database.fetch(
-            "list_episodes_of_session", *scope.columns, check_text("session_id", session_id), _checked(limit)
-        )
+        session = check_text("session_id", session_id)
+        rows = await self._database.fetch("list_episodes_of_session", *scope.columns, session, _checked(limit), 0, None)
         return [_entry(row) for row in rows]
+
+    async def read_page(
+        self, scope: MemoryScope, session_id: str | None = None, *, limit: int, offset: int = 0
+    ) -> MemoryPage[EpisodicEntry]:
+        """An agent's episodes, or those of one session, after the first `offset`, as many as fit into a page."""
+        limits = _checked(limit) + 1, offset, self._database.page_bytes
+        if session_id is None:
+            rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, *limits)
+        else:
+            session = check_text("session_id", session_id)
+            rows = await self._database.fetch("list_episodes_of_session", *scope.columns, session, *limits)
+        return MemoryPage.of(rows, limit, _entry)
 
     async def write_for_run(
         self, thread_id: str | UUID, run_id: str, *, agent_id: str | None = None, summary: str | None = None

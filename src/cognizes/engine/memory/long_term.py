@@ -12,7 +12,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.event_log import check_text
@@ -105,8 +105,16 @@ class LongTermMemoryStore:
         """Newest change first; without a namespace, of all."""
         if limit < 1:
             raise InvalidInputError("a list has at least one item; raise the limit")
-        rows = await self._database.fetch("list_long_term", *scope.columns, namespace, limit)
+        rows = await self._database.fetch("list_long_term", *scope.columns, namespace, limit, 0, None)
         return [_entry(scope, row) for row in rows]
+
+    async def read_page(
+        self, scope: MemoryScope, namespace: str | None = None, *, limit: int, offset: int = 0
+    ) -> MemoryPage[LongTermEntry]:
+        """The entries of `list_by_agent` after the first `offset`, as many as fit into a page."""
+        limits = limit + 1, offset, self._database.page_bytes
+        rows = await self._database.fetch("list_long_term", *scope.columns, namespace, *limits)
+        return MemoryPage.of(rows, limit, lambda row: _entry(scope, row))
 
 
 def describe(key: str, value: Any) -> str:

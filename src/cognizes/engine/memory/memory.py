@@ -19,7 +19,7 @@ from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord, Recall, record_from_row
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vector_graph import VectorGraph
 from cognizes.engine.memory.working import WorkingMemoryStore
@@ -161,8 +161,18 @@ class Memory:
             *(filters or Filters()).columns,
             limit,
             _NEWEST if before is None else memory_number(before),
+            None,
         )
         return [record_from_row(row) for row in rows]
+
+    async def read_page(
+        self, app: str, user: str, *, filters: Filters, limit: int, before: str | None = None
+    ) -> MemoryPage[MemoryRecord]:
+        """The memories of `list`, as many as fit into a page."""
+        start = _NEWEST if before is None else memory_number(before)
+        limits = limit + 1, start, self._database.page_bytes
+        rows = await self._database.fetch("list_memories", app, user, *filters.columns, *limits)
+        return MemoryPage.of(rows, limit, record_from_row)
 
     async def forget(self, app: str, user: str, memory_id: str) -> bool:
         """Deletes a memory for good, with the fact or episode it tells of; whether it was there."""

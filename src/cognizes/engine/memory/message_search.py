@@ -88,7 +88,8 @@ class MessageSearch:
         self._embedder = embedder
 
     async def search(self, query: str, *, app: str, k: int, filters: MessageFilters) -> list[MessageHit]:
-        """The `k` best messages, best first. `NotFoundError` when there is no such session."""
+        """The `k` best messages, best first, that fit into `COGNIZES_PAGE_BYTES`. `NotFoundError` when there is no such
+        session."""
         if not 1 <= k <= _LARGEST_K:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
         app, user = check_name("app", app), None if filters.user is None else check_name("user", filters.user)
@@ -109,9 +110,10 @@ class MessageSearch:
             keys = list(found)
             ranked = rank(Pool(list(found.values()), [], set()), _WEIGHTS)[:k]
             chosen = [keys[candidate.id] for candidate in ranked]
-            rows = await fetch("read_found_messages", app, user, [key[0] for key in chosen], [key[1] for key in chosen])
+            threads, numbers = [key[0] for key in chosen], [key[1] for key in chosen]
+            rows = await fetch("read_found_messages", app, user, threads, numbers, self._database.page_bytes)
         read = {(row["thread_id"], row["sequence_num"]): row for row in rows}
-        # A message may be deleted between two queries.
+        # A message that is missing did not fit, or was deleted between two queries.
         return [_hit(read[key], one) for key, one in zip(chosen, ranked, strict=True) if key in read]
 
     async def _find_thread(self, app: str, filters: MessageFilters) -> UUID | None:

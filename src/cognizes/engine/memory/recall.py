@@ -161,7 +161,7 @@ class Recall:
     async def recall(
         self, query: str, *, app: str, user: str, k: int = 10, filters: Filters | None = None
     ) -> list[Hit]:
-        """The `k` best memories, best first."""
+        """The `k` best memories, best first, that fit into `COGNIZES_PAGE_BYTES`."""
         if not 1 <= k <= _LARGEST_K:
             raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
@@ -171,8 +171,8 @@ class Recall:
             search = _Search(fetch, scope, exact=self._exact)
             pool = await self._gather(search, asked, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
-            records = await search.read(candidate.id for candidate in ranked)
-        # A memory may be deleted between two queries.
+            records = await search.read((candidate.id for candidate in ranked), max_bytes=self._database.page_bytes)
+        # A memory that is missing did not fit, or was deleted between two queries.
         return [_hit(records[candidate.id], candidate) for candidate in ranked if candidate.id in records]
 
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
@@ -246,8 +246,8 @@ class _Search:
                     edges.add((other, row["id"]) if name == "previous" else (row["id"], other))
         return sorted(edges)
 
-    async def read(self, ids: Iterable[int]) -> dict[int, MemoryRecord]:
-        rows = await self._ask("read_memories", *self._arguments[:2], list(ids))
+    async def read(self, ids: Iterable[int], *, max_bytes: int) -> dict[int, MemoryRecord]:
+        rows = await self._ask("read_memories", *self._arguments[:2], list(ids), max_bytes)
         return {row["id"]: record_from_row(row) for row in rows}
 
     async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:

@@ -1,11 +1,31 @@
-"""Whose memory it is: (app, user, agent), on every row and in every query."""
+"""Whose memory it is: (app, user, agent), on every row and in every query; and pages of what it owns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import asyncpg
 
 from cognizes.engine.models import Session
 from cognizes.engine.pulse.event_log import check_name
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MemoryPage(Generic[T]):
+    """Some items of a list, at most `COGNIZES_PAGE_BYTES` of them or one larger item, and whether there are more."""
+
+    items: list[T]
+    has_more: bool
+
+    @classmethod
+    def of(cls, rows: list[asyncpg.Record], limit: int, read: Callable[[asyncpg.Record], T]) -> MemoryPage[T]:
+        """Make a page of the rows of a query that was asked for one more than `limit`."""
+        has_more = bool(rows) and rows[0]["found"] > len(rows[:limit])
+        return cls([read(row) for row in rows[:limit]], has_more)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTer
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
+from cognizes.engine.pulse.event_log import SNAPSHOT_PREFIX
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.scopes import apply_delta, split_delta
 from cognizes.engine.pulse.state_manager import StateManager
@@ -210,7 +211,7 @@ class _LaterChanges:
 
 
 def _event_id(snapshot_id: str) -> str:
-    return f"memory_snapshot/{snapshot_id}"
+    return SNAPSHOT_PREFIX + snapshot_id
 
 
 def _working_memory(scope: MemoryScope, row: asyncpg.Record) -> WorkingMemory:

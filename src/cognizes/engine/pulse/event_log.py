@@ -29,6 +29,9 @@ from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
 """Seed 002's names for what goes through `streams/`. No way in stores them, so a thousand tokens leave one message."""
 
+SNAPSHOT_PREFIX: Final = "memory_snapshot/"
+"""Begins the id of the event that restores a memory snapshot. It is stored once, so no other event has such an id."""
+
 _PAGE = 500
 _END_OF_THREAD = 2**63 - 1
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -98,6 +101,8 @@ def append_item(
     role = message_role(event)
     text = message_text(content) if role else None
     event_id = check_text("event id", event.id) or str(new_id())
+    if event_id.startswith(SNAPSHOT_PREFIX):
+        raise InvalidInputError(f"event ids that begin with {SNAPSHOT_PREFIX!r} are those of restored memory snapshots")
     item = AppendItem(
         thread_id=thread_id,
         event_id=event_id,

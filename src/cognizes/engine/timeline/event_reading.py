@@ -83,12 +83,16 @@ def is_partial(event: Event) -> bool:
 
 def long_running_calls(event: Event) -> set[str]:
     """The tool calls of an event that are answered later, by somebody else."""
-    return set(adk_field(event, "long_running_tool_ids") or ())
+    return _ids(adk_field(event, "long_running_tool_ids"))
 
 
 def unconfirmed_calls(event: Event) -> set[str]:
     """The tool calls whose result in this event only says that a person must confirm them first."""
-    return set(event.actions.get("requested_tool_confirmations") or ())
+    return _ids(event.actions.get("requested_tool_confirmations"))
+
+
+def _ids(given: Any) -> set[str]:
+    return {item for item in given if isinstance(item, str)} if isinstance(given, list | dict) else set()
 
 
 def _user_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
@@ -98,24 +102,26 @@ def _user_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
 
 def _adk_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
     for number, part in enumerate(parts):
-        if text := part.get("text"):
+        # A field of another type says nothing: what one writer stored must not stop the readers of the thread.
+        text, call, response = (part.get(name) for name in ("text", "function_call", "function_response"))
+        if isinstance(text, str) and text:
             yield Text(text, is_thought=bool(part.get("thought")))
         # A user calls no tools, whatever a client put into its message.
-        if (call := part.get("function_call")) and event.author != "user":
+        if isinstance(call, dict) and call and event.author != "user":
             yield _call(call, fallback=f"{event.id}/{number}")
-        if response := part.get("function_response"):
+        if isinstance(response, dict) and response:
             yield _response(response, fallback=f"{event.id}/{number}")
 
 
 def _call(call: JsonObject, *, fallback: str) -> Call | Question:
-    identifier, name = call.get("id") or fallback, call.get("name") or ""
+    identifier, name = str(call.get("id") or fallback), str(call.get("name") or "")
     if name.startswith(REQUEST_PREFIX):
         return Question(identifier, name, call.get("args") or {})
     return Call(identifier, name, call.get("args") or {})
 
 
 def _response(response: JsonObject, *, fallback: str) -> Result | Answer:
-    identifier, name = response.get("id") or fallback, response.get("name") or ""
+    identifier, name = str(response.get("id") or fallback), str(response.get("name") or "")
     if name.startswith(REQUEST_PREFIX):
         return Answer(identifier)
     content = response.get("response")

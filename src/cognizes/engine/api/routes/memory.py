@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from cognizes.engine.api.dependencies import CurrentEngine, Limit
+from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit
 from cognizes.engine.api.memory_views import (
     Episode,
     Episodes,
@@ -37,6 +37,8 @@ from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 
 router = APIRouter(prefix="/memory", tags=["memory"], responses=PROBLEMS)
+
+Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 
 
 def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
@@ -101,9 +103,9 @@ async def list_memories(
     before: str | None = None,
 ) -> Response:
     filters = Filters(agent=agent_id, kinds=kind, namespace=namespace, since=since, until=until)
-    found = await engine.memory.list(app_name, user_id, filters=filters, limit=limit, before=before)
-    next_before = found[-1].id if len(found) == limit else None
-    return DocumentResponse({"memories": [memory.to_json() for memory in found], "next_before": next_before})
+    page = await engine.memory.read_page(app_name, user_id, filters=filters, limit=limit, before=before)
+    next_before = page.items[-1].id if page.has_more else None
+    return DocumentResponse({"memories": [memory.to_json() for memory in page.items], "next_before": next_before})
 
 
 @router.delete("/{memory_id}", status_code=204, summary="Forget a memory for good")
@@ -121,9 +123,12 @@ async def set_fact(body: NewFact, engine: CurrentEngine) -> Response:
 
 
 @router.get("/long-term", response_model=Facts, summary="List long-term facts, newest change first")
-async def list_facts(scope: Scope, engine: CurrentEngine, namespace: str | None = None, limit: Limit = 100) -> Response:
-    entries = await engine.memory.long_term.list_by_agent(scope, namespace, limit=limit)
-    return DocumentResponse({"entries": [entry.to_json() for entry in entries]})
+async def list_facts(
+    scope: Scope, engine: CurrentEngine, namespace: str | None = None, limit: Limit = 100, offset: Offset = 0
+) -> Response:
+    """Those after the first `offset`, as many as fit into a page."""
+    page = await engine.memory.long_term.read_page(scope, namespace, limit=limit, offset=offset)
+    return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
 
 @router.get("/long-term/entry", response_model=Fact, summary="Read a long-term fact")
@@ -150,15 +155,11 @@ async def append_episode(body: NewEpisode, engine: CurrentEngine) -> Response:
 
 @router.get("/episodic", response_model=Episodes, summary="List episodes, newest first")
 async def list_episodes(
-    scope: Scope, engine: CurrentEngine, session_id: str | None = None, limit: Limit = 100
+    scope: Scope, engine: CurrentEngine, session_id: str | None = None, limit: Limit = 100, offset: Offset = 0
 ) -> Response:
-    """Of an agent, or of one session."""
-    store = engine.memory.episodic
-    if session_id is None:
-        entries = await store.list_by_agent(scope, limit=limit)
-    else:
-        entries = await store.list_by_session(scope, session_id, limit=limit)
-    return DocumentResponse({"entries": [entry.to_json() for entry in entries]})
+    """Of an agent, or of one session: those after the first `offset`, as many as fit into a page."""
+    page = await engine.memory.episodic.read_page(scope, session_id, limit=limit, offset=offset)
+    return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
 
 @router.delete("/episodic/entry", status_code=204, summary="Delete an episode")

@@ -16,7 +16,7 @@ from cognizes.engine.api.dependencies import (
     Sequence,
     ThreadId,
 )
-from cognizes.engine.api.event_policy import stored_author, stored_id
+from cognizes.engine.api.event_policy import is_end_user, stored_author, stored_id
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import (
@@ -36,7 +36,7 @@ from cognizes.engine.api.views import (
     message_view,
     session_view,
 )
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from cognizes.engine.models import Event
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=PROBLEMS)
@@ -117,6 +117,9 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
         actions=body.actions,
         run_id=body.run_id,
     )
+    # The message that is being streamed would be stored under this id at its end, and lost.
+    if event.id and is_end_user(caller) and await engine.database.fetch_row("find_stream", thread_id, event.id):
+        raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
     is_new = await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(appended_view(event), status_code=201 if is_new else 200)
 

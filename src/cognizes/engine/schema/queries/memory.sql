@@ -71,10 +71,18 @@ SELECT l.namespace, l.key, l.value::text AS value, l.text, l.created_at, l.updat
 -- delete_long_term: Removes a key.
 SELECT {schema}.delete_long_term_memory($1, $2, $3, $4, $5);
 
--- list_long_term: Newest change first; a null namespace means all.
-SELECT namespace, key, value::text AS value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
- WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND ($4::text IS NULL OR namespace = $4)
- ORDER BY updated_at DESC, namespace, key LIMIT $5;
+-- list_long_term: Newest change first, after some; a null namespace means all. At most as many bytes as given, or one larger
+-- row; null: no limit. `found` counts the rows before that limit.
+SELECT namespace, key, value::text AS value, text, created_at, updated_at, found
+  FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
+          FROM (SELECT namespace, key, value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
+                 WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND ($4::text IS NULL OR namespace = $4)
+                 ORDER BY updated_at DESC, namespace, key LIMIT $5 OFFSET $6) listed
+         CROSS JOIN LATERAL (SELECT octet_length(namespace) + octet_length(key) + octet_length(text)
+                                    + CASE WHEN pg_column_compression(value) IS NULL THEN coalesce(pg_column_size(value), 0) ELSE octet_length(value::text) END AS bytes) size
+        WINDOW newest AS (ORDER BY updated_at DESC, namespace, key)) fitting
+ WHERE place = 1 OR $7::bigint IS NULL OR total <= $7
+ ORDER BY place;
 
 -- append_episode: An episode, once per id; null when it was there already.
 SELECT {schema}.append_episode($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12);
@@ -86,17 +94,31 @@ SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::te
 -- delete_episode: Removes one.
 SELECT {schema}.delete_episode($1, $2, $3);
 
--- list_episodes_of_agent: Newest first.
-SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at
-  FROM {schema}.agent_episodic_chunks
- WHERE app_name = $1 AND user_id = $2 AND agent_id = $3
- ORDER BY created_at DESC, id DESC LIMIT $4;
+-- list_episodes_of_agent: Newest first, after some; limits and `found` as in list_long_term.
+SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at, found
+  FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
+          FROM (SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload, created_at
+                  FROM {schema}.agent_episodic_chunks
+                 WHERE app_name = $1 AND user_id = $2 AND agent_id = $3
+                 ORDER BY created_at DESC, id DESC LIMIT $4 OFFSET $5) listed
+         CROSS JOIN LATERAL (SELECT octet_length(id) + octet_length(summary)
+                                    + CASE WHEN pg_column_compression(payload) IS NULL THEN coalesce(pg_column_size(payload), 0) ELSE octet_length(payload::text) END AS bytes) size
+        WINDOW newest AS (ORDER BY created_at DESC, id DESC)) fitting
+ WHERE place = 1 OR $6::bigint IS NULL OR total <= $6
+ ORDER BY place;
 
--- list_episodes_of_session: Newest first.
-SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at
-  FROM {schema}.agent_episodic_chunks
- WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4)
- ORDER BY created_at DESC, id DESC LIMIT $5;
+-- list_episodes_of_session: Newest first, after some; limits and `found` as in list_long_term.
+SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at, found
+  FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
+          FROM (SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload, created_at
+                  FROM {schema}.agent_episodic_chunks
+                 WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4)
+                 ORDER BY created_at DESC, id DESC LIMIT $5 OFFSET $6) listed
+         CROSS JOIN LATERAL (SELECT octet_length(id) + octet_length(summary)
+                                    + CASE WHEN pg_column_compression(payload) IS NULL THEN coalesce(pg_column_size(payload), 0) ELSE octet_length(payload::text) END AS bytes) size
+        WINDOW newest AS (ORDER BY created_at DESC, id DESC)) fitting
+ WHERE place = 1 OR $7::bigint IS NULL OR total <= $7
+ ORDER BY place;
 
 -- read_run_end: What an episode of a run is made of: how it ended, what was asked, what was answered last.
 SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_calls::text AS tool_calls, t.app_name,
@@ -145,15 +167,29 @@ SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS 
            AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
          ORDER BY n.position, n.id LIMIT 1) after ON m.session_id IS NOT NULL;
 
--- read_memories: Memories by their ids.
+-- read_memories: Memories by their ids, in that order: at most as many bytes as given, or one larger memory.
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
-  FROM {schema}.memories WHERE app_name = $1 AND user_id = $2 AND id = ANY ($3::bigint[]);
+  FROM (SELECT m.id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at,
+               row_number() OVER best AS number, sum(size.bytes) OVER best AS total
+          FROM unnest($3::bigint[]) WITH ORDINALITY AS wanted (id, place)
+          JOIN {schema}.memories m ON m.id = wanted.id AND m.app_name = $1 AND m.user_id = $2
+         CROSS JOIN LATERAL (SELECT octet_length(source_id) + octet_length(text)
+                                    + CASE WHEN pg_column_compression(content) IS NULL THEN coalesce(pg_column_size(content), 0) ELSE octet_length(content::text) END AS bytes) size
+        WINDOW best AS (ORDER BY wanted.place)) fitting
+ WHERE number = 1 OR total <= $4;
 
--- list_memories: Newest first, those before an id.
-SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
-  FROM {schema}.memories m
- WHERE app_name = $1 AND user_id = $2 AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) AND id < $9
- ORDER BY id DESC LIMIT $8;
+-- list_memories: Newest first, those before an id: limits and `found` as in list_long_term.
+SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at, found
+  FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
+          FROM (SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at
+                  FROM {schema}.memories m
+                 WHERE app_name = $1 AND user_id = $2 AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) AND id < $9
+                 ORDER BY id DESC LIMIT $8) listed
+         CROSS JOIN LATERAL (SELECT octet_length(source_id) + octet_length(text)
+                                    + CASE WHEN pg_column_compression(content) IS NULL THEN coalesce(pg_column_size(content), 0) ELSE octet_length(content::text) END AS bytes) size
+        WINDOW newest AS (ORDER BY id DESC)) fitting
+ WHERE place = 1 OR $10::bigint IS NULL OR total <= $10
+ ORDER BY place;
 
 -- forget_memory: Deletes a memory and what it was made of.
 SELECT {schema}.forget_memory($1, $2, $3);
@@ -319,9 +355,17 @@ SELECT * FROM {schema}.find_messages_by_words($1, $2, $3, $8, $4, $5, $6, $7)
 -- find_messages_by_vector: Messages nearest to a vector.
 SELECT * FROM {schema}.find_messages_by_vector($1, $2, $3, $8, $9, $10, $4, $5, $6, $7);
 
--- read_found_messages: Messages by their keys, those of the app and the user.
-SELECT m.thread_id, m.sequence_num, m.id, m.event_id, m.role, m.content, m.metadata::text AS metadata, m.created_at,
-       t.app_name, t.user_id, t.session_id
-  FROM unnest($3::uuid[], $4::bigint[]) AS wanted (thread_id, sequence_num)
-  JOIN {schema}.messages m ON m.thread_id = wanted.thread_id AND m.sequence_num = wanted.sequence_num
-  JOIN {schema}.threads t ON t.id = m.thread_id AND t.app_name = $1 AND ($2::text IS NULL OR t.user_id = $2);
+-- read_found_messages: Messages by their keys, those of the app and the user, in that order: at most as many bytes as given,
+-- or one larger message.
+SELECT thread_id, sequence_num, id, event_id, role, content, metadata::text AS metadata, created_at, app_name, user_id,
+       session_id
+  FROM (SELECT m.thread_id, m.sequence_num, m.id, m.event_id, m.role, m.content, m.metadata, m.created_at, t.app_name,
+               t.user_id, t.session_id, row_number() OVER best AS number, sum(size.bytes) OVER best AS total
+          FROM unnest($3::uuid[], $4::bigint[]) WITH ORDINALITY AS wanted (thread_id, sequence_num, place)
+          JOIN {schema}.messages m ON m.thread_id = wanted.thread_id AND m.sequence_num = wanted.sequence_num
+          JOIN {schema}.threads t ON t.id = m.thread_id AND t.app_name = $1 AND ($2::text IS NULL OR t.user_id = $2)
+         CROSS JOIN LATERAL (SELECT octet_length(m.content) + octet_length(m.id) + octet_length(m.event_id)
+                                    + octet_length(t.session_id)
+                                    + CASE WHEN pg_column_compression(m.metadata) IS NULL THEN coalesce(pg_column_size(m.metadata), 0) ELSE octet_length(m.metadata::text) END AS bytes) size
+        WINDOW best AS (ORDER BY wanted.place)) fitting
+ WHERE number = 1 OR total <= $5;
