@@ -185,12 +185,18 @@ class _LaterChanges:
 
     async def read(self, *, up_to: int) -> None:
         """Read the changes up to a version that the thread has reached."""
-        rows: list[asyncpg.Record] | None = None
-        while rows is None or len(rows) == _CHANGES_PER_PAGE:
-            rows = await self._database.fetch(
-                "read_state_history", self._thread_id, self._read_up_to, _CHANGES_PER_PAGE
+        has_more = True
+        while has_more:
+            page = await self._database.fetch_page(
+                "read_state_history",
+                self._thread_id,
+                self._read_up_to,
+                limit=_CHANGES_PER_PAGE,
+                whole="read_events_at",
+                owner=(self._thread_id,),
             )
-            for row in rows:
+            has_more = page.has_more and bool(page.rows)
+            for row in page.rows:
                 delta = split_delta(load_json(row["actions"])["state_delta"]).session
                 self._latest |= delta
                 self._read_up_to = row["version"]
