@@ -224,7 +224,7 @@ class StreamRows:
         )
 
     async def _patiently(self, call: _Call) -> asyncpg.Record | None:
-        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
+        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
 def _event(row: StreamRow, ending: Ending) -> Event:
