@@ -14,9 +14,10 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine
+from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.database.embedded import binaries
 from cognizes.engine.models import Session
-from cognizes.engine.pulse.event_bridge import AgUiEventType, frames_of
+from cognizes.engine.pulse.event_bridge import AgUiEventType
 from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
 
 
