@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "acceptance.md").read_text()
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # `path`, `path::name` or `::name`, which is of the file named before it. A name that ends with ... is a prefix.
 REFERENCE = re.compile(r"`([\w/]+\.(?:py|mjs))?(?:::([^`]+))?`")
 
@@ -30,14 +31,10 @@ def _names(file: Path) -> frozenset[str]:
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ClassDef):
             names.add(node.name)
-            names.update(f"{node.name}::{item.name}" for item in node.body if _is_function(item))
-        elif _is_function(node):
+            names.update(f"{node.name}::{item.name}" for item in node.body if isinstance(item, FUNCTION))
+        elif isinstance(node, FUNCTION):
             names.add(node.name)
     return frozenset(names)
-
-
-def _is_function(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def _exists(file: Path, name: str) -> bool:
