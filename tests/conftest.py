@@ -32,6 +32,12 @@ settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes of the default run; none beside pytest's own for chosen files, and for sets that share one server."""
+    is_default = not config.option.file_or_dir and "not server" in config.option.markexpr
+    return 4 if is_default else 0
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests see neither the developer's environment nor a `.env`."""

@@ -16,6 +16,7 @@ ALLOWED = {
     ("running", "pending"),
     ("failed", "pending"),
     ("waiting", "pending"), ("waiting", "running"), ("waiting", "failed"), ("waiting", "cancelled"),
+    ("waiting", "completed"),
 }  # fmt: skip
 
 

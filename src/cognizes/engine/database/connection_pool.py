@@ -23,7 +23,7 @@ from cognizes.engine.database.driver_errors import (
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
-from cognizes.engine.errors import EngineClosedError, PoolTimeoutError
+from cognizes.engine.errors import EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -257,6 +257,8 @@ class Database:
         above which it leaves the long columns of a row null. So a page of small rows is one statement, and of large
         rows only those that fit are read: by the query `whole`, which takes `owner` and a list of keys.
         """
+        if limit < 0:
+            raise InvalidInputError(f"limit is {limit}; a page has 0 or more rows")
         budget = self.page_bytes if max_bytes is None else max_bytes
         largest = budget // (limit + 1)
         rows = await self.fetch(query, *arguments, limit + 1, largest)

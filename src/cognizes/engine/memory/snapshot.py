@@ -195,7 +195,7 @@ class _LaterChanges:
                 whole="read_events_at",
                 owner=(self._thread_id,),
             )
-            has_more = page.has_more and bool(page.rows)
+            has_more = page.has_more
             for row in page.rows:
                 delta = split_delta(load_json(row["actions"])["state_delta"]).session
                 self._latest |= delta

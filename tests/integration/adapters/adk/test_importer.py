@@ -186,6 +186,7 @@ async def test_sessions_that_went_on_in_both_places_are_left_alone(
 async def test_a_database_without_adks_tables_is_refused(target: Engine, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="ADK keeps no sessions"):
         await import_sessions("oracle://nowhere/db", target)
+    (tmp_path / "empty.db").touch()
     with pytest.raises(SetupError, match="no tables"):
         await import_sessions(f"sqlite:///{tmp_path}/empty.db", target)
     old = create_engine(f"sqlite:///{tmp_path}/old.db")
