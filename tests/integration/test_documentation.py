@@ -49,6 +49,7 @@ NOT_EXECUTED = {
     "docs/agents.md: uv run cognizes serve": SERVER,
     "docs/operation.md: DATABASE_URL=": SERVER,
     "docs/security.md: cognizes serve": SERVER,
+    "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
     "docs/monitor.md: import { SignalPullClient }": "for a page; tests/node/signal_pull.test.mjs runs the module",
     "docs/signal-pull.md: id: 17": "a frame, not code; tests/unittests/sync/test_signals.py checks its form",

@@ -14,11 +14,11 @@ JsonObject = dict[str, Any]
 Item = TypeVar("Item")
 
 MAX_NAME_BYTES: Final = 1000
+"""The longest app name, user id or run id: they stand in index keys. Other ids have `MAX_TEXT_LENGTH`."""
 MAX_TEXT_LENGTH: Final = 131_072
 """The longest text that is not content: an id, a title, a key. Content has limits in bytes, in the settings."""
 MAX_QUERY_LENGTH: Final = 10_000
 """The longest text to search for."""
-"""App names, user ids and run ids stand in index keys, so they are bounded; every other id has any length."""
 
 
 def new_id() -> UUID:

@@ -13,6 +13,8 @@ import pytest
 
 from cognizes.engine.access import Principal
 from cognizes.engine.api.auth import Gate
+from cognizes.engine.models import Run
+from cognizes.engine.runs.durable_runs import DurableRuns
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.test_isolation import (
     IDS,
@@ -40,8 +42,13 @@ def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) ->
     async def find_any(gate: Gate, _: Principal, name: str) -> UUID:
         return await gate._engine.manager.sessions.find_context(name)
 
+    find_runs = DurableRuns.find_all
+
+    async def find_all_runs(runs: DurableRuns, run_id: str, **_: Any) -> list[Run]:
+        return await find_runs(runs, run_id)
+
     monkeypatch.setattr(Gate, "_check_reach", let_in)
-    monkeypatch.setattr(Gate, "check_threads", let_in)
+    monkeypatch.setattr(DurableRuns, "find_all", find_all_runs)
     monkeypatch.setattr(Gate, "find_context", find_any)
     monkeypatch.setattr(Principal, "sees_app", lambda *_: True)
     monkeypatch.setattr(Principal, "sees", lambda *_: True)

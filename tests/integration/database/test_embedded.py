@@ -231,7 +231,7 @@ async def test_a_server_that_stays_away_is_an_error_after_the_retry_seconds(data
 
 @pytest.fixture
 def long_data_dir(data_dir: Path) -> Iterator[Path]:
-    """Too long for a socket, which is then in the temporary directory, under a name that anybody can compute."""
+    """Too long for a socket, which is then in the temporary directory, under a name that others can compute."""
     directory = data_dir / ("long" * 30)
     yield directory
     place = socket_dir(directory)

@@ -98,6 +98,10 @@ async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
     assert (await engine.manager.sessions.get_thread(session.thread_id)).state["draft"] == "v2"
 
 
+_ADDRESS = "Main St 1\x00" + " " * 20_000
+"""Larger than the rows that a page of changes holds at once."""
+
+
 @pytest.mark.parametrize("in_process", [True, False])
 async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Engine, in_process: bool) -> None:
     """Keys that another writer changed keep their value and are listed; the other keys of the snapshot are restored."""
@@ -131,7 +135,7 @@ async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Eng
     async with Worker(engine, {"agent": agent}):
         await until(lambda: _has_status(engine, session, "r", RunStatus.WAITING))
         other = await engine.manager.sessions.get_thread(session.thread_id)
-        await engine.sessions.update(other, {"cart": ["tea", "lamp"], "address": "Main St 1\x00", "old": DELETE})
+        await engine.sessions.update(other, {"cart": ["tea", "lamp"], "address": _ADDRESS, "old": DELETE})
         second = await engine.runs.create(other, run_id="second", running=True)
         await engine.sessions.append(other, author="a", kind="note", state={"same": 2}, run_id=second.id)
         await engine.sessions.update(other, {"same": 1, "user:language": "de"})
@@ -141,7 +145,7 @@ async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Eng
     if in_process:
         await task
     kept = ["address", "cart", "old"]
-    state = {"draft": "v1", "cart": ["tea", "lamp"], "address": "Main St 1\x00", "same": 1, "first": 1}
+    state = {"draft": "v1", "cart": ["tea", "lamp"], "address": _ADDRESS, "same": 1, "first": 1}
     expected = [(kept, {**state, "user:language": "de"})]
     if not in_process:
         expected.append((kept, {**state, "user:language": "de", "cart": ["milk"], "draft": "v2"}))

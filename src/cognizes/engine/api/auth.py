@@ -170,11 +170,6 @@ class Gate:
             raise PermissionDeniedError("this is for those who run agents; a user's key or token does not do")
         await self._check_reach(connection, rule, principal)
 
-    async def check_threads(self, principal: Principal, names: list[str]) -> None:
-        """Each of these threads must be the caller's own."""
-        for name in names:
-            await self._check_thread(principal, name)
-
     async def find_context(self, principal: Principal, name: str) -> UUID:
         """A thread by its id, or by its session id where only one of those has it that the caller may see."""
         return await self._engine.manager.sessions.find_context(

@@ -111,6 +111,44 @@ class ContextView(BaseModel):
     updated_at: str
 
 
+class ContextMessageView(BaseModel):
+    """A message, a tool call or a result. One that is being streamed has no content here: pull its chunks."""
+
+    id: str
+    role: str
+    content: Any
+    tool_calls: list[dict[str, Any]] | None = Field(description="`{id, name, arguments}` of each call")
+    tool_result: dict[str, Any] | None = Field(description="`{tool_call_id, tool_name, content, is_error}`")
+    message_type: str
+    status: str
+    sequence_num: int | None
+    final_sequence: int | None
+    created_at: str | None
+
+
+class FoundMessagesView(BaseModel):
+    """Messages by their ids. `has_more`: ask again for the ids behind the last one."""
+
+    messages: list[ContextMessageView]
+    requested_count: int
+    found_count: int
+    has_more: bool
+
+
+class BranchMessagesView(BaseModel):
+    """A page of a branch, oldest first. Under `has_more` go on `after` its `last_sequence`, under `has_earlier`
+    `before` its `first_sequence`."""
+
+    messages: list[ContextMessageView]
+    branch: str
+    offset: int
+    total: int
+    has_more: bool
+    has_earlier: bool
+    first_sequence: int | None
+    last_sequence: int | None
+
+
 class ChunkView(BaseModel):
     """One delta of a message."""
 

@@ -269,8 +269,8 @@ class EmbeddedPostgres:
         """Make the directory of the socket, or verify the one that is there.
 
         The name in the temporary directory is predictable: another local user could make it first, with a socket that
-        receives our connections. Raises `SetupError` unless it is a directory of this user, or of the server's, which
-        nobody else can write to.
+        receives our connections. Raises `SetupError` unless it is a directory that belongs to this user or to the
+        server's, and that no other user can write to.
         """
         path = self._socket_dir()
         if path == self.cluster:

@@ -87,9 +87,9 @@ class AppendAnswer:
 
 
 async def retry_while_unavailable(
-    attempt: Callable[[], Awaitable[_Result]], *, seconds: float, before_retry: Callable[[], None]
+    attempt: Callable[[], Awaitable[_Result]], *, seconds: float, before_retry: Callable[[], None] | None = None
 ) -> _Result:
-    """Tries again, with growing pauses, for as long as PostgreSQL is away and the time lasts."""
+    """Call again, with growing pauses, while PostgreSQL is unavailable, for at most `seconds`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     pause = 0.02
@@ -101,7 +101,8 @@ async def retry_while_unavailable(
                 raise
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         pause = min(pause * 2, 1.0)
-        before_retry()
+        if before_retry is not None:
+            before_retry()
 
 
 class AppendBatcher:

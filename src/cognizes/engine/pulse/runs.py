@@ -166,7 +166,7 @@ class Runs:
 
     async def until_available(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Call an idempotent operation again while PostgreSQL is unavailable, for the time that an append gets."""
-        return await retry_while_unavailable(attempt, seconds=self._retry_seconds, before_retry=lambda: None)
+        return await retry_while_unavailable(attempt, seconds=self._retry_seconds)
 
     async def _progress(
         self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject

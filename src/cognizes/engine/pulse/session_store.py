@@ -301,7 +301,7 @@ class SessionStore:
         async def call() -> _Rows:
             return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps)]
 
-        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
+        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
 def _encode_cursor(session: Session) -> str:

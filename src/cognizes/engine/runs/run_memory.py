@@ -64,4 +64,4 @@ class RunMemory:
 
     async def _write(self, write: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Write, again while PostgreSQL is unavailable: each of these writes may repeat."""
-        return await retry_while_unavailable(write, seconds=self._retry_seconds, before_retry=lambda: None)
+        return await retry_while_unavailable(write, seconds=self._retry_seconds)

@@ -91,9 +91,7 @@ class Steps:
         """Write for the attempt that holds the run, again while PostgreSQL is unavailable; both queries may repeat."""
         holder = self._fence.thread_id, self._fence.run_id, self._fence.attempt
         return await retry_while_unavailable(
-            lambda: self._database.fetch(query, *holder, *arguments),
-            seconds=self._retry_seconds,
-            before_retry=lambda: None,
+            lambda: self._database.fetch(query, *holder, *arguments), seconds=self._retry_seconds
         )
 
 

@@ -101,7 +101,7 @@ class StreamLeases:
             await self._say_alive()
             self._due.set()
         except EngineError as error:
-            # Whoever could not reach the database does not know whether others could.
+            # A process that could not reach the database does not know whether other processes could.
             self._give_others_time()
             logger.warning("the leases of streams could not be looked after and will be: %s", error)
             pause = min(pause, _RETRY_SECONDS)

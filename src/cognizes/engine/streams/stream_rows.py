@@ -128,7 +128,7 @@ class StreamRows:
     ) -> EndAnswer:
         """Stores the message with its event and ends the stream, all or nothing; again answers the same.
 
-        With `settles` only the stream ends: somebody else stored the message. `refresh` reads the ending again before
+        With `settles` only the stream ends: another process stored the message. `refresh` reads the ending again before
         each retry while PostgreSQL is away.
         """
         item = self._item(row, ending, settles=settles)
@@ -224,7 +224,7 @@ class StreamRows:
         )
 
     async def _patiently(self, call: _Call) -> asyncpg.Record | None:
-        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds, before_retry=lambda: None)
+        return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
 def _event(row: StreamRow, ending: Ending) -> Event:

@@ -222,7 +222,7 @@ async def _store_end(run: _OpenRun, status: RunStatus, error: str | None) -> Non
             return await runs.cancel(*place, event_id=event_id)
         return await runs.finish(*place, event_id=event_id)
 
-    await retry_while_unavailable(change, seconds=run.engine.settings.retry_seconds, before_retry=lambda: None)
+    await retry_while_unavailable(change, seconds=run.engine.settings.retry_seconds)
 
 
 async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:

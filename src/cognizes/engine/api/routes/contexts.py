@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cognizes.engine.api.context_views import (
+    BranchMessagesView,
     ChunksView,
     ContextView,
+    FoundMessagesView,
     context_message_view,
     context_view,
 )
@@ -30,7 +32,11 @@ async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Respons
     return DocumentResponse(context_view(await engine.contexts.metadata(context_id)))
 
 
-@router.get("/messages", summary="Read messages by their ids, or those of a branch")
+@router.get(
+    "/messages",
+    response_model=BranchMessagesView | FoundMessagesView,
+    summary="Read messages by their ids, or those of a branch",
+)
 async def read_messages(
     context_id: ContextId,
     request: Request,

@@ -15,7 +15,7 @@ from cognizes.engine.api.agents import CurrentHost
 from cognizes.engine.api.dependencies import ContextId, CurrentEngine, Limit, OptionalSequence
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.views import Body
+from cognizes.engine.api.views import Body, Content
 from cognizes.engine.models import JsonObject, new_id
 from cognizes.engine.timeline.timeline import TimelinePage
 
@@ -36,7 +36,7 @@ class TimelineView(BaseModel):
 class NewChat(Body):
     """What the user says."""
 
-    message: str = Field(min_length=1)
+    message: Content = Field(min_length=1)
 
 
 class ChatView(TimelineView):

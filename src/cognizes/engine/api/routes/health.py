@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import asdict
+from typing import Literal
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from cognizes.engine.api.dependencies import CurrentEngine
@@ -17,7 +19,51 @@ from cognizes.engine.version import __version__
 router = APIRouter(tags=["health"])
 
 
-@router.get("/health", summary="Whether the database, the listener and Redis work")
+class DeltasView(BaseModel):
+    """What carries token deltas between processes, and whether it answers."""
+
+    carried_by: Literal["redis", "postgresql"]
+    status: str
+
+
+class PoolView(BaseModel):
+    """The connections of the process to PostgreSQL."""
+
+    size: int
+    idle: int
+    max: int
+
+
+class FailingTaskView(BaseModel):
+    """A background task whose last round failed, and how often it was restarted."""
+
+    name: str
+    error: str
+    restarts: int
+
+
+class BackgroundView(BaseModel):
+    """How many background tasks run, and which of them fail now."""
+
+    tasks: int
+    failing: list[FailingTaskView]
+
+
+class HealthView(BaseModel):
+    """The state of the engine. `database` and `deltas.status` are `ok` or the reason why they are not."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    listener_running: bool
+    database: str
+    deltas: DeltasView
+    server: Literal["embedded", "external"]
+    maintenance: str
+    pool: PoolView
+    background: BackgroundView
+    conflicts: int
+
+
+@router.get("/health", response_model=HealthView, summary="Whether the database, the listener and Redis work")
 async def health(engine: CurrentEngine) -> Response:
     """200 with `"status": "ok"`, or 503 and what is wrong.
 
