@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -80,10 +81,22 @@ async def test_a_full_disk(small_disk: Path) -> None:
                     await asyncio.sleep(0.2)
             body = answer.json()
             answers.append(Acknowledged(name, body["sequence_num"], body["version"], 0, 0))
-            page = (await client.get(f"/api/sessions/{thread}/events", params={"limit": 1000})).json()
-            stored = stored_events(page["events"])
+            events = await _read_events(client, thread)
+            stored = stored_events(events)
             assert find_losses(answers, stored) == []
             assert len(stored) == len(answers)
+
+
+async def _read_events(client: httpx.AsyncClient, thread: str) -> list[dict[str, Any]]:
+    """All events: a page ends at `COGNIZES_PAGE_BYTES`."""
+    found: list[dict[str, Any]] = []
+    has_more = True
+    while has_more:
+        after = found[-1]["sequence_num"] if found else 0
+        page = (await client.get(f"/api/sessions/{thread}/events", params={"after": after, "limit": 1000})).json()
+        found += page["events"]
+        has_more = page["has_more"]
+    return found
 
 
 async def _append(client: httpx.AsyncClient, thread: str, name: str) -> httpx.Response:

@@ -262,6 +262,8 @@ class Database:
         budget = self.page_bytes if max_bytes is None else max_bytes
         largest = budget // (limit + 1)
         rows = await self.fetch(query, *arguments, limit + 1, largest)
+        if all(row["bytes"] <= largest for row in rows):
+            return RowPage(rows[:limit], len(rows) > limit)
         page: list[asyncpg.Record] = []
         size = 0
         for row in rows[:limit]:

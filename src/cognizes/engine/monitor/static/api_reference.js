@@ -20,7 +20,9 @@ async function start() {
   try {
     const api = await (await request("openapi.json")).json();
     replace(page, introduction(api), groups(api));
-    byId("filter").addEventListener("input", (event) => filter(event.target.value));
+    const words = byId("filter");
+    words.addEventListener("input", () => filter(words.value));
+    filter(words.value); // typed before the document was here
   } catch (error) {
     replace(page, h("p.is-error", {}, `The OpenAPI document cannot be loaded: ${error.message}`));
   } finally {

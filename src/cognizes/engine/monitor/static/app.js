@@ -248,8 +248,9 @@ class Monitor {
       this._shown = asked;
       this._questions = questions;
       this._decisions.clear();
-      // What a hosted agent asks for is answered by a new run; an approval also while a run waits for it.
-      const open = active ? questions.filter(isApproval) : questions;
+      // What a hosted agent asks for is answered by a new run, so not while one executes; an approval at any time.
+      const isBusy = active && active.status !== "waiting";
+      const open = isBusy ? questions.filter(isApproval) : questions;
       this._timeline.setOpenQuestions(open.map((question) => question.id));
       this._runs.setQuestions(open);
     } catch {
