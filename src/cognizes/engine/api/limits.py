@@ -280,7 +280,7 @@ class _Body:
             slot.release()
 
 
-def limit_arguments(connection: HTTPConnection) -> None:
+async def limit_arguments(connection: HTTPConnection) -> None:
     """The dependency of every router: no argument in a path or a query is too long."""
     given = (*connection.path_params.items(), *connection.query_params.multi_items())
     for name, value in given:
