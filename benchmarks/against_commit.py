@@ -129,12 +129,20 @@ async def _answer_questions(side: Side) -> None:
 
 @contextmanager
 def _http_server(directory: Path) -> Iterator[str]:
-    """`cognizes serve` on the same data directory, in a process of its own."""
+    """`cognizes serve` on the same data directory, in a process of its own.
+
+    Without background work: the vectors of ten thousand appended messages are not part of a request.
+    """
     log = directory / "serve.log"
     with log.open("w") as output:
         process = subprocess.Popen(
             [Path(sys.executable).parent / "cognizes", "serve", "--port", "0", "--log-level", "WARNING"],
-            env={**os.environ, "COGNIZES_DATA_DIR": str(directory), "COLUMNS": "200"},
+            env={
+                **os.environ,
+                "COGNIZES_DATA_DIR": str(directory),
+                "COGNIZES_MEMORY_BACKGROUND": "false",
+                "COLUMNS": "200",
+            },
             stdout=output,
             stderr=subprocess.STDOUT,
         )
