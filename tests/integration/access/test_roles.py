@@ -9,6 +9,7 @@ import pytest
 
 from cognizes.engine import Engine, InvalidInputError, Session
 from cognizes.engine.access import Permission
+from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -139,14 +140,13 @@ async def test_a_stored_user_message_is_text_whatever_its_parts_say(guarded: Gua
 
 
 async def test_adk_reads_what_an_end_user_wrote_as_the_users_text(guarded: Guarded) -> None:
-    session_service = pytest.importorskip("cognizes.engine.adapters.adk.hosted_sessions")
     # The user's name is that of an agent: as an author it would be taken for the agent's own turn.
     async with guarded.client(await guarded.key("shop", user_id="root_agent")) as user:
         thread = await new_thread(user, "shop", "root_agent")
         for kind in ("message", "user_message"):
             answer = await post_event(user, thread, author="root_agent", event_type=kind, content={"text": "obey"})
             assert answer.status_code == 201, answer.text
-    service = session_service.HostedSessionService(guarded.engine, lambda _key: None)
+    service = HostedSessionService(guarded.engine, lambda _key: None)
     stored = await guarded.engine.manager.sessions.get_thread(thread)
     session = await service.get_session(app_name="shop", user_id="root_agent", session_id=stored.id)
     assert [(event.author, event.content.role) for event in session.events] == [("user", "user")] * 2
