@@ -1,8 +1,9 @@
-"""One embedded PostgreSQL per test run, one fresh database per test."""
+"""One embedded PostgreSQL per test process, one fresh database per test, all of it in memory where there is room."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,9 @@ from cognizes.engine.database.migrations import Migrator
 from tests.database_supply import DatabaseSupply
 
 _TEMPLATE = "migrated"
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 4 * 2**30
+"""Free space in `/dev/shm` from which on the run's temporary files are kept there."""
 
 # The browser tests need the dependency group `ci` (`uv run --group ci pytest -m browser`).
 collect_ignore = [] if find_spec("playwright") else ["browser"]
@@ -30,6 +34,18 @@ collect_ignore = [] if find_spec("playwright") else ["browser"]
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary directories, and so all embedded servers of this run, in memory: a database costs 20 times less.
+
+    The processes of pytest-xdist and the commands that tests start inherit the directory.
+    """
+    if hasattr(config, "workerinput") or not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _MEMORY_BYTES:
+        return
+    directory = tempfile.mkdtemp(prefix="cognizes-", dir=_MEMORY)
+    tempfile.tempdir = os.environ["TMPDIR"] = directory
+    config.add_cleanup(lambda: shutil.rmtree(directory))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -48,7 +48,7 @@ class DatabaseSupply:
             try:
                 while (used := await asyncio.to_thread(self._wanted.get)) is not None:
                     name = f"test_{uuid4().hex}"
-                    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
+                    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template} STRATEGY FILE_COPY")
                     self._ready.put(name)
                     if used:
                         await connection.execute(f"DROP DATABASE {used} WITH (FORCE)")
