@@ -95,7 +95,7 @@ async def install_another_merge_state(connection: Any, *, revision: int | None =
         "CREATE OR REPLACE FUNCTION merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb"
         " LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS 'BEGIN RETURN p_delta; END'"
     )
-    await connection.execute("UPDATE schema_migrations SET checksum = 'x' WHERE name = '20_merge_state.sql'")
+    await connection.execute("UPDATE schema_migrations SET checksum = 'x' WHERE name = 'state/merge_state.sql'")
     if revision is not None:
         await connection.execute("UPDATE schema_migrations SET revision = $1 WHERE number = 0", revision)
     return str(await connection.fetchval(BODY))
@@ -128,7 +128,7 @@ async def test_a_newer_engine_replaces_what_differs_and_records_its_revision(
     older = await install_another_merge_state(connection)
     await connection.execute("INSERT INTO schema_migrations VALUES ('00_removed.sql', 0, 'x', '0.1.0')")
     release(monkeypatch, 100)
-    assert await migrator(connection).migrate() == ["20_merge_state.sql"]
+    assert await migrator(connection).migrate() == ["state/merge_state.sql"]
     assert await connection.fetchval(BODY) == own != older
     installed = "SELECT min(revision), max(revision) FROM schema_migrations WHERE number = 0"
     assert tuple(await connection.fetchrow(installed)) == (100, 100)
@@ -190,7 +190,7 @@ async def run_base_commit(connection: Any) -> None:
     await connection.execute(
         "CREATE FUNCTION merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb"
         " LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS 'BEGIN RETURN p_delta; END';"
-        "INSERT INTO schema_migrations VALUES ('20_merge_state.sql', 0, 'older', '0.1.0');"
+        "INSERT INTO schema_migrations VALUES ('state/merge_state.sql', 0, 'older', '0.1.0');"
         "INSERT INTO threads (app_name, user_id, session_id, state) VALUES ('a', 'u', 's', '{\"k\": 1}')"
     )
 
@@ -211,7 +211,7 @@ async def test_a_database_of_the_commit_before_revisions_migrates(
 ) -> None:
     await run_base_commit(connection)
     ran = await migrator(connection).migrate()
-    assert "20_merge_state.sql" in ran
+    assert "state/merge_state.sql" in ran
     assert await shape(connection) == expected_shape
     assert await migrator(connection).migrate() == []
     await opens_with_its_data(empty_database_url)

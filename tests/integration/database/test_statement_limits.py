@@ -83,7 +83,7 @@ async def test_maintenance_has_a_limit_of_its_own(database_url: str) -> None:
 
 async def test_migrations_and_index_builds_have_limits_of_their_own(database_url: str) -> None:
     observer = await asyncpg.connect(database_url)
-    await observer.execute("DELETE FROM schema_migrations WHERE name = '91_count_memories.sql'")
+    await observer.execute("DELETE FROM schema_migrations WHERE name = 'memory/count_memories.sql'")
     async with _locked(database_url, "memories"):
         opening = asyncio.create_task(
             Engine.open(database_url, statement_timeout=_LIMIT, memory_background=False).start()

@@ -62,12 +62,12 @@ def test_a_stamp_without_a_change_changes_nothing(schema: Path) -> None:
 
 @pytest.mark.parametrize("change", ["edit", "add", "remove"])
 def test_a_stamp_increases_the_revision_once_for_a_change(schema: Path, change: str) -> None:
-    function = schema / "functions" / "20_merge_state.sql"
+    function = schema / "functions" / "state" / "merge_state.sql"
     match change:
         case "edit":
             function.write_text(function.read_text(encoding="utf-8") + "-- changed", encoding="utf-8")
         case "add":
-            function.with_name("21_new.sql").write_text("SELECT 1", encoding="utf-8")
+            function.with_name("new.sql").write_text("SELECT 1", encoding="utf-8")
         case "remove":
             function.unlink()
     revision = read_release().revision + 1

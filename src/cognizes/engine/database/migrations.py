@@ -1,9 +1,10 @@
 """Bring a database to the schema that this engine knows.
 
 Numbered files of `schema/migrations` run in order and are never edited after release; `schema_migrations` keeps their
-checksums. The functions of `schema/functions` may be replaced: the set of them has a revision, which grows with every
-change, and `schema_migrations` records the revision that is installed. An engine of a lower revision leaves the
-functions alone. `schema/revision.json` holds the revision and the checksums; `scripts/stamp_schema.py` writes it.
+checksums. The views of `schema/views` and the functions of `schema/functions/<subject>` may be replaced. The set of
+them has a revision, which grows with every change, and `schema_migrations` records the revision that is installed. An
+engine of a lower revision leaves them alone. `schema/revision.json` holds the revision and the checksums;
+`scripts/stamp_schema.py` writes it.
 
 A migration is one transaction under an advisory lock, so that several processes may start at once and a crash leaves
 nothing half done.
@@ -21,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from cognizes.engine.database.driver_errors import translated
-from cognizes.engine.database.queries import Queries, quote_schema, render
+from cognizes.engine.database.queries import Queries, quote_schema, read_sql, render
 from cognizes.engine.errors import MigrationError, SetupError
 from cognizes.engine.version import __version__
 
@@ -65,8 +66,13 @@ def migrations(root: Traversable | None = None) -> list[Script]:
 
 
 def functions(root: Traversable | None = None) -> list[Script]:
-    """Return the replaceable scripts, in order."""
-    return [Script(name=name, number=0, sql=sql) for name, sql in _read(root, "functions")]
+    """Return the replaceable scripts: views first, since functions return rows of them, then functions by subject.
+
+    The order of functions carries no meaning: PostgreSQL checks their bodies when they are called, not when they are
+    created (`check_function_bodies = off`).
+    """
+    found = [(f"views/{name}", sql) for name, sql in _read(root, "views")] + _read(root, "functions")
+    return [Script(name=name, number=0, sql=sql) for name, sql in found]
 
 
 def functions_checksum(scripts: list[Script]) -> str:
@@ -93,8 +99,8 @@ def _bootstrap() -> str:
 
 
 def _read(root: Traversable | None, folder: str) -> list[tuple[str, str]]:
-    found = (root or _package()).joinpath(folder).iterdir()
-    return sorted((file.name, file.read_text(encoding="utf-8")) for file in found if file.name.endswith(".sql"))
+    top = (root or _package()).joinpath(folder)
+    return sorted(read_sql(top)) if top.is_dir() else []
 
 
 class Migrator:
@@ -120,6 +126,7 @@ class Migrator:
             async with self._connection.transaction():
                 await self._connection.execute(self._queries["limit_statements"], "0", True)
                 await self._connection.execute(self._queries["lock_migrations"], _LOCK, timeout=_LONGEST_SECONDS)
+                await self._connection.execute(self._queries["skip_function_body_checks"])
                 await self._connection.execute(self._render(_bootstrap()))
                 pending = await self._pending()
                 for script in self._todo(await self._applied()):
@@ -201,7 +208,8 @@ def whole_schema(*, schema: str = "public", embedding_dimension: int = 256) -> s
     table = f"{quote_schema(schema)}.schema_migrations"
     revision = read_release().revision
     newest = migrations()[-1].number
-    parts = [_HEADER, f"BEGIN;\nSELECT pg_advisory_xact_lock({_LOCK});", render(_bootstrap(), schema).strip()]
+    begin = f"BEGIN;\nSET LOCAL check_function_bodies = off;\nSELECT pg_advisory_xact_lock({_LOCK});"
+    parts = [_HEADER, begin, render(_bootstrap(), schema).strip()]
     parts.append(
         f"""DO $$
 BEGIN

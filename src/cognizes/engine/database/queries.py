@@ -1,14 +1,16 @@
 """The SQL of `schema/`, loaded by name.
 
-A file of `queries/` holds several statements, each after a line ``-- name: purpose``. ``{schema}`` stands for the
-quoted name of the schema that holds our tables.
+A file of `queries/`, or of a folder in it, holds several statements, each after a line ``-- name: purpose``.
+``{schema}`` stands for the quoted name of the schema that holds our tables.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from cognizes.engine.errors import SetupError
 
@@ -31,11 +33,20 @@ def render(sql: str, schema: str, **values: object) -> str:
     return rendered
 
 
+def read_sql(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path below `folder` and the text of each SQL file in it and in its folders."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from read_sql(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".sql"):
+            yield f"{prefix}{entry.name}", entry.read_text(encoding="utf-8")
+
+
 @cache
 def _templates() -> dict[str, str]:
     found: dict[str, str] = {}
-    for file in files("cognizes.engine.schema").joinpath("queries").iterdir():
-        parts = _NAME.split(file.read_text(encoding="utf-8"))
+    for _, text in read_sql(files("cognizes.engine.schema").joinpath("queries")):
+        parts = _NAME.split(text)
         for name, sql in zip(parts[1::2], parts[2::2], strict=True):
             if name in found:
                 raise SetupError(f"two queries are called {name}")

@@ -5,6 +5,7 @@
 -- database that a newer engine has migrated.
 
 BEGIN;
+SET LOCAL check_function_bodies = off;
 SELECT pg_advisory_xact_lock(289092881993);
 
 -- What the migrator itself needs before anything else.
@@ -21,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 9 OR max(number) > 21 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 10 OR max(number) > 21 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -766,479 +767,504 @@ VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 10_notify_event_insert.sql
--- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
--- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
-CREATE OR REPLACE FUNCTION "public".notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+-- access/notify_key_change.sql
+-- Tells every process that a key is no longer what it remembers. The id is all it says.
+CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('event_stream', json_build_object(
-        'event_id', left(id, 200),
-        'thread_id', thread_id,
-        'sequence_num', sequence_num,
-        'run_id', left(run_id, 200),
-        'author', left(author, 200),
-        'event_type', left(event_type, 200),
-        'created_at', created_at
-    )::text) FROM inserted;
+    PERFORM pg_notify('access_changed', OLD.id);
     RETURN NULL;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER notify_event_insert
-    AFTER INSERT ON "public".events
-    REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION "public".notify_event_insert();
+CREATE OR REPLACE TRIGGER notify_key_change
+AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_at, revoked_at ON "public".api_keys
+FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('10_notify_event_insert.sql', 0, '6f948d056397430ae265bf7e626c88af308cf070484d814fee5587f1970b1d1e', '0.1.0')
+VALUES ('access/notify_key_change.sql', 0, 'd7026093dd5bad0f6ecc519b59b075a84ac552603398b1ec9ecdfbf24bbe31db', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 11_update_updated_at.sql
--- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
-CREATE OR REPLACE FUNCTION "public".update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
+-- access/protect_tenants.sql
+-- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
+-- belongs to some apps: it owns nothing, and sees only rows of the apps that `enter_tenant` named in this transaction.
+-- Everybody else (the engine's own work, people with psql) is not concerned: their policy is `true`, which the planner
+-- drops, so it costs them nothing.
+
+-- Names the apps whose rows may be seen, until the transaction ends. Queries reach it through a lateral join, which
+-- gives its answer to their scans: none of them can start before.
+CREATE OR REPLACE FUNCTION "public".enter_tenant(p_apps text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    NEW.updated_at := clock_timestamp();
-    RETURN NEW;
+    PERFORM set_config('cognizes.apps', p_apps::text, true);
+    RETURN true;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER update_updated_at
-    BEFORE UPDATE ON "public".threads
-    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
-    EXECUTE FUNCTION "public".update_updated_at();
+-- The apps of this transaction; none before anybody entered.
+CREATE OR REPLACE FUNCTION "public".tenant_apps() RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT coalesce(nullif(current_setting('cognizes.apps', true), ''), '{}')::text[]
+$$;
 
-CREATE OR REPLACE TRIGGER update_updated_at
-    BEFORE UPDATE ON "public".user_states
-    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
-    EXECUTE FUNCTION "public".update_updated_at();
-
-CREATE OR REPLACE TRIGGER update_updated_at
-    BEFORE UPDATE ON "public".app_states
-    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
-    EXECUTE FUNCTION "public".update_updated_at();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('11_update_updated_at.sql', 0, '95f3e3f25459b85fe9e32c4bfcd50dd1a4a6bc35bb032094138045e5c90528eb', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 12_fill_event_defaults.sql
--- An event typed into psql needs only a thread and a type. It takes its place in the thread's order here, under the same row
--- lock that the engine's own appends take.
--- A `state_update` that follows an UPDATE of the thread's version, as seed 000 §3.3 writes it, records that change: its
--- content is the delta, so that time travel, history and subscribers see it.
-CREATE OR REPLACE FUNCTION "public".fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
+-- every migration. False where the role is not there and may not be made.
+-- The engine's own user takes the role and must not inherit it: policies for a role hold for whoever inherits it, and the
+-- engine would see nothing. Where somebody else let it inherit, its tables are not forced, which only concerns their owner.
+CREATE OR REPLACE FUNCTION "public".protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    v_delta json := NEW.actions -> 'state_delta';
+    v_table record;
+    v_is_superuser boolean := (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
 BEGIN
-    UPDATE "public".threads
-       SET last_sequence = last_sequence + 1
-     WHERE id = NEW.thread_id
-    RETURNING last_sequence, app_name, version INTO NEW.sequence_num, NEW.app_name, NEW.version;
-    IF NOT FOUND THEN
-        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cognizes_server') THEN
+        BEGIN
+            CREATE ROLE cognizes_server NOLOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE;
+        EXCEPTION
+            WHEN insufficient_privilege THEN
+                RETURN false;
+            WHEN duplicate_object OR unique_violation THEN
+                NULL; -- in another database of this server, at the same moment
+        END;
     END IF;
-    IF v_delta IS NULL AND NEW.event_type = 'state_update' AND json_typeof(NEW.content) = 'object' THEN
-        v_delta := NEW.content;
+    IF NOT pg_has_role(current_user, 'cognizes_server', 'SET')
+       OR NOT v_is_superuser AND pg_has_role(current_user, 'cognizes_server', 'USAGE') THEN
+        BEGIN
+            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', current_user);
+        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
+            NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
+        END;
     END IF;
-    IF json_typeof(v_delta) = 'object' AND NEW.version > coalesce(
-        (SELECT e.version FROM "public".events e
-          WHERE e.thread_id = NEW.thread_id AND e.sequence_num = NEW.sequence_num - 1), 1)
-    THEN
-        NEW.changes_state := true;
-        NEW.actions := NEW.actions::jsonb || jsonb_build_object('state_delta', v_delta);
+    -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
+    FOR v_table IN
+        SELECT owner.rolname AS name
+          FROM pg_class c
+          JOIN pg_roles owner ON owner.oid = c.relowner AND owner.rolname <> current_user AND NOT owner.rolsuper
+         WHERE c.oid = '"public".threads'::regclass AND NOT pg_has_role(owner.oid, 'cognizes_server', 'SET')
+    LOOP
+        BEGIN
+            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
+        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
+            NULL; -- then COGNIZES_TENANT_URL has to name a member
+        END;
+    END LOOP;
+    GRANT USAGE ON SCHEMA "public" TO cognizes_server;
+    IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = '"public".write_numbers'::regclass), 'USAGE') THEN
+        GRANT USAGE ON SEQUENCE "public".write_numbers TO cognizes_server;
     END IF;
-    RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER fill_event_defaults
-    BEFORE INSERT ON "public".events
-    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
-    EXECUTE FUNCTION "public".fill_event_defaults();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('12_fill_event_defaults.sql', 0, '202a48de33acd065a3a27daad9cbc5bd5583acb7ffcc13908576901fb1118512', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 13_fill_thread_defaults.sql
--- A thread without a session id of its caller's is known by its own id.
-CREATE OR REPLACE FUNCTION "public".fill_thread_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.session_id := NEW.id::text;
-    RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER fill_thread_defaults
-    BEFORE INSERT ON "public".threads
-    FOR EACH ROW WHEN (NEW.session_id IS NULL)
-    EXECUTE FUNCTION "public".fill_thread_defaults();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('13_fill_thread_defaults.sql', 0, 'b650897bfe78d1b65fb601ee3fe784cefbf19e0e5f267a41d1ad9577a76f5023', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 14_refuse_large_state.sql
--- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
-CREATE OR REPLACE FUNCTION "public".refuse_large_state(p_scope text, p_size integer, p_max_bytes integer)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_size > p_max_bytes THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ413', MESSAGE = format('%s state', p_scope),
-            DETAIL = p_size::text, HINT = p_max_bytes::text;
-    END IF;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('14_refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d7e8f2b18bef166598dc260fd7', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 15_refuse_event_change.sql
--- Events are append-only. Deleting a thread deletes its events: that DELETE comes from the trigger of the foreign key, so it
--- is one level deeper than a DELETE that a client sends. The triggers fire once for a statement and not for an INSERT, so an
--- append does not pay for them.
-CREATE OR REPLACE FUNCTION "public".refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'DELETE' AND pg_trigger_depth() > 1 THEN
-        RETURN NULL;
-    END IF;
-    RAISE restrict_violation USING
-        MESSAGE = format('events are append-only: %s is refused', TG_OP),
-        HINT = 'Append another event. Deleting a thread (DELETE FROM threads WHERE id = ...) deletes its events.';
-END
-$$;
-
-CREATE OR REPLACE TRIGGER refuse_event_change
-    BEFORE UPDATE OR DELETE OR TRUNCATE ON "public".events
-    FOR EACH STATEMENT EXECUTE FUNCTION "public".refuse_event_change();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('15_refuse_event_change.sql', 0, '876051292d24b69f78a6952736557b4eff46f4847a77920b721b34095168dbcd', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 16_fill_run_defaults.sql
--- A run typed into psql needs only a thread. The event that announces it is appended here, as `create_run` does, so it has a
--- place in the thread's order and subscribers are notified. The engine always sets `app_name` and does not pay for the call.
-CREATE OR REPLACE FUNCTION "public".fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    -- The thread before the run, here and everywhere: one order of locks.
-    SELECT app_name INTO NEW.app_name FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
-    END IF;
-    IF NEW.status <> 'pending' THEN
-        NEW.started_at := coalesce(NEW.started_at, clock_timestamp());
-    END IF;
-    IF NEW.status IN ('completed', 'failed', 'cancelled') THEN
-        NEW.completed_at := coalesce(NEW.completed_at, clock_timestamp());
-    END IF;
-    IF NOT EXISTS (SELECT FROM "public".runs WHERE thread_id = NEW.thread_id AND id = NEW.id) THEN
-        PERFORM "public".append_run_event(
-            NEW.thread_id, NEW.id, gen_random_uuid()::text,
-            CASE NEW.status WHEN 'pending' THEN 'run_created' WHEN 'running' THEN 'run_started'
-                            WHEN 'completed' THEN 'run_finished' ELSE 'run_' || NEW.status END,
-            json_build_object('run_id', NEW.id));
-    END IF;
-    RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER fill_run_defaults
-    BEFORE INSERT ON "public".runs
-    FOR EACH ROW WHEN (NEW.app_name IS NULL)
-    EXECUTE FUNCTION "public".fill_run_defaults();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('16_fill_run_defaults.sql', 0, 'a870423c7d660ae5cadd8775bf0cabd5aa20f41771cb10ac61509a04d64dad1e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 17_fill_message_defaults.sql
--- A message typed into psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
--- names, or else of a new one, which is appended here in the thread's order and notifies subscribers.
-CREATE OR REPLACE FUNCTION "public".fill_message_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF NEW.event_id IS NULL THEN
-        NEW.event_id := gen_random_uuid()::text;
-        INSERT INTO "public".events (thread_id, id, author, event_type, content)
-        VALUES (NEW.thread_id, NEW.event_id, NEW.role,
-                CASE NEW.role WHEN 'tool' THEN 'message' ELSE NEW.role || '_message' END,
-                json_build_object('role', NEW.role, 'text', NEW.content))
-        RETURNING sequence_num, app_name, created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at;
-    ELSE
-        SELECT e.sequence_num, e.app_name, e.created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at
-          FROM "public".events e WHERE e.thread_id = NEW.thread_id AND md5(e.id) = md5(NEW.event_id);
-        IF NOT FOUND THEN
-            RAISE foreign_key_violation USING
-                MESSAGE = format('there is no event %s in thread %s', NEW.event_id, NEW.thread_id);
+    FOR v_table IN
+        SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
+               owner.rolsuper OR NOT pg_has_role(owner.oid, 'cognizes_server', 'USAGE') AS may_be_forced
+          FROM pg_class c
+          JOIN pg_roles owner ON owner.oid = c.relowner
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
+         WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p')
+           AND pg_has_role(c.relowner, 'USAGE')
+         ORDER BY c.relname
+    LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO cognizes_server', v_table.name);
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'everybody') THEN
+            EXECUTE format('CREATE POLICY everybody ON %s USING (true)', v_table.name);
         END IF;
-    END IF;
-    NEW.id := coalesce(NEW.id, NEW.event_id);
-    RETURN NEW;
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'tenant') THEN
+            -- The sub-select is computed once for a scan, not once for a row.
+            EXECUTE format(
+                'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
+                'USING (app_name = ANY ((SELECT "public".tenant_apps())::text[]))', v_table.name);
+        END IF;
+        IF NOT v_table.is_protected OR v_table.is_forced <> v_table.may_be_forced THEN
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, %s FORCE ROW LEVEL SECURITY', v_table.name,
+                           CASE WHEN v_table.may_be_forced THEN '' ELSE 'NO' END);
+        END IF;
+    END LOOP;
+    RETURN true;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER fill_message_defaults
-    BEFORE INSERT ON "public".messages
-    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
-    EXECUTE FUNCTION "public".fill_message_defaults();
+SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('17_fill_message_defaults.sql', 0, 'f6bdcf332d38458a8652bc9892593e610c7dd4a7c36c212ff76a4725aee7e608', '0.1.0')
+VALUES ('access/protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1bef4ce5fecf4f1e42e4b29', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 18_fill_snapshot_defaults.sql
--- A snapshot typed into psql needs only a thread: without a version it is the present one, with the thread's present state.
--- The sequence number is that of the last event at its version.
-CREATE OR REPLACE FUNCTION "public".fill_snapshot_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+-- access/use_api_key.sql
+-- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
+-- a minute old: a row that every request writes would make all of them wait for each other.
+CREATE OR REPLACE FUNCTION "public".use_api_key(p_id text, p_secret_hash bytea)
+RETURNS SETOF "public".api_keys LANGUAGE plpgsql AS $$
 DECLARE
-    v_thread record;
+    v_key "public".api_keys;
 BEGIN
-    SELECT app_name, version, last_sequence, state INTO v_thread
-      FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_key FROM "public".api_keys k
+     WHERE k.id = p_id AND k.secret_hash = p_secret_hash AND k.revoked_at IS NULL
+       AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
     IF NOT FOUND THEN
-        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+        RETURN;
     END IF;
-    NEW.app_name := v_thread.app_name;
-    NEW.version := coalesce(NEW.version, v_thread.version);
-    IF NEW.version > v_thread.version THEN
-        RAISE check_violation USING
-            MESSAGE = format('version %s does not exist; the thread is at %s', NEW.version, v_thread.version);
+    IF v_key.last_used_at IS NULL OR v_key.last_used_at < clock_timestamp() - interval '1 minute' THEN
+        UPDATE "public".api_keys k SET last_used_at = clock_timestamp()
+         WHERE k.id = p_id AND k.ctid = (SELECT ctid FROM "public".api_keys WHERE id = p_id FOR UPDATE SKIP LOCKED);
     END IF;
-    IF NEW.version = v_thread.version THEN
-        NEW.sequence_num := v_thread.last_sequence;
-        NEW.state := coalesce(NEW.state, v_thread.state);
-    ELSE
-        NEW.sequence_num := coalesce((SELECT max(e.sequence_num) FROM "public".events e
-                                       WHERE e.thread_id = NEW.thread_id AND e.version <= NEW.version), 0);
-    END IF;
-    IF NEW.events_summary = '{}' THEN
-        NEW.events_summary := jsonb_build_object('events', NEW.sequence_num);
-    END IF;
-    RETURN NEW;
+    RETURN NEXT v_key;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER fill_snapshot_defaults
-    BEFORE INSERT ON "public".snapshots
-    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
-    EXECUTE FUNCTION "public".fill_snapshot_defaults();
-
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('18_fill_snapshot_defaults.sql', 0, '662ad1cf6bba7ec631592a8bc6177783f3c574b77f51d55d4ee539ee0e4a002d', '0.1.0')
+VALUES ('access/use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 19_is_written_by.sql
--- Whether a write had happened by the time of an event. Write numbers decide; a row without a number was written before there
--- were numbers, or imported, and precedes every row that has one. Of two such rows only the timestamps are known.
-CREATE OR REPLACE FUNCTION "public".is_written_by(
-    p_write_number bigint, p_written_at timestamptz, p_event_number bigint, p_event_at timestamptz
-) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE
-        WHEN p_event_number IS NOT NULL THEN coalesce(p_write_number <= p_event_number, true)
-        WHEN p_write_number IS NOT NULL THEN false
-        ELSE p_written_at <= p_event_at
-    END
+-- adk/adk_event_time.sql
+-- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
+-- Taken from the first bytes of the text, for the reason given in `is_conversation`.
+CREATE OR REPLACE FUNCTION "public".adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(
+        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
+        extract(epoch FROM p_created_at)::double precision)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('19_is_written_by.sql', 0, 'df81c68130db4b35d00414c4ae3b177898151b03377637561e1b4a5282a1a679', '0.1.0')
+VALUES ('adk/adk_event_time.sql', 0, '3afa4e54007c14556a91659e1b5fcc07685f3273641ea8a1593eb974dfb79d0c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 20_merge_state.sql
--- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
-CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+-- adk/adk_list_sessions.sql
+-- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
+-- before them, without a thread, the states they share: the app's, which has no user, and those of the users. Once
+-- each, because they may be large.
+CREATE OR REPLACE FUNCTION "public".adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
+    thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
+    last_update_time double precision, state text
+) LANGUAGE plpgsql STABLE
+-- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
 BEGIN
-    IF position('"$delete"' IN p_delta::text) = 0 THEN
-        RETURN p_state || p_delta;
-    END IF;
-    RETURN (p_state || p_delta) - ARRAY(
-        SELECT key FROM jsonb_each(p_delta) WHERE value = '{"$delete": true}'::jsonb
-    );
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::double precision, a.state::text
+          FROM "public".app_states a WHERE a.app_name = p_app_name;
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::text, u.user_id, NULL::bigint, NULL::bigint, NULL::double precision, u.state::text
+          FROM "public".user_states u
+         WHERE u.app_name = p_app_name
+           AND u.user_id IN (SELECT p_user_id WHERE p_user_id IS NOT NULL
+                             UNION
+                             SELECT t.user_id FROM "public".threads t
+                              WHERE t.app_name = p_app_name AND p_user_id IS NULL);
+    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
+    RETURN QUERY
+        SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
+               coalesce(CASE WHEN t.last_sequence > 0 THEN
+                             (SELECT "public".adk_event_time(e.content::text, e.created_at)
+                                FROM "public".events e
+                               WHERE e.thread_id = t.id
+                                 AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+                               ORDER BY e.sequence_num DESC LIMIT 1) END,
+                        extract(epoch FROM t.created_at)::double precision),
+               t.state::text
+          FROM (SELECT * FROM "public".threads
+                 WHERE app_name = p_app_name AND user_id = p_user_id
+                UNION ALL
+                SELECT * FROM "public".threads WHERE p_user_id IS NULL AND app_name = p_app_name) t;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('20_merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b84b5f339950f504c50a', '0.1.0')
+VALUES ('adk/adk_list_sessions.sql', 0, 'b4acbcc9d4248b061cbae2bc5d89bc555aa3f80eee970fdb7be86a2fcec43371', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 21_merge_user_state.sql
--- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
-CREATE OR REPLACE FUNCTION "public".merge_user_state(
-    p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz,
-    p_max_bytes integer, p_write_number bigint DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
+-- adk/adk_read_session.sql
+-- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
+-- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
+-- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
+-- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
+-- be of another branch. The id of the head's row is 'branched' then.
+-- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
+CREATE OR REPLACE FUNCTION "public".adk_read_session(
+    p_app_name text,
+    p_user_id text,
+    p_session_id text,
+    p_known_thread uuid,
+    p_known_sequence bigint,
+    p_from_time double precision,
+    p_limit bigint,
+    p_with_last_time boolean
+) RETURNS TABLE (
+    thread_id uuid, version bigint, last_sequence bigint, thread_created_at timestamptz, state text, user_state text,
+    app_state text, last_event_time double precision,
+    sequence_num bigint, id text, invocation_id text, author text, event_type text, content text, actions text,
+    created_at timestamptz
+) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT t.id, t.version, t.last_sequence, t.created_at, t.state::text,
+           (SELECT u.state::text FROM "public".user_states u WHERE u.user_id = t.user_id AND u.app_name = t.app_name),
+           (SELECT a.state::text FROM "public".app_states a WHERE a.app_name = t.app_name)
+      INTO thread_id, version, last_sequence, thread_created_at, state, user_state, app_state
+      FROM "public".threads t
+     WHERE t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(p_session_id)
+       AND t.session_id = p_session_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF p_with_last_time THEN
+        SELECT "public".adk_event_time(e.content::text, e.created_at) INTO last_event_time
+          FROM "public".events e
+         WHERE e.thread_id = adk_read_session.thread_id
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+         ORDER BY e.sequence_num DESC LIMIT 1;
+    END IF;
+    IF EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
+        id := 'branched';
+        RETURN NEXT;
+        RETURN QUERY
+            SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
+                   NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type,
+                   e.content::text, e.actions::text, e.created_at
+              FROM "public".branch_path(adk_read_session.thread_id, NULL) AS path
+              JOIN "public".events e ON e.thread_id = adk_read_session.thread_id
+               AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+             WHERE "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+               AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
+             ORDER BY e.sequence_num DESC
+             LIMIT p_limit;
+        RETURN;
+    END IF;
+    RETURN NEXT;
+    RETURN QUERY
+        SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
+               NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type, e.content::text,
+               e.actions::text, e.created_at
+          FROM "public".events e
+         WHERE e.thread_id = adk_read_session.thread_id
+           AND e.sequence_num > CASE WHEN adk_read_session.thread_id = p_known_thread
+                                     THEN p_known_sequence ELSE 0 END
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
+           AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
+         ORDER BY e.sequence_num DESC
+         LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('adk/adk_read_session.sql', 0, 'd5d224919a7d34d69891f160c6c504681fc72accb3961e41d84e77fd7b1f3807', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- branches/branch_path.sql
+-- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
+-- those up to the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
+CREATE OR REPLACE FUNCTION "public".find_branch(p_thread_id uuid, p_name text) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_version bigint;
-    v_size integer;
+    v_number integer;
 BEGIN
-    UPDATE "public".user_states s
-       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
-     WHERE s.user_id = p_user_id AND s.app_name = p_app_name
-    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
-    PERFORM "public".refuse_large_state('user', v_size, p_max_bytes);
-    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
-                                       write_number)
-    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at,
-            coalesce(p_write_number, nextval('"public".write_numbers')));
+    IF p_name IS NULL THEN
+        RETURN coalesce((SELECT branch FROM "public".branch_segments
+                          WHERE thread_id = p_thread_id ORDER BY from_sequence DESC LIMIT 1), 0);
+    ELSIF p_name = 'main' THEN
+        RETURN 0;
+    END IF;
+    SELECT number INTO v_number FROM "public".branches
+     WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no branch %L in this thread', p_name);
+    END IF;
+    RETURN v_number;
 END
 $$;
 
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('21_merge_user_state.sql', 0, 'b3e9216900d58b45d248afd83b86f214669259c7c4120e3dcef78a3c192d8541', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 22_merge_app_state.sql
--- Applies a delta to an app's state and records it. The caller holds the lock that `lock_scopes` takes.
-CREATE OR REPLACE FUNCTION "public".merge_app_state(
-    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz, p_max_bytes integer,
-    p_write_number bigint DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "public".branch_path(p_thread_id uuid, p_name text)
+RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STABLE ROWS 4 AS $$
 DECLARE
-    v_version bigint;
-    v_size integer;
+    v_end CONSTANT bigint := 9223372036854775807;
 BEGIN
-    UPDATE "public".app_states s
-       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
-     WHERE s.app_name = p_app_name
-    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
-    PERFORM "public".refuse_large_state('app', v_size, p_max_bytes);
-    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
-                                       write_number)
-    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, p_at,
-            coalesce(p_write_number, nextval('"public".write_numbers')));
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('22_merge_app_state.sql', 0, '8b2196d022278a04bb0b878befc3d2853edfa7fffe51540b71b65cf829e3943e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 23_lock_scopes.sql
--- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
--- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
--- A write number taken after this is higher than that of every earlier write to those states: time travel relies on it.
-CREATE OR REPLACE FUNCTION "public".lock_scopes(
-    p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF cardinality(array_remove(p_user_deltas, NULL)) > 0 THEN
-        INSERT INTO "public".user_states (user_id, app_name)
-        SELECT DISTINCT p_user_ids[item.owner], p_app_names[item.owner]
-          FROM unnest(p_index, p_user_deltas) AS item (owner, delta)
-         WHERE item.delta IS NOT NULL AND p_user_ids[item.owner] IS NOT NULL
-         ORDER BY 1, 2
-        ON CONFLICT DO NOTHING;
-        PERFORM FROM "public".user_states s
-          WHERE (s.user_id, s.app_name) IN (
-                SELECT p_user_ids[item.owner], p_app_names[item.owner]
-                  FROM unnest(p_index, p_user_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
-          ORDER BY s.user_id, s.app_name FOR UPDATE;
+    -- Nearly every thread: nobody ever branched off, or nobody ever went there.
+    IF NOT EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = p_thread_id)
+       AND coalesce(p_name, 'main') = 'main' THEN
+        RETURN QUERY SELECT 1::bigint, v_end;
+        RETURN;
     END IF;
-    IF cardinality(array_remove(p_app_deltas, NULL)) > 0 THEN
-        INSERT INTO "public".app_states (app_name)
-        SELECT DISTINCT p_app_names[item.owner]
-          FROM unnest(p_index, p_app_deltas) AS item (owner, delta)
-         WHERE item.delta IS NOT NULL AND p_app_names[item.owner] IS NOT NULL
-         ORDER BY 1
-        ON CONFLICT DO NOTHING;
-        PERFORM FROM "public".app_states s
-          WHERE s.app_name IN (
-                SELECT p_app_names[item.owner]
-                  FROM unnest(p_index, p_app_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
-          ORDER BY s.app_name FOR UPDATE;
+    RETURN QUERY
+    WITH RECURSIVE line (number, up_to) AS (
+        SELECT "public".find_branch(p_thread_id, p_name), v_end
+        UNION ALL
+        SELECT b.parent, least(line.up_to, b.forked_at)
+          FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
+    ), segment AS (
+        SELECT s.branch, s.from_sequence,
+               coalesce(lead(s.from_sequence) OVER (ORDER BY s.from_sequence) - 1, v_end) AS to_sequence
+          FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
+                UNION ALL
+                SELECT g.branch, g.from_sequence FROM "public".branch_segments g WHERE g.thread_id = p_thread_id) s
+    )
+    SELECT segment.from_sequence, least(segment.to_sequence, line.up_to)
+      FROM line JOIN segment ON segment.branch = line.number
+     WHERE segment.from_sequence <= line.up_to AND segment.to_sequence > 0
+     ORDER BY 1;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('branches/branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- branches/create_branch.sql
+-- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
+-- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
+CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_max_depth CONSTANT integer := 100;
+    v_thread record;
+    v_at bigint;
+    v_parent integer;
+BEGIN
+    SELECT app_name, last_sequence INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_at := coalesce(p_at_sequence, v_thread.last_sequence);
+    IF v_at > v_thread.last_sequence THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE =
+            format('event %s has not happened yet; the thread is at %s', v_at, v_thread.last_sequence);
+    END IF;
+    IF p_name = 'main' OR EXISTS (SELECT FROM "public".branches
+                                   WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L exists already; choose another name', p_name);
+    END IF;
+    v_parent := coalesce((SELECT branch FROM "public".branch_segments
+                           WHERE thread_id = p_thread_id AND from_sequence <= v_at
+                           ORDER BY from_sequence DESC LIMIT 1), 0);
+    IF EXISTS (SELECT FROM "public".branches
+                WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
+    END IF;
+    IF v_max_depth <= (
+        WITH RECURSIVE line (number) AS (
+            SELECT v_parent
+            UNION ALL
+            SELECT b.parent FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
+        )
+        SELECT count(*) - 1 FROM line
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
+            'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
+            'session and go on there', v_at, v_max_depth);
+    END IF;
+    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
+    SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
+      FROM "public".branches WHERE thread_id = p_thread_id;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_created',
+        json_build_object('name', p_name, 'at_sequence', v_at), '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, false,
+        true, 0, 0);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('branches/create_branch.sql', 0, 'df99bd4dd575c49749a215884d28e66ff5303ce91f8c6925f7caf3dd41d21137', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- branches/delete_branch.sql
+-- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
+-- SQLSTATE CZ404: no such thread or branch; CZ409: it is `main`, the active one, or others fork from it.
+CREATE OR REPLACE FUNCTION "public".delete_branch(p_thread_id uuid, p_name text, p_event_id text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_number integer;
+    v_child text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_number := "public".find_branch(p_thread_id, p_name);
+    IF v_number = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = 'the branch main cannot be deleted';
+    END IF;
+    IF v_number = "public".find_branch(p_thread_id, NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
+            format('branch %L is the active one; switch to another, then delete it', p_name);
+    END IF;
+    SELECT name INTO v_child FROM "public".branches
+     WHERE thread_id = p_thread_id AND parent = v_number AND deleted_at IS NULL LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L forks from it; delete that one first', v_child);
+    END IF;
+    UPDATE "public".branches SET deleted_at = clock_timestamp() WHERE thread_id = p_thread_id AND number = v_number;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_deleted', json_build_object('name', p_name), '{}',
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('branches/delete_branch.sql', 0, '81d06a24eee4fa07343140c5e1bb62dc23fc80f0c4dfa948ca8651c3dbbe1b21', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- branches/switch_branch.sql
+-- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
+-- state what it was at the branch's tip. So the state after any event is that of its branch, and replays need not know
+-- of branches. One answer:
+--   switched  `sequence_num` is that of the event
+--   same      it is the active one already; nothing was written
+--   conflict  the state changed meanwhile: make the delta anew
+-- SQLSTATE CZ404: no such thread or branch; CZ409: a run goes on, whose events would end up on the wrong branch.
+CREATE OR REPLACE FUNCTION "public".switch_branch(
+    p_thread_id uuid, p_name text, p_event_id text, p_actions json, p_delta jsonb, p_expected_version bigint,
+    p_max_state_bytes integer, OUT status text, OUT sequence_num bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_app_name text;
+    v_number integer;
+    v_active integer;
+    v_run text;
+BEGIN
+    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    v_number := "public".find_branch(p_thread_id, p_name);
+    v_active := "public".find_branch(p_thread_id, NULL);
+    IF v_number = v_active THEN
+        status := 'same';
+        RETURN;
+    END IF;
+    SELECT id INTO v_run FROM "public".runs
+     WHERE thread_id = p_thread_id AND status IN ('running', 'waiting') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
+            format('run %s goes on in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
+    END IF;
+    SELECT answer.status, answer.sequence_num INTO status, sequence_num
+      FROM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'branch_switched',
+        json_build_object('name', p_name, 'from',
+            coalesce((SELECT name FROM "public".branches WHERE thread_id = p_thread_id AND number = v_active), 'main')),
+        p_actions, p_delta, NULL, NULL, p_expected_version, NULL, NULL, NULL, false, true, 0, p_max_state_bytes)
+        AS answer;
+    IF status = 'stored' THEN
+        INSERT INTO "public".branch_segments (thread_id, from_sequence, app_name, branch)
+        VALUES (p_thread_id, switch_branch.sequence_num, v_app_name, v_number);
+        status := 'switched';
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('23_lock_scopes.sql', 0, '86a430e87b2817eb55756f25e56ecd96aeb99053bcb5910df20f5de15a147baa', '0.1.0')
+VALUES ('branches/switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a58d9d50d09411916eb57', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 24_scopes_changed.sql
--- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
-CREATE OR REPLACE FUNCTION "public".scopes_changed(
-    p_app_name text, p_user_id text, p_expected_user_version bigint, p_expected_app_version bigint
-) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT p_expected_user_version <> coalesce(
-               (SELECT version FROM "public".user_states WHERE user_id = p_user_id AND app_name = p_app_name), 0)
-        OR p_expected_app_version <> coalesce(
-               (SELECT version FROM "public".app_states WHERE app_name = p_app_name), 0)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('24_scopes_changed.sql', 0, '21de6b04d6a0f09f861c739c8e173202581e03f7879ecc460f8c9f051a3cb0d5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 30_take_snapshot.sql
--- Keeps the session's own state as it is now; once per version. Returns the version.
-CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
-    -- A state that is still the one of sequence 0 is kept as that, so that it outlives the others.
-    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-    SELECT id, 1, 0, app_name, state, '{"events": 0}'
-      FROM "public".threads
-     WHERE id = p_thread_id AND is_as_created
-    ON CONFLICT (thread_id, version) DO NOTHING;
-    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-    SELECT id, version, last_sequence, app_name, state, jsonb_build_object('events', last_sequence)
-      FROM "public".threads
-     WHERE id = p_thread_id
-    ON CONFLICT (thread_id, version) DO NOTHING;
-    SELECT version FROM "public".threads WHERE id = p_thread_id;
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('30_take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839598096174e1eb59cbeaf3fd6b54', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 31_keep_first_states.sql
--- Keeps what sessions were created with, before their state changes for the first time. Whoever calls it changes the
--- state in the same transaction and takes `is_as_created` back.
-CREATE OR REPLACE FUNCTION "public".keep_first_states(p_thread_ids uuid[]) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-    SELECT id, 1, 0, app_name, state, '{"events": 0}'
-      FROM "public".threads
-     WHERE id = ANY (p_thread_ids) AND is_as_created
-    ON CONFLICT (thread_id, version) DO NOTHING
-$$;
-
--- The same for a statement typed by hand; ours set `updated_at` themselves and do not pay for the call.
-CREATE OR REPLACE FUNCTION "public".keep_first_state() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM "public".keep_first_states(ARRAY[OLD.id]);
-    NEW.is_as_created := false;
-    RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER keep_first_state
-    BEFORE UPDATE ON "public".threads
-    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND OLD.is_as_created AND NEW.state <> OLD.state)
-    EXECUTE FUNCTION "public".keep_first_state();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('31_keep_first_states.sql', 0, 'a17dc99181c2b13da7b0bc3d1a3c331f2f95d7d790990e6ac20f247b9e9cce9f', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 40_append_event.sql
+-- events/append_event.sql
 -- Appends one event to one thread: checks the expected version, takes the next sequence number, merges the three
 -- deltas, writes the event and its message. Answers with a status instead of raising, so that in a batch one
 -- conflict fails nobody else:
@@ -1378,11 +1404,11 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('40_append_event.sql', 0, '240eb8aece6a70543fd1b72c55a954722c7c18def8173a632cae412845d6b59a', '0.1.0')
+VALUES ('events/append_event.sql', 0, '240eb8aece6a70543fd1b72c55a954722c7c18def8173a632cae412845d6b59a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 41_append_events.sql
+-- events/append_events.sql
 -- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
 -- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
 -- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id. A null array is one of nulls.
@@ -1583,11 +1609,1982 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('41_append_events.sql', 0, '4b9f5e8f6f0b1e6c94ed9120a11ae30ee46b87d02604165afce1737a47e913d8', '0.1.0')
+VALUES ('events/append_events.sql', 0, '4b9f5e8f6f0b1e6c94ed9120a11ae30ee46b87d02604165afce1737a47e913d8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 42_create_sessions.sql
+-- events/fill_event_defaults.sql
+-- An event typed into psql needs only a thread and a type. It takes its place in the thread's order here, under the same row
+-- lock that the engine's own appends take.
+-- A `state_update` that follows an UPDATE of the thread's version, as seed 000 §3.3 writes it, records that change: its
+-- content is the delta, so that time travel, history and subscribers see it.
+CREATE OR REPLACE FUNCTION "public".fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_delta json := NEW.actions -> 'state_delta';
+BEGIN
+    UPDATE "public".threads
+       SET last_sequence = last_sequence + 1
+     WHERE id = NEW.thread_id
+    RETURNING last_sequence, app_name, version INTO NEW.sequence_num, NEW.app_name, NEW.version;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    IF v_delta IS NULL AND NEW.event_type = 'state_update' AND json_typeof(NEW.content) = 'object' THEN
+        v_delta := NEW.content;
+    END IF;
+    IF json_typeof(v_delta) = 'object' AND NEW.version > coalesce(
+        (SELECT e.version FROM "public".events e
+          WHERE e.thread_id = NEW.thread_id AND e.sequence_num = NEW.sequence_num - 1), 1)
+    THEN
+        NEW.changes_state := true;
+        NEW.actions := NEW.actions::jsonb || jsonb_build_object('state_delta', v_delta);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_event_defaults
+    BEFORE INSERT ON "public".events
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_event_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/fill_event_defaults.sql', 0, '202a48de33acd065a3a27daad9cbc5bd5583acb7ffcc13908576901fb1118512', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/has_conversation_after.sql
+-- Whether somebody spoke or changed state after an event.
+CREATE OR REPLACE FUNCTION "public".has_conversation_after(p_thread_id uuid, p_sequence bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > p_sequence
+           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text))
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/has_conversation_after.sql', 0, '01cf93cc93f28e9c82ba43bd0c271a376ce988b9213a6ed0d1de287fbb1ee7cf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/import_events.sql
+-- Adds events that happened elsewhere to a thread, with the times they had there, and sets its state to what it was
+-- after them. Deltas are not applied: user and app states are imported by themselves. False when the thread is gone or
+-- is not where the importer believes.
+CREATE OR REPLACE FUNCTION "public".import_events(
+    p_thread_id uuid,
+    p_after bigint,
+    p_event_ids text[],
+    p_invocation_ids text[],
+    p_authors text[],
+    p_event_types text[],
+    p_contents text[],
+    p_actions text[],
+    p_changes_state boolean[],
+    p_roles text[],
+    p_texts text[],
+    p_message_ids text[],
+    p_times timestamptz[],
+    p_state jsonb,
+    p_created_at timestamptz,
+    p_updated_at timestamptz
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_app_name text;
+    v_version bigint;
+BEGIN
+    SELECT app_name, version INTO v_app_name, v_version
+      FROM "public".threads WHERE id = p_thread_id AND last_sequence = p_after FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO "public".events (thread_id, sequence_num, id, app_name, invocation_id, author, event_type, content,
+                                 actions, version, changes_state, created_at, write_number)
+    SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
+           item.content::json, item.actions::json,
+           v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
+           item.created_at, NULL -- it happened before anything that was written here
+      FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
+                  p_times) WITH ORDINALITY
+           AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);
+    INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
+    SELECT p_thread_id, p_after + item.place, item.id, item.event_id, v_app_name, item.role, item.body, item.created_at
+      FROM unnest(p_message_ids, p_event_ids, p_roles, p_texts, p_times) WITH ORDINALITY
+           AS item (id, event_id, role, body, created_at, place)
+     WHERE item.role IS NOT NULL;
+    PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
+    UPDATE "public".threads
+       SET is_as_created = false,
+           last_sequence = p_after + cardinality(p_event_ids),
+           version = v_version + cardinality(array_positions(p_changes_state, true)),
+           state = p_state,
+           metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
+           began_at = p_created_at,
+           began_number = NULL,
+           created_at = p_created_at,
+           updated_at = p_updated_at
+     WHERE id = p_thread_id;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/import_events.sql', 0, '2e8403acd7242d91a603fb1f389dfe9930db82b8b902b65bde884975186e02aa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/is_conversation.sql
+-- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
+-- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
+-- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
+CREATE OR REPLACE FUNCTION "public".is_conversation(p_event_type text, p_changes_state boolean, p_content text)
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT p_changes_state
+        OR p_event_type IN ('user_message', 'assistant_message', 'system_message', 'message')
+        OR starts_with(left(p_content, 7), '{"adk":')
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/is_conversation.sql', 0, '772f6de29daf044027f1ff69fa6b0a9ecb8b06341f3d1cfacb141b2f186f1ead', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/notify_event_insert.sql
+-- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
+-- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
+CREATE OR REPLACE FUNCTION "public".notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('event_stream', json_build_object(
+        'event_id', left(id, 200),
+        'thread_id', thread_id,
+        'sequence_num', sequence_num,
+        'run_id', left(run_id, 200),
+        'author', left(author, 200),
+        'event_type', left(event_type, 200),
+        'created_at', created_at
+    )::text) FROM inserted;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER notify_event_insert
+    AFTER INSERT ON "public".events
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION "public".notify_event_insert();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/notify_event_insert.sql', 0, '6f948d056397430ae265bf7e626c88af308cf070484d814fee5587f1970b1d1e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/refuse_event_change.sql
+-- Events are append-only. Deleting a thread deletes its events: that DELETE comes from the trigger of the foreign key, so it
+-- is one level deeper than a DELETE that a client sends. The triggers fire once for a statement and not for an INSERT, so an
+-- append does not pay for them.
+CREATE OR REPLACE FUNCTION "public".refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND pg_trigger_depth() > 1 THEN
+        RETURN NULL;
+    END IF;
+    RAISE restrict_violation USING
+        MESSAGE = format('events are append-only: %s is refused', TG_OP),
+        HINT = 'Append another event. Deleting a thread (DELETE FROM threads WHERE id = ...) deletes its events.';
+END
+$$;
+
+CREATE OR REPLACE TRIGGER refuse_event_change
+    BEFORE UPDATE OR DELETE OR TRUNCATE ON "public".events
+    FOR EACH STATEMENT EXECUTE FUNCTION "public".refuse_event_change();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/refuse_event_change.sql', 0, '876051292d24b69f78a6952736557b4eff46f4847a77920b721b34095168dbcd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/append_episode.sql
+-- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
+-- session was deleted.
+CREATE OR REPLACE FUNCTION "public".append_episode(
+    p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
+    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    IF p_session_id IS NOT NULL AND "public".is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));
+    END IF;
+    INSERT INTO "public".agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
+                                                created_at)
+    VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)
+    ON CONFLICT (app_name, user_id, md5(id)) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_text <> '' THEN
+        PERFORM "public".store_memories(
+            p_app_name, p_user_id, 'episodic', ARRAY[p_agent_id], ARRAY[''], ARRAY[p_id], ARRAY[p_session_id],
+            ARRAY[(extract(epoch FROM p_created_at) * 1000000)::bigint], ARRAY[NULL::text], ARRAY[p_text],
+            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed);
+    END IF;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/append_episode.sql', 0, '8d10b65edd53d0eb0de5f043e948def6828b7ff4306e7e980f79d3b5d6a825a9', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/apply_memory_snapshot.sql
+-- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
+-- id is that of the snapshot. Keys that p_variables lacks are deleted, so emptiness is restored too; messages stay.
+-- Answers:
+--   applied   the state is p_variables, p_content is the content of the event
+--   known     the snapshot was applied before; `content` is the content of that event
+--   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
+-- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
+CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
+    p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
+    p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
+    OUT status text, OUT version bigint, OUT content text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_thread record;
+    v_delta jsonb;
+BEGIN
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    SELECT * INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    version := v_thread.version;
+    SELECT 'known', e.content::text INTO status, content FROM "public".events e
+     WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    IF p_expected_version <> version THEN
+        status := 'conflict';
+        RETURN;
+    END IF;
+    SELECT jsonb_object_agg(key, value) INTO v_delta FROM (
+        SELECT key, value FROM jsonb_each(p_variables) AS wanted WHERE v_thread.state -> key IS DISTINCT FROM value
+        UNION ALL
+        SELECT key, '{"$delete": true}'::jsonb FROM jsonb_object_keys(v_thread.state) AS present (key)
+         WHERE NOT p_variables ? key
+    ) changes;
+    SELECT a.version INTO version FROM "public".append_event(
+        p_thread_id, p_event_id, p_run_id, '', 'system', 'memory_restored', p_content,
+        CASE WHEN v_delta IS NULL THEN '{}'::json ELSE json_build_object('state_delta', v_delta) END,
+        v_delta, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, p_max_state_bytes) a;
+    INSERT INTO "public".agent_states (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
+    VALUES (v_thread.app_name, v_thread.user_id, p_agent_id, v_thread.session_id, p_thread_id, p_working_memory,
+            clock_timestamp())
+    ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
+       DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at;
+    status := 'applied';
+    content := p_content::text;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/apply_memory_snapshot.sql', 0, 'e9cfceb04fecee7e4c31f12ebeeb38c3e8c2ccdcead8eff723873c383eb151b3', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/count_memories.sql
+-- Keeps `memory_scopes` true, whoever changes memories.
+CREATE OR REPLACE FUNCTION "public".count_memories() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP IN ('INSERT', 'UPDATE') THEN
+        INSERT INTO "public".memory_scopes AS s (app_name, user_id, memories, total_length)
+        SELECT app_name, user_id, count(*), sum(length) FROM added GROUP BY app_name, user_id ORDER BY app_name, user_id
+        ON CONFLICT (app_name, user_id) DO UPDATE
+           SET memories = s.memories + excluded.memories, total_length = s.total_length + excluded.total_length;
+    END IF;
+    IF TG_OP IN ('DELETE', 'UPDATE') THEN
+        UPDATE "public".memory_scopes s
+           SET memories = s.memories - gone.memories, total_length = s.total_length - gone.total_length
+          FROM (SELECT app_name, user_id, count(*) AS memories, sum(length) AS total_length
+                  FROM removed GROUP BY app_name, user_id) gone
+         WHERE s.app_name = gone.app_name AND s.user_id = gone.user_id;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER count_added_memories AFTER INSERT ON "public".memories
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
+CREATE OR REPLACE TRIGGER count_changed_memories AFTER UPDATE ON "public".memories
+    REFERENCING NEW TABLE AS added OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
+CREATE OR REPLACE TRIGGER count_removed_memories AFTER DELETE ON "public".memories
+    REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/count_memories.sql', 0, 'aba9775010fdc1a2a7362ea891857fbf3d152058b5b8799cf88031490dec6c93', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/delete_episode.sql
+-- Removes an episode, from recall too; whether it was there.
+CREATE OR REPLACE FUNCTION "public".delete_episode(p_app_name text, p_user_id text, p_id text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone record;
+BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    DELETE FROM "public".agent_episodic_chunks
+     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
+    RETURNING agent_id, session_id INTO v_gone;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM "public".memories
+     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'episodic' AND agent_id = v_gone.agent_id
+       AND md5(coalesce(session_id, '')) = md5(coalesce(v_gone.session_id, '')) AND md5(source_id) = md5(p_id);
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/delete_episode.sql', 0, 'e35e0aad14788bf932fb663ea196a9359477e745a1ec8eeff44494f80985e8dd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/delete_long_term_memory.sql
+-- Removes a key, from recall too; whether it was there.
+CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
+    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_found boolean;
+BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    DELETE FROM "public".agent_long_term_memory
+     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
+       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
+    v_found := FOUND;
+    DELETE FROM "public".memories
+     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
+       AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
+    RETURN v_found;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/find_by_frequent_terms.sql
+-- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
+-- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
+CREATE OR REPLACE FUNCTION "public".find_by_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
+    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
+) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_number integer := cardinality(p_keys);
+    v_condition text;
+    v_found bigint[];
+    v_all bigint[] := '{}';
+BEGIN
+    FOR v_size IN REVERSE v_number .. p_fewest LOOP
+        SELECT string_agg(format('m.terms @> %L::bigint[]', chosen.keys), ' OR ') INTO v_condition
+          FROM (SELECT array_agg(p_keys[place]) AS keys
+                  FROM generate_series(1, (1 << v_number) - 1) AS mask, generate_series(1, v_number) AS place
+                 WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
+        EXECUTE format(
+            'SELECT array_agg(id) FROM (
+                 SELECT m.id FROM "public".memories m
+                  WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
+                    AND "public".memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
+        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
+        v_all := v_all || v_found;
+        EXIT WHEN cardinality(v_all) >= p_enough;
+    END LOOP;
+    RETURN v_all;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/find_by_frequent_terms.sql', 0, '523cee77e71cae99f5f07a05f8c9e3ad4a15beb0fe23d8949f0a6118b04a9271', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/find_frequent_terms.sql
+-- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
+-- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
+CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
+    p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
+    OUT keys bigint[], OUT found double precision[]
+) LANGUAGE sql STABLE AS $$
+    WITH span AS (
+        SELECT min(id) AS first, max(id) AS last FROM "public".memories
+         WHERE app_name = p_app_name AND user_id = p_user_id
+    ), sample AS MATERIALIZED (
+        SELECT part.terms
+          FROM span, generate_series(0, 19) AS number,
+               LATERAL (SELECT m.terms FROM "public".memories m
+                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+                           AND m.id >= span.first + (span.last - span.first) / 20 * number
+                         ORDER BY m.id LIMIT 50) part
+    ), counted AS (
+        SELECT key, count(*) AS held, (SELECT count(*) FROM sample) AS size
+          FROM sample, (SELECT DISTINCT unnest(p_keys)) AS asked (key)
+         WHERE sample.terms @> ARRAY[key] GROUP BY key
+    )
+    SELECT coalesce(array_agg(key ORDER BY held, key), '{}'),
+           coalesce(array_agg(p_memories * held / size ORDER BY held, key), '{}')
+      FROM counted
+     WHERE held >= greatest(4, 2500 * size / p_memories)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/forget_memory.sql
+-- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
+-- bring it back. Whether it was there.
+CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone "public".memories;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    DELETE FROM "public".memories WHERE app_name = p_app_name AND user_id = p_user_id AND id = p_id
+    RETURNING * INTO v_gone;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    CASE v_gone.kind
+        WHEN 'long_term' THEN
+            DELETE FROM "public".agent_long_term_memory
+             WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = v_gone.agent_id
+               AND md5(namespace) = md5(v_gone.namespace)
+               AND md5(key) = md5(substr(v_gone.source_id, length(v_gone.namespace) + 2));
+        WHEN 'episodic' THEN
+            DELETE FROM "public".agent_episodic_chunks
+             WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(v_gone.source_id);
+        WHEN 'turn' THEN
+            INSERT INTO "public".memory_deletions (app_name, user_id, source)
+            VALUES (p_app_name, p_user_id,
+                    md5(concat_ws(chr(1), v_gone.agent_id, coalesce(v_gone.session_id, ''), v_gone.source_id)))
+            ON CONFLICT DO NOTHING;
+        ELSE NULL;
+    END CASE;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6de32ae2d85e1621a653d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/forget_threads.sql
+-- Whether a session was deleted and none of its id exists now. Nothing of it is stored any more: what was read of it before
+-- its deletion would bring it back. A session of another service, which the engine never had, was not deleted.
+CREATE OR REPLACE FUNCTION "public".is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM "public".memory_deletions
+                    WHERE app_name = p_app_name AND user_id = p_user_id AND source = md5(chr(1) || p_session_id))
+           AND NOT EXISTS (SELECT FROM "public".threads
+                            WHERE app_name = p_app_name AND user_id = p_user_id
+                              AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
+$$;
+
+-- Removes what a deleted thread leaves in tables that know it by its session id, in the transaction of its deletion. What
+-- does not come from the session stays: facts, and the state of the user and the app.
+CREATE OR REPLACE FUNCTION "public".forget_threads() RETURNS trigger LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    -- The lock of every writer of a user's memories: one that began before the deletion is waited for, and one that
+    -- begins later finds that the session is deleted. In one order, because a deletion may concern many users.
+    PERFORM pg_advisory_xact_lock(lock.key)
+       FROM (SELECT DISTINCT hashtextextended('memory ' || app_name || chr(1) || user_id, 0) AS key
+               FROM gone ORDER BY 1) lock;
+    INSERT INTO "public".memory_deletions (app_name, user_id, source)
+    SELECT app_name, user_id, md5(chr(1) || session_id) FROM gone ORDER BY app_name, user_id, session_id
+    ON CONFLICT (app_name, user_id, source) DO UPDATE SET deleted_at = excluded.deleted_at;
+    DELETE FROM "public".memories m USING gone g
+     WHERE m.app_name = g.app_name AND m.user_id = g.user_id AND md5(m.session_id) = md5(g.session_id)
+       AND m.session_id = g.session_id;
+    DELETE FROM "public".agent_episodic_chunks e USING gone g
+     WHERE e.app_name = g.app_name AND e.user_id = g.user_id AND md5(e.session_id) = md5(g.session_id)
+       AND e.session_id = g.session_id;
+    DELETE FROM "public".agent_states s USING gone g
+     WHERE s.app_name = g.app_name AND s.user_id = g.user_id AND md5(s.session_id) = md5(g.session_id)
+       AND s.session_id = g.session_id;
+    DELETE FROM "public".message_chunks c USING gone g WHERE c.thread_id = g.id;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/forget_threads.sql', 0, '1df184a07a464f424b07510d365aff2deabbcd08821351c0f49bb25325d9e1c5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/memory_passes.sql
+-- Whether a memory passes the filters of a recall; a null filter lets everything pass.
+CREATE OR REPLACE FUNCTION "public".memory_passes(
+    m "public".memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (p_agent_id IS NULL OR m.agent_id = p_agent_id) AND (p_kinds IS NULL OR m.kind = ANY (p_kinds))
+       AND (p_namespace IS NULL OR m.namespace = p_namespace)
+       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/memory_passes.sql', 0, '213a5f354b1784b0ab43076b0fba782c3288b98e4ed9de6ae274cbaeacb979c4', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/memory_term_keys.sql
+-- The keys of words in one user's memories: stemmed, stop words left out, each as often as it occurs. A key holds the
+-- user as well as the word. md5, not hashtext: a dump must still fit on another machine or a newer server.
+CREATE OR REPLACE FUNCTION "public".memory_term_keys(p_app_name text, p_user_id text, p_words text) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(array_agg(('x' || left(md5(p_app_name || chr(1) || p_user_id || chr(1) || stem), 16))::bit(64)::bigint
+                              ORDER BY place), '{}')
+      FROM string_to_table(p_words, ' ') WITH ORDINALITY AS words (word, place),
+           unnest(ts_lexize('pg_catalog.english_stem', word)) AS stem
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/memory_term_keys.sql', 0, '93dc19bf2e3d4069caba976911a9d2747a15be0f0f8f16c4259d0854354a3a49', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/note_run_end.sql
+-- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
+CREATE OR REPLACE FUNCTION "public".note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO "public".agent_episodes_due (thread_id, run_id, app_name)
+    VALUES (NEW.thread_id, NEW.id, NEW.app_name)
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
+    FOR EACH ROW WHEN (NEW.status IN ('completed', 'failed') AND OLD.status IS DISTINCT FROM NEW.status)
+    EXECUTE FUNCTION "public".note_run_end();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/recall_by_vector.sql
+-- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
+-- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
+CREATE OR REPLACE FUNCTION "public".recall_by_vector(
+    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+) RETURNS TABLE (id bigint, cosine double precision)
+LANGUAGE plpgsql STABLE
+SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
+DECLARE
+    v_has_graph boolean;
+    v_filter text := '';
+BEGIN
+    SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
+      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
+    IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
+        v_filter := 'AND EXISTS (SELECT FROM "public".memories m
+                                  WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
+                                    AND "public".memory_passes(m, $4, $5, $6, $7, $8))';
+    END IF;
+    IF v_has_graph THEN
+        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
+              WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
+            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
+    ELSE
+        RETURN QUERY EXECUTE format(
+            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
+              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
+              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/recall_by_vector.sql', 0, 'c7feb06f30be54c13ca66f2aa32b37af47dba5d075ab5b88e6bd59113fd2ce91', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/recall_by_words.sql
+-- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
+-- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
+-- other memory has, and falls quickly; of an identifier it counts twice.
+-- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
+-- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
+-- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
+-- down to a single one only if rare words bring too little, since it counts less than any of them.
+-- It is the owner's: behind row level security a GIN index is of no use, because `&&` is not leakproof. It tells ids and
+-- scores; whose they are is asked by the query that calls it, and the memories themselves are read behind the wall.
+CREATE OR REPLACE FUNCTION "public".recall_by_words(
+    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
+#variable_conflict use_column
+DECLARE
+    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
+    v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
+    v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
+    v_memories double precision;
+    v_length double precision;
+    v_frequent bigint[] := '{}';
+    v_found double precision[] := '{}';
+    v_rare bigint[] := v_keys;
+    v_others bigint[] := '{}';
+    v_enough integer := 2 * p_limit;
+    v_brought bigint;
+BEGIN
+    SELECT s.memories, greatest(s.total_length::double precision / nullif(s.memories, 0), 1) INTO v_memories, v_length
+      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
+    IF v_memories IS NULL OR v_memories < 1 THEN
+        RETURN;
+    END IF;
+    IF v_memories > 20000 AND NOT p_exact THEN
+        SELECT f.keys, f.found INTO v_frequent, v_found
+          FROM "public".find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
+        v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
+        SELECT count(*) INTO v_brought FROM (
+            SELECT FROM "public".memories m
+             WHERE m.terms && v_rare
+               AND "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
+        v_others := "public".find_by_frequent_terms(
+            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
+            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
+    END IF;
+    RETURN QUERY
+    WITH wanted AS (
+        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
+               v_found[array_position(v_frequent, key)] AS estimate
+          FROM unnest(v_keys) AS key GROUP BY key
+    ), matching AS MATERIALIZED (
+        -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
+        -- planner cannot use to read all memories of a user instead.
+        SELECT m.id, m.length, m.terms,
+               NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+          FROM "public".memories m
+         WHERE m.terms && v_rare
+           AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
+        UNION ALL
+        SELECT m.id, m.length, m.terms, true
+          FROM "public".memories m
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
+    ), hits AS MATERIALIZED (
+        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
+               matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
+          FROM matching, wanted
+         WHERE matching.terms @> ARRAY[wanted.key]
+    ), words AS (
+        SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
+          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
+    )
+    SELECT hits.id,
+           sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
+           max(power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) * CASE WHEN is_identifier THEN 2 ELSE 1 END)
+      FROM hits JOIN words USING (key)
+     WHERE passes
+     GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/recall_by_words.sql', 0, 'f95c62f318405e4655c4a07a76c781f14094417c69add363ed610b8305e7ec5d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/set_long_term_memory.sql
+-- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
+CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
+    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
+    p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
+) LANGUAGE plpgsql AS $$
+BEGIN
+    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
+    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
+    ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))
+       DO UPDATE SET value = excluded.value, text = excluded.text, updated_at = excluded.updated_at
+    RETURNING l.created_at, l.updated_at INTO created_at, updated_at;
+    IF p_text = '' THEN
+        DELETE FROM "public".memories m
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.kind = 'long_term' AND m.agent_id = p_agent_id
+           AND md5(coalesce(m.session_id, '')) = md5('') AND md5(m.source_id) = md5(p_namespace || chr(1) || p_key);
+    ELSE
+        PERFORM "public".store_memories(
+            p_app_name, p_user_id, 'long_term', ARRAY[p_agent_id], ARRAY[p_namespace],
+            ARRAY[p_namespace || chr(1) || p_key], ARRAY[NULL::text], ARRAY[0::bigint], ARRAY[NULL::text],
+            ARRAY[p_text], ARRAY[p_words], ARRAY[NULL::text], ARRAY[updated_at], p_embed);
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/set_long_term_memory.sql', 0, 'fd1665f2cac471b4d50c0c501d681d17eba40ec3770222483c9635a9e180fc09', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/store_memories.sql
+-- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
+-- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
+-- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
+CREATE OR REPLACE FUNCTION "public".store_memories(
+    p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
+    p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
+    p_created_at timestamptz[], p_embed boolean
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_stored bigint;
+BEGIN
+    -- One writer of a user's memories at a time: two that store the same ones in another order would wait for each
+    -- other, and the row of the user's counts is shared anyway.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    WITH given AS (
+        SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
+          FROM unnest(p_agent_ids, p_namespaces, p_source_ids, p_session_ids, p_positions, p_authors, p_texts, p_words,
+                      p_contents, p_created_at) WITH ORDINALITY
+               AS g (agent_id, namespace, source_id, session_id, position, author, text, words, content, created_at,
+                     place)
+         WHERE p_kind <> 'turn' OR NOT EXISTS (
+               SELECT FROM "public".memory_deletions d
+                WHERE d.app_name = p_app_name AND d.user_id = p_user_id
+                  AND d.source = md5(concat_ws(chr(1), agent_id, coalesce(session_id, ''), source_id)))
+         ORDER BY agent_id, coalesce(session_id, ''), source_id, place DESC
+    ), deleted AS MATERIALIZED (
+        SELECT sessions.session_id, t.id AS thread_id
+          FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
+          JOIN "public".memory_deletions d
+            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
+          LEFT JOIN "public".threads t
+            ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
+           AND t.session_id = sessions.session_id
+    ), stored AS (
+        INSERT INTO "public".memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
+                                            position, author, text, terms, length, content, created_at)
+        SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
+               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
+          FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms
+                  FROM given g
+                 WHERE NOT EXISTS (
+                       SELECT FROM deleted d
+                        WHERE d.session_id = g.session_id
+                          AND (d.thread_id IS NULL
+                               OR p_kind = 'turn'
+                              AND NOT EXISTS (SELECT FROM "public".events e
+                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
+                 ORDER BY g.place) ready
+         ORDER BY place
+        ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
+           SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
+               author = excluded.author, position = excluded.position, created_at = excluded.created_at,
+               namespace = excluded.namespace, revision = m.revision + 1
+         WHERE (m.text, m.author, m.content::text, m.terms)
+               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms)
+        RETURNING m.id
+    ), stale AS (
+        DELETE FROM "public".memory_vectors v USING stored
+         WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = stored.id
+    ), queued AS (
+        INSERT INTO "public".memory_embedding_queue (app_name, user_id, memory_id)
+        SELECT p_app_name, p_user_id, id FROM stored WHERE p_embed
+        ON CONFLICT (app_name, user_id, memory_id)
+           DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
+    )
+    SELECT count(*) INTO v_stored FROM stored;
+    RETURN v_stored;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/store_memories.sql', 0, '525102ef93ac1e093df8eff3f123e83e6c1b37dff2110d0f8631bcfdbee3aa28', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/store_vectors.sql
+-- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
+-- users with many memories go into the graph. Returns how many were kept.
+CREATE OR REPLACE FUNCTION "public".store_vectors(
+    p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_kept bigint;
+BEGIN
+    WITH given AS (
+        SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
+                      AS g (app_name, user_id, memory_id, revision, vector)
+    ), current AS (
+        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
+        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
+        SELECT g.* FROM given g
+          JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
+         WHERE m.revision = g.revision
+         ORDER BY g.app_name, g.user_id, g.memory_id
+           FOR NO KEY UPDATE OF m SKIP LOCKED
+    ), kept AS (
+        INSERT INTO "public".memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
+        SELECT c.app_name, c.user_id, c.memory_id, p_model,
+               coalesce((SELECT s.graph_model = p_model FROM "public".memory_scopes s
+                          WHERE s.app_name = c.app_name AND s.user_id = c.user_id), false),
+               c.vector::halfvec
+          FROM current c
+        ON CONFLICT (app_name, user_id, memory_id) DO UPDATE
+           SET model = excluded.model, in_graph = excluded.in_graph, embedding = excluded.embedding
+        RETURNING app_name, user_id, memory_id
+    ), gone AS (
+        DELETE FROM "public".memory_embedding_queue q USING kept
+         WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
+    )
+    SELECT count(*) INTO v_kept FROM kept;
+    RETURN v_kept;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/store_vectors.sql', 0, '0e1b70b952edff5cf68fa6e0ab0982cd68acba2e26b16257f872e6ab0136e9f5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/count_messages.sql
+-- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
+-- that have no text and so no row there. Counts that readers left behind make it cheap
+-- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
+CREATE OR REPLACE FUNCTION "public".count_messages(
+    p_thread_id uuid, p_name text, p_last_sequence bigint,
+    OUT messages bigint, OUT counted_to bigint, OUT messages_to bigint
+) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_worth_saving CONSTANT bigint := 256;
+    v_path record;
+    v_end bigint;
+    v_from record;
+    v_to record;
+BEGIN
+    messages := 0;
+    FOR v_path IN SELECT * FROM "public".branch_path(p_thread_id, p_name) LOOP
+        v_end := least(v_path.last_sequence, p_last_sequence);
+        v_from := "public".count_messages_to(p_thread_id, v_path.first_sequence - 1);
+        v_to := "public".count_messages_to(p_thread_id, v_end);
+        messages := messages + greatest(v_to.messages - v_from.messages, 0);
+        IF v_to.counted > v_worth_saving THEN
+            counted_to := v_end;
+            messages_to := v_to.messages;
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION "public".count_messages_to(
+    p_thread_id uuid, p_sequence bigint, OUT messages bigint, OUT counted bigint
+) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_known record;
+BEGIN
+    IF p_sequence <= 0 THEN
+        messages := 0;
+        counted := 0;
+        RETURN;
+    END IF;
+    SELECT c.sequence_num, c.messages INTO v_known FROM "public".message_counts c
+     WHERE c.thread_id = p_thread_id AND c.sequence_num <= p_sequence ORDER BY c.sequence_num DESC LIMIT 1;
+    SELECT count(*) INTO counted FROM "public".messages m
+     WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
+       AND m.sequence_num <= p_sequence;
+    counted := counted + (
+        SELECT count(*) FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND e.sequence_num > coalesce(v_known.sequence_num, 0)
+           AND e.sequence_num <= p_sequence AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
+           AND NOT EXISTS (SELECT FROM "public".messages m
+                            WHERE m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num));
+    messages := coalesce(v_known.messages, 0) + counted;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/count_messages.sql', 0, '22c7ff49dbd8f2370faeae63c13d31831f6e7d07398c6b26db4bd6ac04365022', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/fill_message_defaults.sql
+-- A message typed into psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
+-- names, or else of a new one, which is appended here in the thread's order and notifies subscribers.
+CREATE OR REPLACE FUNCTION "public".fill_message_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.event_id IS NULL THEN
+        NEW.event_id := gen_random_uuid()::text;
+        INSERT INTO "public".events (thread_id, id, author, event_type, content)
+        VALUES (NEW.thread_id, NEW.event_id, NEW.role,
+                CASE NEW.role WHEN 'tool' THEN 'message' ELSE NEW.role || '_message' END,
+                json_build_object('role', NEW.role, 'text', NEW.content))
+        RETURNING sequence_num, app_name, created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at;
+    ELSE
+        SELECT e.sequence_num, e.app_name, e.created_at INTO NEW.sequence_num, NEW.app_name, NEW.created_at
+          FROM "public".events e WHERE e.thread_id = NEW.thread_id AND md5(e.id) = md5(NEW.event_id);
+        IF NOT FOUND THEN
+            RAISE foreign_key_violation USING
+                MESSAGE = format('there is no event %s in thread %s', NEW.event_id, NEW.thread_id);
+        END IF;
+    END IF;
+    NEW.id := coalesce(NEW.id, NEW.event_id);
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_message_defaults
+    BEFORE INSERT ON "public".messages
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_message_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/fill_message_defaults.sql', 0, 'f6bdcf332d38458a8652bc9892593e610c7dd4a7c36c212ff76a4725aee7e608', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/find_messages_by_vector.sql
+-- The messages of an app, a user or a thread whose vectors are nearest to a query's, with their cosine. Of a thread, and of
+-- a user or an app with less than 20 000 events, every vector is compared; else the graph (HNSW index) is walked until
+-- enough of them are found.
+CREATE OR REPLACE FUNCTION "public".find_messages_by_vector(
+    p_app_name text, p_user_id text, p_thread_id uuid, p_model text, p_dimension integer, p_query text, p_roles text[],
+    p_since timestamptz, p_until timestamptz, p_limit integer
+) RETURNS TABLE (thread_id uuid, sequence_num bigint, cosine double precision)
+LANGUAGE plpgsql STABLE
+SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
+#variable_conflict use_column
+DECLARE
+    v_is_few boolean := p_thread_id IS NOT NULL;
+BEGIN
+    IF NOT v_is_few THEN
+        SELECT count(*) < 5000 AND coalesce(sum(last_sequence), 0) < 20000 INTO v_is_few
+          FROM (SELECT last_sequence FROM "public".threads t
+                 WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id) LIMIT 5000) first_threads;
+    END IF;
+    IF v_is_few OR NOT EXISTS (SELECT FROM pg_index WHERE indisvalid AND indexrelid = to_regclass(
+                                   format('%s.%I', '"public"', 'messages_graph_' || md5(p_model)))) THEN
+        RETURN QUERY
+        WITH compared AS MATERIALIZED (
+            SELECT m.thread_id, m.sequence_num, m.embedding <=> p_query::vector AS distance
+              FROM "public".threads t JOIN "public".messages m ON m.thread_id = t.id
+             WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id)
+               AND (p_thread_id IS NULL OR t.id = p_thread_id) AND m.embedding_model = p_model
+               AND m.embedding IS NOT NULL
+               AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until)
+        )
+        SELECT c.thread_id, c.sequence_num, 1 - c.distance FROM compared c ORDER BY c.distance LIMIT p_limit;
+    ELSE
+        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
+        RETURN QUERY EXECUTE format(
+            'SELECT m.thread_id, m.sequence_num, 1 - (m.embedding::halfvec(%s) <=> $3::halfvec(%s))
+               FROM "public".messages m
+              WHERE m.embedding_model = %L AND m.app_name IS NOT DISTINCT FROM $1
+                AND "public".message_passes(m, NULL, $4, $5, $6)
+                AND ($2 IS NULL OR EXISTS (SELECT FROM "public".threads t WHERE t.id = m.thread_id AND t.user_id = $2))
+              ORDER BY m.embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $7',
+            p_dimension, p_dimension, p_model, p_dimension, p_dimension)
+        USING p_app_name, p_user_id, p_query, p_roles, p_since, p_until, p_limit;
+        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/find_messages_by_vector.sql', 0, '94841fdca1da7860bfd0599dbccfee1e829575f7e7a4821db01eb85c17dbdc86', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/find_messages_by_words.sql
+-- The messages of an app, a user or a thread that hold words of a query, best first. Of each word up to 1 000 messages are
+-- looked at, and up to 1 000 that hold all of them, so the work is bounded however frequent a word is. A rare word counts
+-- more than a frequent one; a word that is repeated, or stands in a short message, counts a little more.
+-- It is the owner's: behind row level security a GIN index is of no use, because `@>` is not leakproof. It tells keys and
+-- scores; the query that reads the messages does so behind row level security.
+CREATE OR REPLACE FUNCTION "public".find_messages_by_words(
+    p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
+    p_until timestamptz, p_limit integer
+) RETURNS TABLE (thread_id uuid, sequence_num bigint, score double precision)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
+#variable_conflict use_column
+DECLARE
+    -- A key stands for a word in the app, or in one user's messages.
+    v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
+        ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
+BEGIN
+    RETURN QUERY
+    WITH found AS (
+        (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
+          WHERE cardinality(v_keys) > 1 AND m.terms @> v_keys AND m.terms IS NOT NULL
+            AND m.app_name IS NOT DISTINCT FROM p_app_name
+            AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000)
+        UNION ALL
+        SELECT part.thread_id, part.sequence_num, part.terms
+          FROM unnest(v_keys) AS wanted (key),
+               LATERAL (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
+                         WHERE m.terms @> ARRAY[wanted.key] AND m.terms IS NOT NULL
+                           AND m.app_name IS NOT DISTINCT FROM p_app_name
+                           AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000) part
+    ), candidates AS MATERIALIZED (
+        SELECT DISTINCT ON (thread_id, sequence_num) * FROM found ORDER BY thread_id, sequence_num
+    ), hits AS MATERIALIZED (
+        SELECT wanted.key, c.thread_id, c.sequence_num, cardinality(c.terms) / 2.0 AS length,
+               cardinality(array_positions(c.terms, wanted.key)) AS frequency
+          FROM candidates c, unnest(v_keys) AS wanted (key)
+         WHERE c.terms @> ARRAY[wanted.key]
+    ), words AS (
+        SELECT key, 1 / (1 + ln(count(*))) AS weight FROM hits GROUP BY key
+    )
+    SELECT hits.thread_id, hits.sequence_num,
+           sum(weight * frequency * 1.9 / (frequency + 0.9 * (0.8 + length / 200)))::double precision
+      FROM hits JOIN words USING (key)
+     GROUP BY hits.thread_id, hits.sequence_num ORDER BY 3 DESC, 2 DESC, 1 LIMIT p_limit;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/find_messages_by_words.sql', 0, 'd87be841ef13f62c83b93fdbd20773b083d74dfaae170a6af0549493497564a3', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/index_messages.sql
+-- Stores the words and vectors of messages that wait for them. What another transaction indexes or deletes right now is left
+-- out. A null model means that no vector was made yet; a model without a vector, that it refused the text. Returns how many
+-- messages were changed.
+CREATE OR REPLACE FUNCTION "public".index_messages(
+    p_thread_ids uuid[], p_sequence_nums bigint[], p_words text[], p_models text[], p_vectors text[]
+) RETURNS bigint LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_indexed bigint;
+BEGIN
+    WITH given AS (
+        SELECT g.*, t.app_name, t.user_id
+          FROM unnest(p_thread_ids, p_sequence_nums, p_words, p_models, p_vectors)
+               AS g (thread_id, sequence_num, words, model, vector)
+          JOIN "public".threads t ON t.id = g.thread_id
+    ), held AS MATERIALIZED (
+        SELECT g.* FROM given g
+          JOIN "public".messages m ON m.thread_id = g.thread_id AND m.sequence_num = g.sequence_num
+         WHERE m.terms IS NULL OR m.embedding_model IS NULL AND g.model IS NOT NULL
+         ORDER BY g.thread_id, g.sequence_num
+           FOR NO KEY UPDATE OF m SKIP LOCKED
+    )
+    UPDATE "public".messages m
+       SET terms = "public".memory_term_keys(h.app_name, '', h.words)
+                   || "public".memory_term_keys(h.app_name, h.user_id, h.words),
+           embedding = h.vector::vector,
+           embedding_model = h.model
+      FROM held h
+     WHERE m.thread_id = h.thread_id AND m.sequence_num = h.sequence_num;
+    GET DIAGNOSTICS v_indexed = ROW_COUNT;
+    RETURN v_indexed;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/index_messages.sql', 0, 'ba801a0da4a2eb2f9583efd7aa52284659c29d8211e259419470fa601fd13f31', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- messages/message_passes.sql
+-- Whether a message passes the filters of a search; a null filter lets everything pass.
+CREATE OR REPLACE FUNCTION "public".message_passes(
+    m "public".messages, p_thread_id uuid, p_roles text[], p_since timestamptz, p_until timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (p_thread_id IS NULL OR m.thread_id = p_thread_id) AND (p_roles IS NULL OR m.role = ANY (p_roles))
+       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('messages/message_passes.sql', 0, '4c9e32d235e11d06aaae19e5a3ec6c8dbca01fe57e6615199df103d76b5685d5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/append_fenced_event.sql
+-- `append_event` for somebody who executes a run: one more answer, `fenced`, when the attempt does not hold the run any
+-- more. Nothing was stored then.
+CREATE OR REPLACE FUNCTION "public".append_fenced_event(
+    p_fence_run_id text,
+    p_fence_attempt integer,
+    p_thread_id uuid,
+    p_event_id text,
+    p_run_id text,
+    p_invocation_id text,
+    p_author text,
+    p_event_type text,
+    p_content json,
+    p_actions json,
+    p_delta jsonb,
+    p_user_delta jsonb,
+    p_app_delta jsonb,
+    p_expected_version bigint,
+    p_role text,
+    p_text text,
+    p_message_id text,
+    p_may_be_resent boolean,
+    p_wait boolean,
+    p_snapshot_every integer,
+    p_max_state_bytes integer,
+    p_expected_sequence bigint,
+    p_expected_user_version bigint,
+    p_expected_app_version bigint,
+    OUT status text,
+    OUT sequence_num bigint,
+    OUT version bigint,
+    OUT created_at timestamptz
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF p_wait THEN
+        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    ELSE
+        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
+                       THEN 'busy' ELSE 'missing' END;
+        RETURN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_fence_run_id
+                      AND r.status = 'running' AND r.attempt = p_fence_attempt) THEN
+        status := 'fenced';
+        RETURN;
+    END IF;
+    SELECT a.status, a.sequence_num, a.version, a.created_at INTO status, sequence_num, version, created_at
+      FROM "public".append_event(
+               p_thread_id, p_event_id, p_run_id, p_invocation_id, p_author, p_event_type, p_content, p_actions, p_delta,
+               p_user_delta, p_app_delta, p_expected_version, p_role, p_text, p_message_id, p_may_be_resent, p_wait,
+               p_snapshot_every, p_max_state_bytes, p_expected_sequence, p_expected_user_version,
+               p_expected_app_version) a;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/append_fenced_event.sql', 0, '07cd836144e78d899903a942112895681f3cbc9456fc44296073a80a4267c448', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/append_run_event.sql
+-- Appends an event that the engine itself writes about a run.
+CREATE OR REPLACE FUNCTION "public".append_run_event(
+    p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE sql AS $$
+    SELECT "public".append_event(
+        p_thread_id, p_event_id, p_run_id, '', 'system', p_event_type, p_content, '{}', NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, false, true, 0, 0)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/append_run_event.sql', 0, '21d0ed6ddb57d102ca7b9a05d3c622709a1c930290a3589a6543d696a9b437ba', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/change_run.sql
+-- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
+CREATE OR REPLACE FUNCTION "public".change_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json,
+    p_result json DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF NOT "public".run_transition_allowed(v_status, p_status) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
+    END IF;
+    UPDATE "public".runs
+       SET status = p_status, result = coalesce(p_result, result),
+           -- Another try begins as if nothing had gone wrong.
+           error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
+           failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
+           available_at = CASE WHEN p_status = 'pending' THEN available_at END,
+           attempt = attempt + CASE WHEN p_status = 'running' THEN 1 ELSE 0 END,
+           started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
+           completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
+           lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/change_run.sql', 0, 'd854675228a3fc16de086c268601088f9ee31060578d967c323bec64b19f03f8', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/check_fence.sql
+-- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
+-- CZ423: another attempt has it, or none. Returns true.
+-- It takes the thread's lock, which every change of a run takes first: what was checked holds until the commit.
+CREATE OR REPLACE FUNCTION "public".check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+BEGIN
+    IF p_attempt IS NULL THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status, attempt INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_run.status <> 'running' OR v_run.attempt <> p_attempt THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ423',
+            MESSAGE = format('run %s is %s, at attempt %s; attempt %s holds it no longer and cannot write', p_run_id,
+                             v_run.status, v_run.attempt, p_attempt);
+    END IF;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/check_fence.sql', 0, '307a65ee8dc1e6afe20c3788ffb7e91118849b554b5180214f3292ba63b8f894', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/claim_run.sql
+-- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
+CREATE OR REPLACE FUNCTION "public".claim_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_status <> 'pending' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
+    END IF;
+    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease, p_event_id);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/claim_run.sql', 0, '1ff6aa67325dc87747f2fb0b262a91a2ebd0329ba53f479b6d7b5165b1286b9d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/claim_runs.sql
+-- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
+-- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
+-- here. With several handlers the one with the oldest run is served first.
+CREATE OR REPLACE FUNCTION "public".claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
+RETURNS SETOF "public".runs LANGUAGE plpgsql
+-- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_handler text;
+    v_run record;
+    v_claimed integer := 0;
+    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    FOR v_handler IN
+        SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
+         CROSS JOIN LATERAL (SELECT greatest(r.created_at, r.available_at) AS due_at FROM "public".runs r
+                              WHERE r.handler = asked.handler AND r.status = 'pending'
+                                AND greatest(r.created_at, r.available_at) <= v_now
+                              ORDER BY greatest(r.created_at, r.available_at) LIMIT 1) AS oldest
+         ORDER BY oldest.due_at
+    LOOP
+        FOR v_run IN
+            SELECT r.thread_id, r.id FROM "public".runs r JOIN "public".threads t ON t.id = r.thread_id
+             WHERE r.handler = v_handler AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
+             ORDER BY greatest(r.created_at, r.available_at), r.id
+             LIMIT cardinality(p_worker_ids) - v_claimed
+               FOR UPDATE OF r SKIP LOCKED
+               FOR NO KEY UPDATE OF t SKIP LOCKED
+        LOOP
+            v_claimed := v_claimed + 1;
+            PERFORM "public".take_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
+            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
+        END LOOP;
+        EXIT WHEN v_claimed >= cardinality(p_worker_ids);
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/claim_runs.sql', 0, 'b5b70698c5655a1fc53ec40d05bd64ea4c1056394ce3f34b8b9a0dc5ff8615d5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/create_run.sql
+-- Creates a run, pending or running at once, with the event that says so. SQLSTATE CZ404: no such thread; CZ409: taken.
+CREATE OR REPLACE FUNCTION "public".create_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_app_name text;
+BEGIN
+    -- The thread before the run, here and everywhere: one order of locks.
+    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+    END IF;
+    INSERT INTO "public".runs (thread_id, id, app_name, status, started_at)
+    VALUES (p_thread_id, p_run_id, v_app_name, p_status, CASE WHEN p_status = 'running' THEN clock_timestamp() END)
+    ON CONFLICT (thread_id, id) DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s exists already; choose another id', p_run_id);
+    END IF;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/create_run.sql', 0, '8b3d493caaa53ab5dc3e99b3c138623fc457543260834b84cba26d59e20a49db', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/end_runs.sql
+-- Ends runs that attempts hold, each with its event: `completed` with a result, `failed` with an error. One that cannot be
+-- ended stops no other; item i is answered with place i:
+--   ended    `run` is what it is now
+--   fenced   the attempt does not hold the run any more; nothing changed; `run` is what it is
+--   missing  there is no such run
+--   busy     without p_wait only: somebody else holds it, or its thread, right now. A batch never waits for one of its
+--            items: whoever waits while he holds others could be waiting in a circle
+CREATE OR REPLACE FUNCTION "public".end_runs(
+    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
+    p_event_ids text[], p_event_types text[], p_contents text[], p_wait boolean
+) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    i integer;
+BEGIN
+    FOR i IN SELECT n FROM generate_subscripts(p_run_ids, 1) AS n ORDER BY p_thread_ids[n], p_run_ids[n] LOOP
+        place := i;
+        IF p_wait THEN
+            PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE;
+            PERFORM FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i] FOR UPDATE;
+        END IF;
+        PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            SELECT r.* INTO run FROM "public".runs r
+             WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i] FOR UPDATE SKIP LOCKED;
+        END IF;
+        IF NOT FOUND THEN
+            outcome := CASE WHEN EXISTS (SELECT FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i])
+                            THEN 'busy' ELSE 'missing' END;
+            run := NULL;
+        ELSIF run.status <> 'running' OR run.attempt <> p_attempts[i] THEN
+            outcome := 'fenced';
+        ELSE
+            PERFORM "public".change_run(
+                p_thread_ids[i], p_run_ids[i], p_statuses[i], p_errors[i], p_event_ids[i], p_event_types[i],
+                p_contents[i]::json, p_results[i]::json);
+            SELECT r.* INTO run FROM "public".runs r WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i];
+            outcome := 'ended';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/end_runs.sql', 0, '7bf92e8ea33e989426f0a844d2bbeda15fd830da4e090559c23569a0d5a453da', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/enqueue_run.sql
+-- Creates a run with everything a worker needs. One that is `running` at once is leased to its worker, as attempt 1.
+CREATE OR REPLACE FUNCTION "public".enqueue_run(
+    p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
+    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_event_type text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".create_run(p_thread_id, p_run_id, p_status, p_event_id, p_event_type, p_content);
+    UPDATE "public".runs
+       SET handler = p_handler, input = p_input, max_attempts = p_max_attempts, available_at = p_available_at,
+           worker_id = p_worker_id, lease_expires_at = clock_timestamp() + p_lease,
+           attempt = CASE WHEN p_status = 'running' THEN 1 ELSE 0 END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/enqueue_run.sql', 0, '8c11fc64de8d745b22fd1c63fe6171dd95c45ded2a3199274474b87039ba1294', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/fill_run_defaults.sql
+-- A run typed into psql needs only a thread. The event that announces it is appended here, as `create_run` does, so it has a
+-- place in the thread's order and subscribers are notified. The engine always sets `app_name` and does not pay for the call.
+CREATE OR REPLACE FUNCTION "public".fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- The thread before the run, here and everywhere: one order of locks.
+    SELECT app_name INTO NEW.app_name FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
+    END IF;
+    IF NEW.status <> 'pending' THEN
+        NEW.started_at := coalesce(NEW.started_at, clock_timestamp());
+    END IF;
+    IF NEW.status IN ('completed', 'failed', 'cancelled') THEN
+        NEW.completed_at := coalesce(NEW.completed_at, clock_timestamp());
+    END IF;
+    IF NOT EXISTS (SELECT FROM "public".runs WHERE thread_id = NEW.thread_id AND id = NEW.id) THEN
+        PERFORM "public".append_run_event(
+            NEW.thread_id, NEW.id, gen_random_uuid()::text,
+            CASE NEW.status WHEN 'pending' THEN 'run_created' WHEN 'running' THEN 'run_started'
+                            WHEN 'completed' THEN 'run_finished' ELSE 'run_' || NEW.status END,
+            json_build_object('run_id', NEW.id));
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_run_defaults
+    BEFORE INSERT ON "public".runs
+    FOR EACH ROW WHEN (NEW.app_name IS NULL)
+    EXECUTE FUNCTION "public".fill_run_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/fill_run_defaults.sql', 0, 'a870423c7d660ae5cadd8775bf0cabd5aa20f41771cb10ac61509a04d64dad1e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/prune_runs.sql
+-- Drops finished runs of a certain age; their events stay. Returns how many went.
+CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM "public".runs
+         WHERE status IN ('completed', 'failed', 'cancelled') AND completed_at < now() - p_age
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef1412eeaf91ef05c2fe5', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/record_run_progress.sql
+-- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
+-- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
+-- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+CREATE OR REPLACE FUNCTION "public".record_run_progress(
+    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_owner text;
+    v_place integer;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT * INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF v_run.status <> 'running' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
+    END IF;
+    IF p_kind = 'thought' THEN
+        UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (thinking_steps -> -1) IS DISTINCT FROM p_entry;
+    ELSIF p_kind = 'act' THEN
+        UPDATE "public".runs SET tool_calls = tool_calls || p_entry
+         WHERE thread_id = p_thread_id AND id = p_run_id AND (tool_calls -> -1) IS DISTINCT FROM p_entry;
+    ELSE
+        -- A run that resumes another one answers the call of that one.
+        SELECT r.id, call.place - 1 INTO v_owner, v_place
+          FROM "public".runs r, jsonb_array_elements(r.tool_calls) WITH ORDINALITY AS call (entry, place)
+         WHERE r.thread_id = p_thread_id AND call.entry ->> 'id' = p_entry ->> 'id'
+         ORDER BY (r.id = p_run_id) DESC, r.created_at DESC, call.place DESC LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ404',
+                MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
+        END IF;
+        UPDATE "public".runs
+           SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
+         WHERE thread_id = p_thread_id AND id = v_owner;
+    END IF;
+    IF p_event_id IS NOT NULL THEN
+        PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/record_run_progress.sql', 0, '1ee0dcf22b8a3d2ff148b68ec75fb0b5bf6c12a87c9c5c8a144c036167ed3d71', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/release_expired_leases.sql
+-- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
+-- does a run without a handler, which nobody could claim. Returns how many.
+CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_count bigint := 0;
+BEGIN
+    FOR v_run IN
+        SELECT thread_id, id, handler FROM "public".runs
+         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
+    LOOP
+        PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
+        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
+        -- now is not waited for: it may want a run that was released here a moment ago.
+        IF FOUND AND EXISTS (
+            SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
+               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
+        ) THEN
+            IF v_run.handler IS NULL THEN
+                PERFORM "public".change_run(
+                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
+                    gen_random_uuid()::text, 'run_failed',
+                    json_build_object('run_id', v_run.id, 'status', 'failed',
+                                      'error', 'the process that executed the run went away'));
+            ELSE
+                PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
+                                             interval '0', interval '0', gen_random_uuid()::text);
+            END IF;
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/release_expired_leases.sql', 0, 'b95397e2b5a352a6691774ddc96208387f0fede8c8c29105f877d4f8bcc90e7b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/release_run.sql
+-- Makes a running run pending again, with the event that says why; p_cause names what went wrong, or is null when its
+-- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
+-- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
+CREATE OR REPLACE FUNCTION "public".release_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
+    p_event_id text
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_again_at timestamptz;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    SELECT failures, max_attempts INTO v_run
+      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
+        PERFORM "public".change_run(
+            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
+            json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
+                              'failures', v_run.failures + 1));
+        RETURN 'failed';
+    END IF;
+    IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
+        v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
+    END IF;
+    PERFORM "public".change_run(
+        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
+                          'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
+    UPDATE "public".runs
+       SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    RETURN 'pending';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/release_run.sql', 0, '991aaf168944c4a00aa8902a03f08c0dcfac8409a29fb45cbaf6c8b0192c731c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/resolve_wait.sql
+-- Ends a wait: stores what ended it and makes the run claimable. The caller holds the locks of the thread and the run.
+-- A kept signal of the same key that may not answer this wait is replaced.
+CREATE OR REPLACE FUNCTION "public".resolve_wait(
+    p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
+    p_signal_id text DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+BEGIN
+    UPDATE "public".runs
+       SET status = 'pending', available_at = NULL, failures = 0
+     WHERE thread_id = p_thread_id AND id = p_run_id
+    RETURNING app_name, wait_key INTO v_run;
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id, used_at)
+    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, p_may_answer, p_signal_id,
+            clock_timestamp())
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET source = excluded.source, payload = excluded.payload, may_answer = excluded.may_answer,
+           signal_id = excluded.signal_id, used_at = excluded.used_at;
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, gen_random_uuid()::text, 'run_signalled',
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'source', p_source,
+                          'correlation_key', v_run.wait_key, 'payload', p_payload));
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/resolve_wait.sql', 0, '6f2d52fa3850109f3d2c0b5303ede0e20a934d2fb7baa804c3a6c96962c3ddbf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/resume_due_waits.sql
+-- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
+-- long takes its timeout branch or fails its run. Returns how many.
+CREATE OR REPLACE FUNCTION "public".resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_found record;
+    v_run record;
+    v_message record;
+    v_count bigint := 0;
+BEGIN
+    FOR v_found IN
+        SELECT thread_id, id FROM "public".runs
+         WHERE status = 'waiting' AND wait_expires_at <= clock_timestamp()
+         UNION
+        SELECT r.thread_id, r.id FROM "public".runs r
+         WHERE r.status = 'waiting' AND r.wait_kind = 'message'
+           AND EXISTS (SELECT FROM "public".messages m
+                        WHERE m.thread_id = r.thread_id AND m.sequence_num > r.wait_after AND m.role = 'user')
+         ORDER BY thread_id, id
+    LOOP
+        PERFORM FROM "public".threads WHERE id = v_found.thread_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        -- Looked at again under the lock: a signal may have come in between.
+        SELECT * INTO v_run FROM "public".runs
+         WHERE thread_id = v_found.thread_id AND id = v_found.id AND status = 'waiting' FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        IF v_run.wait_kind = 'message' THEN
+            SELECT m.id, m.sequence_num, m.content INTO v_message FROM "public".messages m
+             WHERE m.thread_id = v_run.thread_id AND m.sequence_num > v_run.wait_after AND m.role = 'user'
+             ORDER BY m.sequence_num LIMIT 1;
+            IF FOUND THEN
+                PERFORM "public".resolve_wait(
+                    v_run.thread_id, v_run.id, 'message',
+                    json_build_object('text', v_message.content, 'message_id', v_message.id,
+                                      'sequence_num', v_message.sequence_num));
+                v_count := v_count + 1;
+                CONTINUE;
+            END IF;
+        END IF;
+        CONTINUE WHEN v_run.wait_expires_at IS NULL OR v_run.wait_expires_at > clock_timestamp();
+        IF v_run.wait_kind = 'timer' THEN
+            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timer', 'null');
+        ELSIF v_run.wait_timeout_node IS NOT NULL THEN
+            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timeout', 'null');
+        ELSE
+            PERFORM "public".change_run(
+                v_run.thread_id, v_run.id, 'failed', format('nobody answered %s in time', v_run.wait_key),
+                gen_random_uuid()::text, 'run_failed',
+                json_build_object('run_id', v_run.id, 'status', 'failed',
+                                  'error', format('nobody answered %s in time', v_run.wait_key)));
+        END IF;
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/resume_due_waits.sql', 0, 'df9a92923342460b512024dfb4b6e2cfdd8e3f68eb0f7672810fd76af03ec3f2', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/run_transition_allowed.sql
+-- The status machine of runs, in one table.
+CREATE OR REPLACE FUNCTION "public".run_transition_allowed(p_from text, p_to text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (p_from, p_to) IN (
+        ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
+        ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
+        ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
+        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
+        ('waiting', 'completed'),  -- another run of the thread continues with the answer
+        ('failed', 'pending')    -- somebody asked for another try
+    )
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/run_transition_allowed.sql', 0, '9191715e7183b8dfdbb1ede1b8266b1ff605a67529766460d0253eed61c99fcc', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/signal_run.sql
+-- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+--   resumed    the run was waiting for this key; it can be claimed
+--   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
+--   duplicate  an earlier signal of this key counts
+-- The kind, the key and the right are checked under the lock of the run. A kept signal blocks no sender with more rights:
+-- that sender's signal replaces it. The same p_signal_id again gets the same answer.
+-- SQLSTATE CZ404: no such run; CZ403: the sender may not answer this kind of wait; CZ409: the run waits for another key,
+-- its wait timed out, or it has ended. Nothing changed.
+CREATE OR REPLACE FUNCTION "public".signal_run(
+    p_thread_id uuid, p_run_id text, p_key text, p_payload json, p_may_answer text[], p_signal_id text
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+    v_known record;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
+      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    SELECT source, may_answer, signal_id, used_at INTO v_known FROM "public".run_signals
+     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+    IF v_known.signal_id = p_signal_id THEN
+        RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
+    ELSIF v_known.source = 'timeout' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
+    ELSIF v_known.used_at IS NOT NULL
+          -- A kept signal that left a wait for its own key open may not answer that wait.
+          OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
+             AND (v_known.may_answer IS NULL OR v_known.may_answer @> p_may_answer) THEN
+        RETURN 'duplicate';
+    END IF;
+    IF v_run.status IN ('completed', 'failed', 'cancelled') THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s is %s and takes no signals', p_run_id, v_run.status);
+    END IF;
+    IF v_run.status = 'waiting' THEN
+        IF NOT v_run.wait_kind = ANY (p_may_answer) THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ403',
+                MESSAGE = format('run %s waits for a %s; the caller may only answer a wait of kind %s', p_run_id,
+                                 v_run.wait_kind, array_to_string(p_may_answer, ' or '));
+        END IF;
+        IF v_run.wait_key <> p_key THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ409',
+                MESSAGE = format('run %s does not wait for %s; send the correlation key of its wait', p_run_id, p_key);
+        END IF;
+        IF v_run.wait_expires_at <= clock_timestamp() THEN
+            RAISE EXCEPTION USING ERRCODE = 'CZ409',
+                MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
+        END IF;
+        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
+        RETURN 'resumed';
+    END IF;
+    INSERT INTO "public".run_signals (
+        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id)
+    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload, p_may_answer, p_signal_id)
+    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
+       SET payload = excluded.payload, may_answer = excluded.may_answer, signal_id = excluded.signal_id;
+    RETURN 'kept';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/signal_run.sql', 0, '130ee4cc3bbb2664804b08b5658e2b4aaeb44bcb3714b40c4ef4bf948b4aef0e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/take_run.sql
+-- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
+CREATE OR REPLACE FUNCTION "public".take_run(
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_attempt integer;
+BEGIN
+    UPDATE "public".runs
+       SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
+           lease_expires_at = clock_timestamp() + p_lease, started_at = coalesce(started_at, clock_timestamp())
+     WHERE thread_id = p_thread_id AND id = p_run_id
+    RETURNING attempt INTO v_attempt;
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
+        json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
+    RETURN v_attempt;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/take_run.sql', 0, '539aeb48732a7b42f9d24a10c29fe6b71dcc88436c2b13e5d8f30813c11a3d66', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/turn_over_runs.sql
+-- Ends some runs, as `end_runs` does, and then claims others, as `claim_runs` does, in one commit. p_claims is a list of
+-- {"handlers": [...], "workers": [...]}; what claim n of it brings is answered with place n and the outcome `claimed`.
+CREATE OR REPLACE FUNCTION "public".turn_over_runs(
+    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
+    p_event_ids text[], p_event_types text[], p_contents text[], p_claims jsonb, p_lease interval
+) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_claim record;
+BEGIN
+    RETURN QUERY SELECT * FROM "public".end_runs(
+        p_thread_ids, p_run_ids, p_attempts, p_statuses, p_results, p_errors, p_event_ids, p_event_types, p_contents,
+        false);
+    FOR v_claim IN
+        SELECT (entry.number - 1)::integer AS place,
+               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'handlers')) AS handlers,
+               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'workers')) AS workers
+          FROM jsonb_array_elements(p_claims) WITH ORDINALITY AS entry (claim, number)
+    LOOP
+        RETURN QUERY SELECT v_claim.place, 'claimed', c FROM "public".claim_runs(
+            v_claim.handlers, v_claim.workers, p_lease) AS c;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/turn_over_runs.sql', 0, 'a25c93330e9d9c99e7ff2a046ff55f48722c095b0561d722c3f40741b67d9fdf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/wait_run.sql
+-- Lets a run wait, with the event that says so. Answers:
+--   waiting   it waits; its lease is over
+--   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
+--             ends only a wait of a kind that its sender may answer
+-- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
+-- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
+CREATE OR REPLACE FUNCTION "public".wait_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_kind text, p_key text, p_reason text,
+    p_expires_at timestamptz, p_timeout_node text, p_context json, p_suspend boolean, p_event_id text, p_content json
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_early record;
+    v_after bigint;
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    SELECT source, payload, may_answer, signal_id, used_at,
+           may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
+      INTO v_early FROM "public".run_signals
+     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+    IF v_early.is_usable AND NOT p_suspend THEN
+        UPDATE "public".run_signals SET used_at = coalesce(used_at, clock_timestamp())
+         WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
+        RETURN 'resolved';
+    END IF;
+    IF v_early.used_at IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ409',
+            MESSAGE = format('run %s has waited for %s before; give every wait a key of its own', p_run_id, p_key);
+    END IF;
+    IF p_kind = 'message' THEN
+        SELECT greatest(max(sequence_num) FILTER (WHERE event_type IN ('assistant_message', 'message')),
+                        min(sequence_num),
+                        max((SELECT max((s.payload ->> 'sequence_num')::bigint) FROM "public".run_signals s
+                              WHERE s.thread_id = p_thread_id AND s.run_id = p_run_id AND s.source = 'message')))
+          INTO v_after
+          FROM "public".events e WHERE e.run_id = p_run_id AND e.thread_id = p_thread_id;
+    END IF;
+    PERFORM "public".change_run(p_thread_id, p_run_id, 'waiting', NULL, p_event_id, 'run_waiting', p_content);
+    UPDATE "public".runs
+       SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
+           wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    IF v_early.is_usable THEN
+        PERFORM "public".resolve_wait(
+            p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
+        RETURN 'resolved';
+    END IF;
+    RETURN 'waiting';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/wait_run.sql', 0, 'e2959410b32d648f12c5d41800d95c5a05a7464eef674d47cdf600fc05d1882a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- sessions/change_session.sql
+-- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
+-- Null when there is no such thread.
+CREATE OR REPLACE FUNCTION "public".change_session(
+    p_thread_id uuid, p_title text, p_metadata jsonb, p_event_id text, p_content json
+) RETURNS uuid LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE "public".threads
+       SET title = CASE WHEN p_title IS NULL THEN title ELSE nullif(p_title, '') END,
+           metadata = CASE WHEN p_metadata IS NULL THEN metadata ELSE "public".merge_state(metadata, p_metadata) END,
+           updated_at = clock_timestamp()
+     WHERE id = p_thread_id;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system',
+        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}',
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+    RETURN p_thread_id;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('sessions/change_session.sql', 0, '336f127b63323389606f55ec17f7d8947aae0bf401c252f1759d00276d3cb51d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- sessions/create_sessions.sql
 -- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
 -- the caller's session id is taken. A null array is one of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
 -- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
@@ -1680,11 +3677,30 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('42_create_sessions.sql', 0, 'f91fdbb443fb3846937d4f206a1f1f72a9edf7443554362955f841e22f390a2b', '0.1.0')
+VALUES ('sessions/create_sessions.sql', 0, 'f91fdbb443fb3846937d4f206a1f1f72a9edf7443554362955f841e22f390a2b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 43_fork_session.sql
+-- sessions/fill_thread_defaults.sql
+-- A thread without a session id of its caller's is known by its own id.
+CREATE OR REPLACE FUNCTION "public".fill_thread_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.session_id := NEW.id::text;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER fill_thread_defaults
+    BEFORE INSERT ON "public".threads
+    FOR EACH ROW WHEN (NEW.session_id IS NULL)
+    EXECUTE FUNCTION "public".fill_thread_defaults();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('sessions/fill_thread_defaults.sql', 0, 'b650897bfe78d1b65fb601ee3fe784cefbf19e0e5f267a41d1ad9577a76f5023', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- sessions/fork_session.sql
 -- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
 -- own from then on. Without p_state the source is taken as it is now. Null when there is no such thread.
 CREATE OR REPLACE FUNCTION "public".fork_session(
@@ -1746,414 +3762,112 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('43_fork_session.sql', 0, '63265f8b39479be6b2e3deb1742fa676d015015e8daaca7cc557064224ae5f3b', '0.1.0')
+VALUES ('sessions/fork_session.sql', 0, '63265f8b39479be6b2e3deb1742fa676d015015e8daaca7cc557064224ae5f3b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 44_change_session.sql
--- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
--- Null when there is no such thread.
-CREATE OR REPLACE FUNCTION "public".change_session(
-    p_thread_id uuid, p_title text, p_metadata jsonb, p_event_id text, p_content json
-) RETURNS uuid LANGUAGE plpgsql AS $$
+-- sessions/update_updated_at.sql
+-- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
+CREATE OR REPLACE FUNCTION "public".update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE "public".threads
-       SET title = CASE WHEN p_title IS NULL THEN title ELSE nullif(p_title, '') END,
-           metadata = CASE WHEN p_metadata IS NULL THEN metadata ELSE "public".merge_state(metadata, p_metadata) END,
-           updated_at = clock_timestamp()
-     WHERE id = p_thread_id;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    PERFORM "public".append_event(
-        p_thread_id, p_event_id, NULL, '', 'system',
-        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}',
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
-    RETURN p_thread_id;
+    NEW.updated_at := clock_timestamp();
+    RETURN NEW;
 END
 $$;
 
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".threads
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".user_states
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
+CREATE OR REPLACE TRIGGER update_updated_at
+    BEFORE UPDATE ON "public".app_states
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at)
+    EXECUTE FUNCTION "public".update_updated_at();
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('44_change_session.sql', 0, '336f127b63323389606f55ec17f7d8947aae0bf401c252f1759d00276d3cb51d', '0.1.0')
+VALUES ('sessions/update_updated_at.sql', 0, '95f3e3f25459b85fe9e32c4bfcd50dd1a4a6bc35bb032094138045e5c90528eb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 45_append_run_event.sql
--- Appends an event that the engine itself writes about a run.
-CREATE OR REPLACE FUNCTION "public".append_run_event(
-    p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
-) RETURNS void LANGUAGE sql AS $$
-    SELECT "public".append_event(
-        p_thread_id, p_event_id, p_run_id, '', 'system', p_event_type, p_content, '{}', NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, false, true, 0, 0)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('45_append_run_event.sql', 0, '21d0ed6ddb57d102ca7b9a05d3c622709a1c930290a3589a6543d696a9b437ba', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 50_run_transition_allowed.sql
--- The status machine of runs, in one table.
-CREATE OR REPLACE FUNCTION "public".run_transition_allowed(p_from text, p_to text) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT (p_from, p_to) IN (
-        ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
-        ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
-        ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
-        ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
-        ('waiting', 'completed'),  -- another run of the thread continues with the answer
-        ('failed', 'pending')    -- somebody asked for another try
-    )
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('50_run_transition_allowed.sql', 0, '9191715e7183b8dfdbb1ede1b8266b1ff605a67529766460d0253eed61c99fcc', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 51_create_run.sql
--- Creates a run, pending or running at once, with the event that says so. SQLSTATE CZ404: no such thread; CZ409: taken.
-CREATE OR REPLACE FUNCTION "public".create_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_event_id text, p_event_type text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
+-- snapshots/fill_snapshot_defaults.sql
+-- A snapshot typed into psql needs only a thread: without a version it is the present one, with the thread's present state.
+-- The sequence number is that of the last event at its version.
+CREATE OR REPLACE FUNCTION "public".fill_snapshot_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    v_app_name text;
+    v_thread record;
 BEGIN
-    -- The thread before the run, here and everywhere: one order of locks.
-    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT app_name, version, last_sequence, state INTO v_thread
+      FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
+        RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
     END IF;
-    INSERT INTO "public".runs (thread_id, id, app_name, status, started_at)
-    VALUES (p_thread_id, p_run_id, v_app_name, p_status, CASE WHEN p_status = 'running' THEN clock_timestamp() END)
-    ON CONFLICT (thread_id, id) DO NOTHING;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('run %s exists already; choose another id', p_run_id);
+    NEW.app_name := v_thread.app_name;
+    NEW.version := coalesce(NEW.version, v_thread.version);
+    IF NEW.version > v_thread.version THEN
+        RAISE check_violation USING
+            MESSAGE = format('version %s does not exist; the thread is at %s', NEW.version, v_thread.version);
     END IF;
-    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('51_create_run.sql', 0, '8b3d493caaa53ab5dc3e99b3c138623fc457543260834b84cba26d59e20a49db', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 52_change_run.sql
--- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
-CREATE OR REPLACE FUNCTION "public".change_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json,
-    p_result json DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_status text;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF NOT "public".run_transition_allowed(v_status, p_status) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ422',
-            MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
-    END IF;
-    UPDATE "public".runs
-       SET status = p_status, result = coalesce(p_result, result),
-           -- Another try begins as if nothing had gone wrong.
-           error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
-           failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
-           available_at = CASE WHEN p_status = 'pending' THEN available_at END,
-           attempt = attempt + CASE WHEN p_status = 'running' THEN 1 ELSE 0 END,
-           started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
-           completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
-           lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('52_change_run.sql', 0, 'd854675228a3fc16de086c268601088f9ee31060578d967c323bec64b19f03f8', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 53_record_run_progress.sql
--- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
--- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
-CREATE OR REPLACE FUNCTION "public".record_run_progress(
-    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-    v_owner text;
-    v_place integer;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT * INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF v_run.status <> 'running' THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ422',
-            MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
-    END IF;
-    IF p_kind = 'thought' THEN
-        UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
-         WHERE thread_id = p_thread_id AND id = p_run_id AND (thinking_steps -> -1) IS DISTINCT FROM p_entry;
-    ELSIF p_kind = 'act' THEN
-        UPDATE "public".runs SET tool_calls = tool_calls || p_entry
-         WHERE thread_id = p_thread_id AND id = p_run_id AND (tool_calls -> -1) IS DISTINCT FROM p_entry;
+    IF NEW.version = v_thread.version THEN
+        NEW.sequence_num := v_thread.last_sequence;
+        NEW.state := coalesce(NEW.state, v_thread.state);
     ELSE
-        -- A run that resumes another one answers the call of that one.
-        SELECT r.id, call.place - 1 INTO v_owner, v_place
-          FROM "public".runs r, jsonb_array_elements(r.tool_calls) WITH ORDINALITY AS call (entry, place)
-         WHERE r.thread_id = p_thread_id AND call.entry ->> 'id' = p_entry ->> 'id'
-         ORDER BY (r.id = p_run_id) DESC, r.created_at DESC, call.place DESC LIMIT 1;
-        IF NOT FOUND THEN
-            RAISE EXCEPTION USING ERRCODE = 'CZ404',
-                MESSAGE = format('run %s made no tool call %s', p_run_id, p_entry ->> 'id');
-        END IF;
-        UPDATE "public".runs
-           SET tool_calls = jsonb_set(tool_calls, ARRAY[v_place::text], (tool_calls -> v_place) || p_entry)
-         WHERE thread_id = p_thread_id AND id = v_owner;
+        NEW.sequence_num := coalesce((SELECT max(e.sequence_num) FROM "public".events e
+                                       WHERE e.thread_id = NEW.thread_id AND e.version <= NEW.version), 0);
     END IF;
-    IF p_event_id IS NOT NULL THEN
-        PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_kind, p_content);
+    IF NEW.events_summary = '{}' THEN
+        NEW.events_summary := jsonb_build_object('events', NEW.sequence_num);
     END IF;
+    RETURN NEW;
 END
 $$;
 
+CREATE OR REPLACE TRIGGER fill_snapshot_defaults
+    BEFORE INSERT ON "public".snapshots
+    FOR EACH ROW WHEN (NEW.sequence_num IS NULL)
+    EXECUTE FUNCTION "public".fill_snapshot_defaults();
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('53_record_run_progress.sql', 0, '1ee0dcf22b8a3d2ff148b68ec75fb0b5bf6c12a87c9c5c8a144c036167ed3d71', '0.1.0')
+VALUES ('snapshots/fill_snapshot_defaults.sql', 0, '662ad1cf6bba7ec631592a8bc6177783f3c574b77f51d55d4ee539ee0e4a002d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 54_check_fence.sql
--- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
--- CZ423: another attempt has it, or none. Returns true.
--- It takes the thread's lock, which every change of a run takes first: what was checked holds until the commit.
-CREATE OR REPLACE FUNCTION "public".check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
+-- snapshots/keep_first_states.sql
+-- Keeps what sessions were created with, before their state changes for the first time. Whoever calls it changes the
+-- state in the same transaction and takes `is_as_created` back.
+CREATE OR REPLACE FUNCTION "public".keep_first_states(p_thread_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, 1, 0, app_name, state, '{"events": 0}'
+      FROM "public".threads
+     WHERE id = ANY (p_thread_ids) AND is_as_created
+    ON CONFLICT (thread_id, version) DO NOTHING
+$$;
+
+-- The same for a statement typed by hand; ours set `updated_at` themselves and do not pay for the call.
+CREATE OR REPLACE FUNCTION "public".keep_first_state() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_attempt IS NULL THEN
-        RETURN true;
-    END IF;
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT status, attempt INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF v_run.status <> 'running' OR v_run.attempt <> p_attempt THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ423',
-            MESSAGE = format('run %s is %s, at attempt %s; attempt %s holds it no longer and cannot write', p_run_id,
-                             v_run.status, v_run.attempt, p_attempt);
-    END IF;
-    RETURN true;
+    PERFORM "public".keep_first_states(ARRAY[OLD.id]);
+    NEW.is_as_created := false;
+    RETURN NEW;
 END
 $$;
 
+CREATE OR REPLACE TRIGGER keep_first_state
+    BEFORE UPDATE ON "public".threads
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND OLD.is_as_created AND NEW.state <> OLD.state)
+    EXECUTE FUNCTION "public".keep_first_state();
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('54_check_fence.sql', 0, '307a65ee8dc1e6afe20c3788ffb7e91118849b554b5180214f3292ba63b8f894', '0.1.0')
+VALUES ('snapshots/keep_first_states.sql', 0, 'a17dc99181c2b13da7b0bc3d1a3c331f2f95d7d790990e6ac20f247b9e9cce9f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 55_append_fenced_event.sql
--- `append_event` for somebody who executes a run: one more answer, `fenced`, when the attempt does not hold the run any
--- more. Nothing was stored then.
-CREATE OR REPLACE FUNCTION "public".append_fenced_event(
-    p_fence_run_id text,
-    p_fence_attempt integer,
-    p_thread_id uuid,
-    p_event_id text,
-    p_run_id text,
-    p_invocation_id text,
-    p_author text,
-    p_event_type text,
-    p_content json,
-    p_actions json,
-    p_delta jsonb,
-    p_user_delta jsonb,
-    p_app_delta jsonb,
-    p_expected_version bigint,
-    p_role text,
-    p_text text,
-    p_message_id text,
-    p_may_be_resent boolean,
-    p_wait boolean,
-    p_snapshot_every integer,
-    p_max_state_bytes integer,
-    p_expected_sequence bigint,
-    p_expected_user_version bigint,
-    p_expected_app_version bigint,
-    OUT status text,
-    OUT sequence_num bigint,
-    OUT version bigint,
-    OUT created_at timestamptz
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    IF p_wait THEN
-        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    ELSE
-        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    IF NOT FOUND THEN
-        status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
-                       THEN 'busy' ELSE 'missing' END;
-        RETURN;
-    END IF;
-    IF NOT EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_fence_run_id
-                      AND r.status = 'running' AND r.attempt = p_fence_attempt) THEN
-        status := 'fenced';
-        RETURN;
-    END IF;
-    SELECT a.status, a.sequence_num, a.version, a.created_at INTO status, sequence_num, version, created_at
-      FROM "public".append_event(
-               p_thread_id, p_event_id, p_run_id, p_invocation_id, p_author, p_event_type, p_content, p_actions, p_delta,
-               p_user_delta, p_app_delta, p_expected_version, p_role, p_text, p_message_id, p_may_be_resent, p_wait,
-               p_snapshot_every, p_max_state_bytes, p_expected_sequence, p_expected_user_version,
-               p_expected_app_version) a;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('55_append_fenced_event.sql', 0, '07cd836144e78d899903a942112895681f3cbc9456fc44296073a80a4267c448', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 56_enqueue_run.sql
--- Creates a run with everything a worker needs. One that is `running` at once is leased to its worker, as attempt 1.
-CREATE OR REPLACE FUNCTION "public".enqueue_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
-    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_event_type text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM "public".create_run(p_thread_id, p_run_id, p_status, p_event_id, p_event_type, p_content);
-    UPDATE "public".runs
-       SET handler = p_handler, input = p_input, max_attempts = p_max_attempts, available_at = p_available_at,
-           worker_id = p_worker_id, lease_expires_at = clock_timestamp() + p_lease,
-           attempt = CASE WHEN p_status = 'running' THEN 1 ELSE 0 END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('56_enqueue_run.sql', 0, '8c11fc64de8d745b22fd1c63fe6171dd95c45ded2a3199274474b87039ba1294', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 57_take_run.sql
--- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".take_run(
-    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
-) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_attempt integer;
-BEGIN
-    UPDATE "public".runs
-       SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
-           lease_expires_at = clock_timestamp() + p_lease, started_at = coalesce(started_at, clock_timestamp())
-     WHERE thread_id = p_thread_id AND id = p_run_id
-    RETURNING attempt INTO v_attempt;
-    PERFORM "public".append_run_event(
-        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
-        json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
-    RETURN v_attempt;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('57_take_run.sql', 0, '539aeb48732a7b42f9d24a10c29fe6b71dcc88436c2b13e5d8f30813c11a3d66', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 58_claim_runs.sql
--- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
--- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
--- here. With several handlers the one with the oldest run is served first.
-CREATE OR REPLACE FUNCTION "public".claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
-RETURNS SETOF "public".runs LANGUAGE plpgsql
--- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-DECLARE
-    v_handler text;
-    v_run record;
-    v_claimed integer := 0;
-    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
-    v_now timestamptz := clock_timestamp();
-BEGIN
-    FOR v_handler IN
-        SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
-         CROSS JOIN LATERAL (SELECT greatest(r.created_at, r.available_at) AS due_at FROM "public".runs r
-                              WHERE r.handler = asked.handler AND r.status = 'pending'
-                                AND greatest(r.created_at, r.available_at) <= v_now
-                              ORDER BY greatest(r.created_at, r.available_at) LIMIT 1) AS oldest
-         ORDER BY oldest.due_at
-    LOOP
-        FOR v_run IN
-            SELECT r.thread_id, r.id FROM "public".runs r JOIN "public".threads t ON t.id = r.thread_id
-             WHERE r.handler = v_handler AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
-             ORDER BY greatest(r.created_at, r.available_at), r.id
-             LIMIT cardinality(p_worker_ids) - v_claimed
-               FOR UPDATE OF r SKIP LOCKED
-               FOR NO KEY UPDATE OF t SKIP LOCKED
-        LOOP
-            v_claimed := v_claimed + 1;
-            PERFORM "public".take_run(
-                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
-            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
-        END LOOP;
-        EXIT WHEN v_claimed >= cardinality(p_worker_ids);
-    END LOOP;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('58_claim_runs.sql', 0, 'b5b70698c5655a1fc53ec40d05bd64ea4c1056394ce3f34b8b9a0dc5ff8615d5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 59_claim_run.sql
--- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
-CREATE OR REPLACE FUNCTION "public".claim_run(
-    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
-) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_status text;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF v_status <> 'pending' THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
-    END IF;
-    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease, p_event_id);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('59_claim_run.sql', 0, '1ff6aa67325dc87747f2fb0b262a91a2ebd0329ba53f479b6d7b5165b1286b9d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 60_prune_snapshots.sql
+-- snapshots/prune_snapshots.sql
 -- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
 -- Rows that somebody else is deleting are left to them, so that nobody waits in a circle.
 CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigint LANGUAGE sql AS $$
@@ -2175,672 +3889,33 @@ CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('60_prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
+VALUES ('snapshots/prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 61_prune_chunks.sql
--- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
--- their whole text. Returns how many rows went.
-CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
-    WITH gone AS (
-        DELETE FROM "public".message_chunks c
-         WHERE c.created_at < now() - p_age
-           AND NOT EXISTS (SELECT FROM "public".message_streams s
-                            WHERE s.thread_id = c.thread_id AND md5(s.message_id) = md5(c.message_id)
-                              AND s.status = 'streaming')
-        RETURNING 1
-    )
-    SELECT count(*) FROM gone
+-- snapshots/take_snapshot.sql
+-- Keeps the session's own state as it is now; once per version. Returns the version.
+CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
+    -- A state that is still the one of sequence 0 is kept as that, so that it outlives the others.
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, 1, 0, app_name, state, '{"events": 0}'
+      FROM "public".threads
+     WHERE id = p_thread_id AND is_as_created
+    ON CONFLICT (thread_id, version) DO NOTHING;
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, version, last_sequence, app_name, state, jsonb_build_object('events', last_sequence)
+      FROM "public".threads
+     WHERE id = p_thread_id
+    ON CONFLICT (thread_id, version) DO NOTHING;
+    SELECT version FROM "public".threads WHERE id = p_thread_id;
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('61_prune_chunks.sql', 0, '0306237b3811967468cac0d0e2204db245255704664fa02e7a1f2eea459e1092', '0.1.0')
+VALUES ('snapshots/take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839598096174e1eb59cbeaf3fd6b54', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 62_prune_runs.sql
--- Drops finished runs of a certain age; their events stay. Returns how many went.
-CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
-    WITH gone AS (
-        DELETE FROM "public".runs
-         WHERE status IN ('completed', 'failed', 'cancelled') AND completed_at < now() - p_age
-        RETURNING 1
-    )
-    SELECT count(*) FROM gone
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('62_prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef1412eeaf91ef05c2fe5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 63_release_expired_leases.sql
--- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
--- does a run without a handler, which nobody could claim. Returns how many.
-CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-    v_count bigint := 0;
-BEGIN
-    FOR v_run IN
-        SELECT thread_id, id, handler FROM "public".runs
-         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
-    LOOP
-        PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
-        -- now is not waited for: it may want a run that was released here a moment ago.
-        IF FOUND AND EXISTS (
-            SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
-               AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
-        ) THEN
-            IF v_run.handler IS NULL THEN
-                PERFORM "public".change_run(
-                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
-                    gen_random_uuid()::text, 'run_failed',
-                    json_build_object('run_id', v_run.id, 'status', 'failed',
-                                      'error', 'the process that executed the run went away'));
-            ELSE
-                PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0', gen_random_uuid()::text);
-            END IF;
-            v_count := v_count + 1;
-        END IF;
-    END LOOP;
-    RETURN v_count;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('63_release_expired_leases.sql', 0, 'b95397e2b5a352a6691774ddc96208387f0fede8c8c29105f877d4f8bcc90e7b', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 64_resolve_wait.sql
--- Ends a wait: stores what ended it and makes the run claimable. The caller holds the locks of the thread and the run.
--- A kept signal of the same key that may not answer this wait is replaced.
-CREATE OR REPLACE FUNCTION "public".resolve_wait(
-    p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
-    p_signal_id text DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-BEGIN
-    UPDATE "public".runs
-       SET status = 'pending', available_at = NULL, failures = 0
-     WHERE thread_id = p_thread_id AND id = p_run_id
-    RETURNING app_name, wait_key INTO v_run;
-    INSERT INTO "public".run_signals (
-        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id, used_at)
-    VALUES (p_thread_id, p_run_id, v_run.wait_key, v_run.app_name, p_source, p_payload, p_may_answer, p_signal_id,
-            clock_timestamp())
-    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
-       SET source = excluded.source, payload = excluded.payload, may_answer = excluded.may_answer,
-           signal_id = excluded.signal_id, used_at = excluded.used_at;
-    PERFORM "public".append_run_event(
-        p_thread_id, p_run_id, gen_random_uuid()::text, 'run_signalled',
-        json_build_object('run_id', p_run_id, 'status', 'pending', 'source', p_source,
-                          'correlation_key', v_run.wait_key, 'payload', p_payload));
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('64_resolve_wait.sql', 0, '6f2d52fa3850109f3d2c0b5303ede0e20a934d2fb7baa804c3a6c96962c3ddbf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 65_wait_run.sql
--- Lets a run wait, with the event that says so. Answers:
---   waiting   it waits; its lease is over
---   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
---             ends only a wait of a kind that its sender may answer
--- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
--- SQLSTATE CZ404, CZ423: the attempt does not hold the run; CZ409: this key has ended a wait of the run before.
-CREATE OR REPLACE FUNCTION "public".wait_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_kind text, p_key text, p_reason text,
-    p_expires_at timestamptz, p_timeout_node text, p_context json, p_suspend boolean, p_event_id text, p_content json
-) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    v_early record;
-    v_after bigint;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT source, payload, may_answer, signal_id, used_at,
-           may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
-      INTO v_early FROM "public".run_signals
-     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF v_early.is_usable AND NOT p_suspend THEN
-        UPDATE "public".run_signals SET used_at = coalesce(used_at, clock_timestamp())
-         WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-        RETURN 'resolved';
-    END IF;
-    IF v_early.used_at IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('run %s has waited for %s before; give every wait a key of its own', p_run_id, p_key);
-    END IF;
-    IF p_kind = 'message' THEN
-        SELECT greatest(max(sequence_num) FILTER (WHERE event_type IN ('assistant_message', 'message')),
-                        min(sequence_num),
-                        max((SELECT max((s.payload ->> 'sequence_num')::bigint) FROM "public".run_signals s
-                              WHERE s.thread_id = p_thread_id AND s.run_id = p_run_id AND s.source = 'message')))
-          INTO v_after
-          FROM "public".events e WHERE e.run_id = p_run_id AND e.thread_id = p_thread_id;
-    END IF;
-    PERFORM "public".change_run(p_thread_id, p_run_id, 'waiting', NULL, p_event_id, 'run_waiting', p_content);
-    UPDATE "public".runs
-       SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
-           wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-    IF v_early.is_usable THEN
-        PERFORM "public".resolve_wait(
-            p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
-        RETURN 'resolved';
-    END IF;
-    RETURN 'waiting';
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('65_wait_run.sql', 0, 'e2959410b32d648f12c5d41800d95c5a05a7464eef674d47cdf600fc05d1882a', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 66_signal_run.sql
--- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
---   resumed    the run was waiting for this key; it can be claimed
---   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
---   duplicate  an earlier signal of this key counts
--- The kind, the key and the right are checked under the lock of the run. A kept signal blocks no sender with more rights:
--- that sender's signal replaces it. The same p_signal_id again gets the same answer.
--- SQLSTATE CZ404: no such run; CZ403: the sender may not answer this kind of wait; CZ409: the run waits for another key,
--- its wait timed out, or it has ended. Nothing changed.
-CREATE OR REPLACE FUNCTION "public".signal_run(
-    p_thread_id uuid, p_run_id text, p_key text, p_payload json, p_may_answer text[], p_signal_id text
-) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-    v_known record;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
-      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    SELECT source, may_answer, signal_id, used_at INTO v_known FROM "public".run_signals
-     WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
-    IF v_known.signal_id = p_signal_id THEN
-        RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
-    ELSIF v_known.source = 'timeout' THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
-    ELSIF v_known.used_at IS NOT NULL
-          -- A kept signal that left a wait for its own key open may not answer that wait.
-          OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
-             AND (v_known.may_answer IS NULL OR v_known.may_answer @> p_may_answer) THEN
-        RETURN 'duplicate';
-    END IF;
-    IF v_run.status IN ('completed', 'failed', 'cancelled') THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('run %s is %s and takes no signals', p_run_id, v_run.status);
-    END IF;
-    IF v_run.status = 'waiting' THEN
-        IF NOT v_run.wait_kind = ANY (p_may_answer) THEN
-            RAISE EXCEPTION USING ERRCODE = 'CZ403',
-                MESSAGE = format('run %s waits for a %s; the caller may only answer a wait of kind %s', p_run_id,
-                                 v_run.wait_kind, array_to_string(p_may_answer, ' or '));
-        END IF;
-        IF v_run.wait_key <> p_key THEN
-            RAISE EXCEPTION USING ERRCODE = 'CZ409',
-                MESSAGE = format('run %s does not wait for %s; send the correlation key of its wait', p_run_id, p_key);
-        END IF;
-        IF v_run.wait_expires_at <= clock_timestamp() THEN
-            RAISE EXCEPTION USING ERRCODE = 'CZ409',
-                MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
-        END IF;
-        PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
-        RETURN 'resumed';
-    END IF;
-    INSERT INTO "public".run_signals (
-        thread_id, run_id, correlation_key, app_name, source, payload, may_answer, signal_id)
-    VALUES (p_thread_id, p_run_id, p_key, v_run.app_name, 'signal', p_payload, p_may_answer, p_signal_id)
-    ON CONFLICT (thread_id, run_id, md5(correlation_key)) DO UPDATE
-       SET payload = excluded.payload, may_answer = excluded.may_answer, signal_id = excluded.signal_id;
-    RETURN 'kept';
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('66_signal_run.sql', 0, '130ee4cc3bbb2664804b08b5658e2b4aaeb44bcb3714b40c4ef4bf948b4aef0e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 67_resume_due_waits.sql
--- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
--- long takes its timeout branch or fails its run. Returns how many.
-CREATE OR REPLACE FUNCTION "public".resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_found record;
-    v_run record;
-    v_message record;
-    v_count bigint := 0;
-BEGIN
-    FOR v_found IN
-        SELECT thread_id, id FROM "public".runs
-         WHERE status = 'waiting' AND wait_expires_at <= clock_timestamp()
-         UNION
-        SELECT r.thread_id, r.id FROM "public".runs r
-         WHERE r.status = 'waiting' AND r.wait_kind = 'message'
-           AND EXISTS (SELECT FROM "public".messages m
-                        WHERE m.thread_id = r.thread_id AND m.sequence_num > r.wait_after AND m.role = 'user')
-         ORDER BY thread_id, id
-    LOOP
-        PERFORM FROM "public".threads WHERE id = v_found.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
-        -- Looked at again under the lock: a signal may have come in between.
-        SELECT * INTO v_run FROM "public".runs
-         WHERE thread_id = v_found.thread_id AND id = v_found.id AND status = 'waiting' FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;
-        IF v_run.wait_kind = 'message' THEN
-            SELECT m.id, m.sequence_num, m.content INTO v_message FROM "public".messages m
-             WHERE m.thread_id = v_run.thread_id AND m.sequence_num > v_run.wait_after AND m.role = 'user'
-             ORDER BY m.sequence_num LIMIT 1;
-            IF FOUND THEN
-                PERFORM "public".resolve_wait(
-                    v_run.thread_id, v_run.id, 'message',
-                    json_build_object('text', v_message.content, 'message_id', v_message.id,
-                                      'sequence_num', v_message.sequence_num));
-                v_count := v_count + 1;
-                CONTINUE;
-            END IF;
-        END IF;
-        CONTINUE WHEN v_run.wait_expires_at IS NULL OR v_run.wait_expires_at > clock_timestamp();
-        IF v_run.wait_kind = 'timer' THEN
-            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timer', 'null');
-        ELSIF v_run.wait_timeout_node IS NOT NULL THEN
-            PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timeout', 'null');
-        ELSE
-            PERFORM "public".change_run(
-                v_run.thread_id, v_run.id, 'failed', format('nobody answered %s in time', v_run.wait_key),
-                gen_random_uuid()::text, 'run_failed',
-                json_build_object('run_id', v_run.id, 'status', 'failed',
-                                  'error', format('nobody answered %s in time', v_run.wait_key)));
-        END IF;
-        v_count := v_count + 1;
-    END LOOP;
-    RETURN v_count;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('67_resume_due_waits.sql', 0, 'df9a92923342460b512024dfb4b6e2cfdd8e3f68eb0f7672810fd76af03ec3f2', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 68_release_run.sql
--- Makes a running run pending again, with the event that says why; p_cause names what went wrong, or is null when its
--- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
--- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
-CREATE OR REPLACE FUNCTION "public".release_run(
-    p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
-    p_event_id text
-) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-    v_again_at timestamptz;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT failures, max_attempts INTO v_run
-      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
-        PERFORM "public".change_run(
-            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
-            json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
-                              'failures', v_run.failures + 1));
-        RETURN 'failed';
-    END IF;
-    IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
-        v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
-    END IF;
-    PERFORM "public".change_run(
-        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
-        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
-                          'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
-    UPDATE "public".runs
-       SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-    RETURN 'pending';
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('68_release_run.sql', 0, '991aaf168944c4a00aa8902a03f08c0dcfac8409a29fb45cbaf6c8b0192c731c', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 69_end_runs.sql
--- Ends runs that attempts hold, each with its event: `completed` with a result, `failed` with an error. One that cannot be
--- ended stops no other; item i is answered with place i:
---   ended    `run` is what it is now
---   fenced   the attempt does not hold the run any more; nothing changed; `run` is what it is
---   missing  there is no such run
---   busy     without p_wait only: somebody else holds it, or its thread, right now. A batch never waits for one of its
---            items: whoever waits while he holds others could be waiting in a circle
-CREATE OR REPLACE FUNCTION "public".end_runs(
-    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
-    p_event_ids text[], p_event_types text[], p_contents text[], p_wait boolean
-) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    i integer;
-BEGIN
-    FOR i IN SELECT n FROM generate_subscripts(p_run_ids, 1) AS n ORDER BY p_thread_ids[n], p_run_ids[n] LOOP
-        place := i;
-        IF p_wait THEN
-            PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE;
-            PERFORM FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i] FOR UPDATE;
-        END IF;
-        PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            SELECT r.* INTO run FROM "public".runs r
-             WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i] FOR UPDATE SKIP LOCKED;
-        END IF;
-        IF NOT FOUND THEN
-            outcome := CASE WHEN EXISTS (SELECT FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i])
-                            THEN 'busy' ELSE 'missing' END;
-            run := NULL;
-        ELSIF run.status <> 'running' OR run.attempt <> p_attempts[i] THEN
-            outcome := 'fenced';
-        ELSE
-            PERFORM "public".change_run(
-                p_thread_ids[i], p_run_ids[i], p_statuses[i], p_errors[i], p_event_ids[i], p_event_types[i],
-                p_contents[i]::json, p_results[i]::json);
-            SELECT r.* INTO run FROM "public".runs r WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i];
-            outcome := 'ended';
-        END IF;
-        RETURN NEXT;
-    END LOOP;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('69_end_runs.sql', 0, '7bf92e8ea33e989426f0a844d2bbeda15fd830da4e090559c23569a0d5a453da', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 69_turn_over_runs.sql
--- Ends some runs, as `end_runs` does, and then claims others, as `claim_runs` does, in one commit. p_claims is a list of
--- {"handlers": [...], "workers": [...]}; what claim n of it brings is answered with place n and the outcome `claimed`.
-CREATE OR REPLACE FUNCTION "public".turn_over_runs(
-    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
-    p_event_ids text[], p_event_types text[], p_contents text[], p_claims jsonb, p_lease interval
-) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_claim record;
-BEGIN
-    RETURN QUERY SELECT * FROM "public".end_runs(
-        p_thread_ids, p_run_ids, p_attempts, p_statuses, p_results, p_errors, p_event_ids, p_event_types, p_contents,
-        false);
-    FOR v_claim IN
-        SELECT (entry.number - 1)::integer AS place,
-               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'handlers')) AS handlers,
-               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'workers')) AS workers
-          FROM jsonb_array_elements(p_claims) WITH ORDINALITY AS entry (claim, number)
-    LOOP
-        RETURN QUERY SELECT v_claim.place, 'claimed', c FROM "public".claim_runs(
-            v_claim.handlers, v_claim.workers, p_lease) AS c;
-    END LOOP;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('69_turn_over_runs.sql', 0, 'a25c93330e9d9c99e7ff2a046ff55f48722c095b0561d722c3f40741b67d9fdf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 70_is_conversation.sql
--- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
--- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
--- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
-CREATE OR REPLACE FUNCTION "public".is_conversation(p_event_type text, p_changes_state boolean, p_content text)
-RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT p_changes_state
-        OR p_event_type IN ('user_message', 'assistant_message', 'system_message', 'message')
-        OR starts_with(left(p_content, 7), '{"adk":')
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('70_is_conversation.sql', 0, '772f6de29daf044027f1ff69fa6b0a9ecb8b06341f3d1cfacb141b2f186f1ead', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 71_has_conversation_after.sql
--- Whether somebody spoke or changed state after an event.
-CREATE OR REPLACE FUNCTION "public".has_conversation_after(p_thread_id uuid, p_sequence bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (
-        SELECT FROM "public".events e
-         WHERE e.thread_id = p_thread_id AND e.sequence_num > p_sequence
-           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text))
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('71_has_conversation_after.sql', 0, '01cf93cc93f28e9c82ba43bd0c271a376ce988b9213a6ed0d1de287fbb1ee7cf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 72_adk_event_time.sql
--- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
--- Taken from the first bytes of the text, for the reason given in `is_conversation`.
-CREATE OR REPLACE FUNCTION "public".adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT coalesce(
-        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
-        extract(epoch FROM p_created_at)::double precision)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('72_adk_event_time.sql', 0, '3afa4e54007c14556a91659e1b5fcc07685f3273641ea8a1593eb974dfb79d0c', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 73_import_events.sql
--- Adds events that happened elsewhere to a thread, with the times they had there, and sets its state to what it was
--- after them. Deltas are not applied: user and app states are imported by themselves. False when the thread is gone or
--- is not where the importer believes.
-CREATE OR REPLACE FUNCTION "public".import_events(
-    p_thread_id uuid,
-    p_after bigint,
-    p_event_ids text[],
-    p_invocation_ids text[],
-    p_authors text[],
-    p_event_types text[],
-    p_contents text[],
-    p_actions text[],
-    p_changes_state boolean[],
-    p_roles text[],
-    p_texts text[],
-    p_message_ids text[],
-    p_times timestamptz[],
-    p_state jsonb,
-    p_created_at timestamptz,
-    p_updated_at timestamptz
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    v_app_name text;
-    v_version bigint;
-BEGIN
-    SELECT app_name, version INTO v_app_name, v_version
-      FROM "public".threads WHERE id = p_thread_id AND last_sequence = p_after FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    INSERT INTO "public".events (thread_id, sequence_num, id, app_name, invocation_id, author, event_type, content,
-                                 actions, version, changes_state, created_at, write_number)
-    SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
-           item.content::json, item.actions::json,
-           v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
-           item.created_at, NULL -- it happened before anything that was written here
-      FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
-                  p_times) WITH ORDINALITY
-           AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);
-    INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
-    SELECT p_thread_id, p_after + item.place, item.id, item.event_id, v_app_name, item.role, item.body, item.created_at
-      FROM unnest(p_message_ids, p_event_ids, p_roles, p_texts, p_times) WITH ORDINALITY
-           AS item (id, event_id, role, body, created_at, place)
-     WHERE item.role IS NOT NULL;
-    PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
-    UPDATE "public".threads
-       SET is_as_created = false,
-           last_sequence = p_after + cardinality(p_event_ids),
-           version = v_version + cardinality(array_positions(p_changes_state, true)),
-           state = p_state,
-           metadata = metadata || jsonb_build_object('imported_events', p_after + cardinality(p_event_ids)),
-           began_at = p_created_at,
-           began_number = NULL,
-           created_at = p_created_at,
-           updated_at = p_updated_at
-     WHERE id = p_thread_id;
-    RETURN true;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('73_import_events.sql', 0, '2e8403acd7242d91a603fb1f389dfe9930db82b8b902b65bde884975186e02aa', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 74_adk_read_session.sql
--- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
--- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
--- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
--- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
--- be of another branch. The id of the head's row is 'branched' then.
--- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
-CREATE OR REPLACE FUNCTION "public".adk_read_session(
-    p_app_name text,
-    p_user_id text,
-    p_session_id text,
-    p_known_thread uuid,
-    p_known_sequence bigint,
-    p_from_time double precision,
-    p_limit bigint,
-    p_with_last_time boolean
-) RETURNS TABLE (
-    thread_id uuid, version bigint, last_sequence bigint, thread_created_at timestamptz, state text, user_state text,
-    app_state text, last_event_time double precision,
-    sequence_num bigint, id text, invocation_id text, author text, event_type text, content text, actions text,
-    created_at timestamptz
-) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
-#variable_conflict use_column
-BEGIN
-    SELECT t.id, t.version, t.last_sequence, t.created_at, t.state::text,
-           (SELECT u.state::text FROM "public".user_states u WHERE u.user_id = t.user_id AND u.app_name = t.app_name),
-           (SELECT a.state::text FROM "public".app_states a WHERE a.app_name = t.app_name)
-      INTO thread_id, version, last_sequence, thread_created_at, state, user_state, app_state
-      FROM "public".threads t
-     WHERE t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(p_session_id)
-       AND t.session_id = p_session_id;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    IF p_with_last_time THEN
-        SELECT "public".adk_event_time(e.content::text, e.created_at) INTO last_event_time
-          FROM "public".events e
-         WHERE e.thread_id = adk_read_session.thread_id
-           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
-         ORDER BY e.sequence_num DESC LIMIT 1;
-    END IF;
-    IF EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
-        id := 'branched';
-        RETURN NEXT;
-        RETURN QUERY
-            SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
-                   NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type,
-                   e.content::text, e.actions::text, e.created_at
-              FROM "public".branch_path(adk_read_session.thread_id, NULL) AS path
-              JOIN "public".events e ON e.thread_id = adk_read_session.thread_id
-               AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
-             WHERE "public".is_conversation(e.event_type, e.changes_state, e.content::text)
-               AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
-             ORDER BY e.sequence_num DESC
-             LIMIT p_limit;
-        RETURN;
-    END IF;
-    RETURN NEXT;
-    RETURN QUERY
-        SELECT NULL::uuid, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::text, NULL::text, NULL::text,
-               NULL::double precision, e.sequence_num, e.id, e.invocation_id, e.author, e.event_type, e.content::text,
-               e.actions::text, e.created_at
-          FROM "public".events e
-         WHERE e.thread_id = adk_read_session.thread_id
-           AND e.sequence_num > CASE WHEN adk_read_session.thread_id = p_known_thread
-                                     THEN p_known_sequence ELSE 0 END
-           AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
-           AND (p_from_time IS NULL OR "public".adk_event_time(e.content::text, e.created_at) >= p_from_time)
-         ORDER BY e.sequence_num DESC
-         LIMIT p_limit;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('74_adk_read_session.sql', 0, 'd5d224919a7d34d69891f160c6c504681fc72accb3961e41d84e77fd7b1f3807', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 75_adk_list_sessions.sql
--- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
--- before them, without a thread, the states they share: the app's, which has no user, and those of the users. Once
--- each, because they may be large.
-CREATE OR REPLACE FUNCTION "public".adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
-    thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
-    last_update_time double precision, state text
-) LANGUAGE plpgsql STABLE
--- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
-        SELECT NULL::uuid, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::double precision, a.state::text
-          FROM "public".app_states a WHERE a.app_name = p_app_name;
-    RETURN QUERY
-        SELECT NULL::uuid, NULL::text, u.user_id, NULL::bigint, NULL::bigint, NULL::double precision, u.state::text
-          FROM "public".user_states u
-         WHERE u.app_name = p_app_name
-           AND u.user_id IN (SELECT p_user_id WHERE p_user_id IS NOT NULL
-                             UNION
-                             SELECT t.user_id FROM "public".threads t
-                              WHERE t.app_name = p_app_name AND p_user_id IS NULL);
-    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
-    RETURN QUERY
-        SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
-               coalesce(CASE WHEN t.last_sequence > 0 THEN
-                             (SELECT "public".adk_event_time(e.content::text, e.created_at)
-                                FROM "public".events e
-                               WHERE e.thread_id = t.id
-                                 AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
-                               ORDER BY e.sequence_num DESC LIMIT 1) END,
-                        extract(epoch FROM t.created_at)::double precision),
-               t.state::text
-          FROM (SELECT * FROM "public".threads
-                 WHERE app_name = p_app_name AND user_id = p_user_id
-                UNION ALL
-                SELECT * FROM "public".threads WHERE p_user_id IS NULL AND app_name = p_app_name) t;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('75_adk_list_sessions.sql', 0, 'b4acbcc9d4248b061cbae2bc5d89bc555aa3f80eee970fdb7be86a2fcec43371', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 76_import_states.sql
+-- state/import_states.sql
 -- Adds the keys of an app's state that are not there yet.
 CREATE OR REPLACE FUNCTION "public".import_app_state(p_app_name text, p_state jsonb, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -2869,376 +3944,177 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('76_import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
+VALUES ('state/import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 77_branch_path.sql
--- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
--- those up to the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
-CREATE OR REPLACE FUNCTION "public".find_branch(p_thread_id uuid, p_name text) RETURNS integer
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v_number integer;
-BEGIN
-    IF p_name IS NULL THEN
-        RETURN coalesce((SELECT branch FROM "public".branch_segments
-                          WHERE thread_id = p_thread_id ORDER BY from_sequence DESC LIMIT 1), 0);
-    ELSIF p_name = 'main' THEN
-        RETURN 0;
-    END IF;
-    SELECT number INTO v_number FROM "public".branches
-     WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no branch %L in this thread', p_name);
-    END IF;
-    RETURN v_number;
-END
+-- state/is_written_by.sql
+-- Whether a write had happened by the time of an event. Write numbers decide; a row without a number was written before there
+-- were numbers, or imported, and precedes every row that has one. Of two such rows only the timestamps are known.
+CREATE OR REPLACE FUNCTION "public".is_written_by(
+    p_write_number bigint, p_written_at timestamptz, p_event_number bigint, p_event_at timestamptz
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN p_event_number IS NOT NULL THEN coalesce(p_write_number <= p_event_number, true)
+        WHEN p_write_number IS NOT NULL THEN false
+        ELSE p_written_at <= p_event_at
+    END
 $$;
 
-CREATE OR REPLACE FUNCTION "public".branch_path(p_thread_id uuid, p_name text)
-RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STABLE ROWS 4 AS $$
-DECLARE
-    v_end CONSTANT bigint := 9223372036854775807;
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('state/is_written_by.sql', 0, 'df81c68130db4b35d00414c4ae3b177898151b03377637561e1b4a5282a1a679', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- state/lock_scopes.sql
+-- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
+-- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
+-- A write number taken after this is higher than that of every earlier write to those states: time travel relies on it.
+CREATE OR REPLACE FUNCTION "public".lock_scopes(
+    p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    -- Nearly every thread: nobody ever branched off, or nobody ever went there.
-    IF NOT EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = p_thread_id)
-       AND coalesce(p_name, 'main') = 'main' THEN
-        RETURN QUERY SELECT 1::bigint, v_end;
-        RETURN;
+    IF cardinality(array_remove(p_user_deltas, NULL)) > 0 THEN
+        INSERT INTO "public".user_states (user_id, app_name)
+        SELECT DISTINCT p_user_ids[item.owner], p_app_names[item.owner]
+          FROM unnest(p_index, p_user_deltas) AS item (owner, delta)
+         WHERE item.delta IS NOT NULL AND p_user_ids[item.owner] IS NOT NULL
+         ORDER BY 1, 2
+        ON CONFLICT DO NOTHING;
+        PERFORM FROM "public".user_states s
+          WHERE (s.user_id, s.app_name) IN (
+                SELECT p_user_ids[item.owner], p_app_names[item.owner]
+                  FROM unnest(p_index, p_user_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
+          ORDER BY s.user_id, s.app_name FOR UPDATE;
     END IF;
-    RETURN QUERY
-    WITH RECURSIVE line (number, up_to) AS (
-        SELECT "public".find_branch(p_thread_id, p_name), v_end
-        UNION ALL
-        SELECT b.parent, least(line.up_to, b.forked_at)
-          FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
-    ), segment AS (
-        SELECT s.branch, s.from_sequence,
-               coalesce(lead(s.from_sequence) OVER (ORDER BY s.from_sequence) - 1, v_end) AS to_sequence
-          FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
-                UNION ALL
-                SELECT g.branch, g.from_sequence FROM "public".branch_segments g WHERE g.thread_id = p_thread_id) s
-    )
-    SELECT segment.from_sequence, least(segment.to_sequence, line.up_to)
-      FROM line JOIN segment ON segment.branch = line.number
-     WHERE segment.from_sequence <= line.up_to AND segment.to_sequence > 0
-     ORDER BY 1;
+    IF cardinality(array_remove(p_app_deltas, NULL)) > 0 THEN
+        INSERT INTO "public".app_states (app_name)
+        SELECT DISTINCT p_app_names[item.owner]
+          FROM unnest(p_index, p_app_deltas) AS item (owner, delta)
+         WHERE item.delta IS NOT NULL AND p_app_names[item.owner] IS NOT NULL
+         ORDER BY 1
+        ON CONFLICT DO NOTHING;
+        PERFORM FROM "public".app_states s
+          WHERE s.app_name IN (
+                SELECT p_app_names[item.owner]
+                  FROM unnest(p_index, p_app_deltas) AS item (owner, delta) WHERE item.delta IS NOT NULL)
+          ORDER BY s.app_name FOR UPDATE;
+    END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('77_branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
+VALUES ('state/lock_scopes.sql', 0, '86a430e87b2817eb55756f25e56ecd96aeb99053bcb5910df20f5de15a147baa', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 78_create_branch.sql
--- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. A reader follows the line of ancestors, so its length is bounded.
--- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
-CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
+-- state/merge_app_state.sql
+-- Applies a delta to an app's state and records it. The caller holds the lock that `lock_scopes` takes.
+CREATE OR REPLACE FUNCTION "public".merge_app_state(
+    p_app_name text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz, p_max_bytes integer,
+    p_write_number bigint DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_version bigint;
+    v_size integer;
+BEGIN
+    UPDATE "public".app_states s
+       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
+     WHERE s.app_name = p_app_name
+    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
+    PERFORM "public".refuse_large_state('app', v_size, p_max_bytes);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
+                                       write_number)
+    VALUES (p_app_name, 'app', '', v_version, p_delta, p_thread_id, p_sequence, p_at,
+            coalesce(p_write_number, nextval('"public".write_numbers')));
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('state/merge_app_state.sql', 0, '8b2196d022278a04bb0b878befc3d2853edfa7fffe51540b71b65cf829e3943e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- state/merge_state.sql
+-- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
+CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+    IF position('"$delete"' IN p_delta::text) = 0 THEN
+        RETURN p_state || p_delta;
+    END IF;
+    RETURN (p_state || p_delta) - ARRAY(
+        SELECT key FROM jsonb_each(p_delta) WHERE value = '{"$delete": true}'::jsonb
+    );
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('state/merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b84b5f339950f504c50a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- state/merge_user_state.sql
+-- Applies a delta to a user's state and records it. The caller holds the lock that `lock_scopes` takes.
+CREATE OR REPLACE FUNCTION "public".merge_user_state(
+    p_app_name text, p_user_id text, p_delta jsonb, p_thread_id uuid, p_sequence bigint, p_at timestamptz,
+    p_max_bytes integer, p_write_number bigint DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_version bigint;
+    v_size integer;
+BEGIN
+    UPDATE "public".user_states s
+       SET state = "public".merge_state(s.state, p_delta), version = s.version + 1, updated_at = p_at
+     WHERE s.user_id = p_user_id AND s.app_name = p_app_name
+    RETURNING s.version, pg_column_size(s.state) INTO v_version, v_size;
+    PERFORM "public".refuse_large_state('user', v_size, p_max_bytes);
+    INSERT INTO "public".state_writes (app_name, scope, user_id, version, delta, thread_id, sequence_num, created_at,
+                                       write_number)
+    VALUES (p_app_name, 'user', p_user_id, v_version, p_delta, p_thread_id, p_sequence, p_at,
+            coalesce(p_write_number, nextval('"public".write_numbers')));
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('state/merge_user_state.sql', 0, 'b3e9216900d58b45d248afd83b86f214669259c7c4120e3dcef78a3c192d8541', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- state/refuse_large_state.sql
+-- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
+CREATE OR REPLACE FUNCTION "public".refuse_large_state(p_scope text, p_size integer, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_max_depth CONSTANT integer := 100;
-    v_thread record;
-    v_at bigint;
-    v_parent integer;
 BEGIN
-    SELECT app_name, last_sequence INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
-    END IF;
-    v_at := coalesce(p_at_sequence, v_thread.last_sequence);
-    IF v_at > v_thread.last_sequence THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE =
-            format('event %s has not happened yet; the thread is at %s', v_at, v_thread.last_sequence);
-    END IF;
-    IF p_name = 'main' OR EXISTS (SELECT FROM "public".branches
-                                   WHERE thread_id = p_thread_id AND name = p_name AND deleted_at IS NULL) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L exists already; choose another name', p_name);
-    END IF;
-    v_parent := coalesce((SELECT branch FROM "public".branch_segments
-                           WHERE thread_id = p_thread_id AND from_sequence <= v_at
-                           ORDER BY from_sequence DESC LIMIT 1), 0);
-    IF EXISTS (SELECT FROM "public".branches
-                WHERE thread_id = p_thread_id AND number = v_parent AND deleted_at IS NOT NULL) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('event %s was on a branch that is deleted', v_at);
-    END IF;
-    IF v_max_depth <= (
-        WITH RECURSIVE line (number) AS (
-            SELECT v_parent
-            UNION ALL
-            SELECT b.parent FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
-        )
-        SELECT count(*) - 1 FROM line
-    ) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
-            'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
-            'session and go on there', v_at, v_max_depth);
-    END IF;
-    INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
-    SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
-      FROM "public".branches WHERE thread_id = p_thread_id;
-    PERFORM "public".append_event(
-        p_thread_id, p_event_id, NULL, '', 'system', 'branch_created',
-        json_build_object('name', p_name, 'at_sequence', v_at), '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, false,
-        true, 0, 0);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('78_create_branch.sql', 0, 'df99bd4dd575c49749a215884d28e66ff5303ce91f8c6925f7caf3dd41d21137', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 78_delete_branch.sql
--- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
--- SQLSTATE CZ404: no such thread or branch; CZ409: it is `main`, the active one, or others fork from it.
-CREATE OR REPLACE FUNCTION "public".delete_branch(p_thread_id uuid, p_name text, p_event_id text)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_number integer;
-    v_child text;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
-    END IF;
-    v_number := "public".find_branch(p_thread_id, p_name);
-    IF v_number = 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = 'the branch main cannot be deleted';
-    END IF;
-    IF v_number = "public".find_branch(p_thread_id, NULL) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
-            format('branch %L is the active one; switch to another, then delete it', p_name);
-    END IF;
-    SELECT name INTO v_child FROM "public".branches
-     WHERE thread_id = p_thread_id AND parent = v_number AND deleted_at IS NULL LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format('branch %L forks from it; delete that one first', v_child);
-    END IF;
-    UPDATE "public".branches SET deleted_at = clock_timestamp() WHERE thread_id = p_thread_id AND number = v_number;
-    PERFORM "public".append_event(
-        p_thread_id, p_event_id, NULL, '', 'system', 'branch_deleted', json_build_object('name', p_name), '{}',
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('78_delete_branch.sql', 0, '81d06a24eee4fa07343140c5e1bb62dc23fc80f0c4dfa948ca8651c3dbbe1b21', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 78_switch_branch.sql
--- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
--- state what it was at the branch's tip. So the state after any event is that of its branch, and replays need not know
--- of branches. One answer:
---   switched  `sequence_num` is that of the event
---   same      it is the active one already; nothing was written
---   conflict  the state changed meanwhile: make the delta anew
--- SQLSTATE CZ404: no such thread or branch; CZ409: a run goes on, whose events would end up on the wrong branch.
-CREATE OR REPLACE FUNCTION "public".switch_branch(
-    p_thread_id uuid, p_name text, p_event_id text, p_actions json, p_delta jsonb, p_expected_version bigint,
-    p_max_state_bytes integer, OUT status text, OUT sequence_num bigint
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_app_name text;
-    v_number integer;
-    v_active integer;
-    v_run text;
-BEGIN
-    SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
-    END IF;
-    v_number := "public".find_branch(p_thread_id, p_name);
-    v_active := "public".find_branch(p_thread_id, NULL);
-    IF v_number = v_active THEN
-        status := 'same';
-        RETURN;
-    END IF;
-    SELECT id INTO v_run FROM "public".runs
-     WHERE thread_id = p_thread_id AND status IN ('running', 'waiting') LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
-            format('run %s goes on in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
-    END IF;
-    SELECT answer.status, answer.sequence_num INTO status, sequence_num
-      FROM "public".append_event(
-        p_thread_id, p_event_id, NULL, '', 'system', 'branch_switched',
-        json_build_object('name', p_name, 'from',
-            coalesce((SELECT name FROM "public".branches WHERE thread_id = p_thread_id AND number = v_active), 'main')),
-        p_actions, p_delta, NULL, NULL, p_expected_version, NULL, NULL, NULL, false, true, 0, p_max_state_bytes)
-        AS answer;
-    IF status = 'stored' THEN
-        INSERT INTO "public".branch_segments (thread_id, from_sequence, app_name, branch)
-        VALUES (p_thread_id, switch_branch.sequence_num, v_app_name, v_number);
-        status := 'switched';
+    IF p_size > p_max_bytes THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ413', MESSAGE = format('%s state', p_scope),
+            DETAIL = p_size::text, HINT = p_max_bytes::text;
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('78_switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a58d9d50d09411916eb57', '0.1.0')
+VALUES ('state/refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d7e8f2b18bef166598dc260fd7', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 79_count_messages.sql
--- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
--- that have no text and so no row there. Counts that readers left behind make it cheap
--- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
-CREATE OR REPLACE FUNCTION "public".count_messages(
-    p_thread_id uuid, p_name text, p_last_sequence bigint,
-    OUT messages bigint, OUT counted_to bigint, OUT messages_to bigint
-) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
-DECLARE
-    v_worth_saving CONSTANT bigint := 256;
-    v_path record;
-    v_end bigint;
-    v_from record;
-    v_to record;
-BEGIN
-    messages := 0;
-    FOR v_path IN SELECT * FROM "public".branch_path(p_thread_id, p_name) LOOP
-        v_end := least(v_path.last_sequence, p_last_sequence);
-        v_from := "public".count_messages_to(p_thread_id, v_path.first_sequence - 1);
-        v_to := "public".count_messages_to(p_thread_id, v_end);
-        messages := messages + greatest(v_to.messages - v_from.messages, 0);
-        IF v_to.counted > v_worth_saving THEN
-            counted_to := v_end;
-            messages_to := v_to.messages;
-        END IF;
-    END LOOP;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION "public".count_messages_to(
-    p_thread_id uuid, p_sequence bigint, OUT messages bigint, OUT counted bigint
-) LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
-DECLARE
-    v_known record;
-BEGIN
-    IF p_sequence <= 0 THEN
-        messages := 0;
-        counted := 0;
-        RETURN;
-    END IF;
-    SELECT c.sequence_num, c.messages INTO v_known FROM "public".message_counts c
-     WHERE c.thread_id = p_thread_id AND c.sequence_num <= p_sequence ORDER BY c.sequence_num DESC LIMIT 1;
-    SELECT count(*) INTO counted FROM "public".messages m
-     WHERE m.thread_id = p_thread_id AND m.sequence_num > coalesce(v_known.sequence_num, 0)
-       AND m.sequence_num <= p_sequence;
-    counted := counted + (
-        SELECT count(*) FROM "public".events e
-         WHERE e.thread_id = p_thread_id AND e.sequence_num > coalesce(v_known.sequence_num, 0)
-           AND e.sequence_num <= p_sequence AND e.event_type IN ('act', 'tool_call', 'observe', 'tool_result')
-           AND NOT EXISTS (SELECT FROM "public".messages m
-                            WHERE m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num));
-    messages := coalesce(v_known.messages, 0) + counted;
-END
+-- state/scopes_changed.sql
+-- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
+CREATE OR REPLACE FUNCTION "public".scopes_changed(
+    p_app_name text, p_user_id text, p_expected_user_version bigint, p_expected_app_version bigint
+) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT p_expected_user_version <> coalesce(
+               (SELECT version FROM "public".user_states WHERE user_id = p_user_id AND app_name = p_app_name), 0)
+        OR p_expected_app_version <> coalesce(
+               (SELECT version FROM "public".app_states WHERE app_name = p_app_name), 0)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('79_count_messages.sql', 0, '22c7ff49dbd8f2370faeae63c13d31831f6e7d07398c6b26db4bd6ac04365022', '0.1.0')
+VALUES ('state/scopes_changed.sql', 0, '21de6b04d6a0f09f861c739c8e173202581e03f7879ecc460f8c9f051a3cb0d5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 80_ring_stream.sql
--- Tells all processes where a stream stands. Digests, not ids: a payload has less than 8000 bytes, an id has any length.
-CREATE OR REPLACE FUNCTION "public".ring_stream(p_thread_id uuid, p_message_id text, p_sequence bigint, p_status text)
-RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('stream_moved', json_build_array(
-        json_build_array(p_thread_id, md5(p_message_id), p_sequence, p_status))::text)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('80_ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96a055776b34d1fa663c61133', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 81_open_stream.sql
--- Opens a stream for a message to come. One answer:
---   opened   it is there; a process that asks again because the first answer was lost gets this too
---   taken    a stream, a message or an event of this id is there already
---   missing  there is no such thread
-CREATE OR REPLACE FUNCTION "public".open_stream(
-    p_thread_id uuid, p_message_id text, p_role text, p_author text, p_run_id text, p_invocation_id text, p_owner uuid,
-    p_lease interval, OUT status text, OUT app_name text
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    -- KEY SHARE keeps the thread from being deleted and lets everybody else append to it.
-    SELECT t.app_name INTO app_name FROM "public".threads t WHERE t.id = p_thread_id FOR KEY SHARE;
-    IF NOT FOUND THEN
-        status := 'missing';
-        RETURN;
-    END IF;
-    IF EXISTS (SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id))
-       OR EXISTS (SELECT FROM "public".events WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
-        status := 'taken';
-        RETURN;
-    END IF;
-    INSERT INTO "public".message_streams (thread_id, message_id, app_name, role, author, run_id, invocation_id, owner,
-                                          lease_expires_at)
-    VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
-            clock_timestamp() + p_lease)
-    ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
-    IF NOT FOUND THEN
-        status := CASE WHEN EXISTS (
-            SELECT FROM "public".message_streams s
-             WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
-               AND s.owner = p_owner AND s.status = 'streaming'
-        ) THEN 'opened' ELSE 'taken' END;
-        RETURN;
-    END IF;
-    PERFORM "public".ring_stream(p_thread_id, p_message_id, 0, 'streaming');
-    status := 'opened';
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('81_open_stream.sql', 0, 'f646d24ac92e33c84a86925d8766f67d178290f0d6d1dd41fa6768dd632b0f18', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 82_flush_chunks.sql
--- Writes what all streams of a process produced since the last time, and rings once for all of them. Writing a range
--- again is harmless. Returns the places of those ranges whose predecessor is not there: PostgreSQL crashed and emptied
--- the table, so the producer must write its stream again from the start.
-CREATE OR REPLACE FUNCTION "public".flush_chunks(
-    p_threads uuid[], p_message_ids text[], p_app_names text[], p_firsts bigint[], p_lasts bigint[], p_deltas text[],
-    p_lengths bytea[], p_payloads text[]
-) RETURNS SETOF bigint LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-BEGIN
-    -- A stream that is written again may end a range where one ends already: the one that reaches further back stays.
-    INSERT INTO "public".message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
-    SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
-    ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
-        SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
-      WHERE EXCLUDED.first_sequence < known.first_sequence;
-    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
-    RETURN QUERY
-    SELECT written.place
-      FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
-     WHERE written.first > 1 AND NOT EXISTS (
-            SELECT FROM "public".message_chunks c
-             WHERE c.thread_id = written.thread_id AND md5(c.message_id) = md5(written.message_id)
-               AND c.sequence = written.first - 1);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('82_flush_chunks.sql', 0, '2e430c7938af369870d7e9a79193dcd2ff451599f5436d2766b128f6ce939bd9', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 83_append_chunks.sql
+-- streams/append_chunks.sql
 -- Appends to a stream that belongs to no process. One answer, and how far the stream reaches:
 --   appended  the chunks follow those that were there
 --   known     the range begins before the end: the caller compares contents
@@ -3286,11 +4162,11 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('83_append_chunks.sql', 0, '577747764ffeef89811ed6e91d965d6c0ad0ab48981239123c30bb39bc0059c1', '0.1.0')
+VALUES ('streams/append_chunks.sql', 0, '577747764ffeef89811ed6e91d965d6c0ad0ab48981239123c30bb39bc0059c1', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 84_end_stream.sql
+-- streams/end_stream.sql
 -- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
 --   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
 --   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
@@ -3368,998 +4244,123 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('84_end_stream.sql', 0, '936f4928338b63ed1ba4715a447ba3e1bbd54b4b47e0bd6966024348d8fda09c', '0.1.0')
+VALUES ('streams/end_stream.sql', 0, '936f4928338b63ed1ba4715a447ba3e1bbd54b4b47e0bd6966024348d8fda09c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 90_memory_term_keys.sql
--- The keys of words in one user's memories: stemmed, stop words left out, each as often as it occurs. A key holds the
--- user as well as the word. md5, not hashtext: a dump must still fit on another machine or a newer server.
-CREATE OR REPLACE FUNCTION "public".memory_term_keys(p_app_name text, p_user_id text, p_words text) RETURNS bigint[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT coalesce(array_agg(('x' || left(md5(p_app_name || chr(1) || p_user_id || chr(1) || stem), 16))::bit(64)::bigint
-                              ORDER BY place), '{}')
-      FROM string_to_table(p_words, ' ') WITH ORDINALITY AS words (word, place),
-           unnest(ts_lexize('pg_catalog.english_stem', word)) AS stem
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('90_memory_term_keys.sql', 0, '93dc19bf2e3d4069caba976911a9d2747a15be0f0f8f16c4259d0854354a3a49', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 91_count_memories.sql
--- Keeps `memory_scopes` true, whoever changes memories.
-CREATE OR REPLACE FUNCTION "public".count_memories() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP IN ('INSERT', 'UPDATE') THEN
-        INSERT INTO "public".memory_scopes AS s (app_name, user_id, memories, total_length)
-        SELECT app_name, user_id, count(*), sum(length) FROM added GROUP BY app_name, user_id ORDER BY app_name, user_id
-        ON CONFLICT (app_name, user_id) DO UPDATE
-           SET memories = s.memories + excluded.memories, total_length = s.total_length + excluded.total_length;
-    END IF;
-    IF TG_OP IN ('DELETE', 'UPDATE') THEN
-        UPDATE "public".memory_scopes s
-           SET memories = s.memories - gone.memories, total_length = s.total_length - gone.total_length
-          FROM (SELECT app_name, user_id, count(*) AS memories, sum(length) AS total_length
-                  FROM removed GROUP BY app_name, user_id) gone
-         WHERE s.app_name = gone.app_name AND s.user_id = gone.user_id;
-    END IF;
-    RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER count_added_memories AFTER INSERT ON "public".memories
-    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
-CREATE OR REPLACE TRIGGER count_changed_memories AFTER UPDATE ON "public".memories
-    REFERENCING NEW TABLE AS added OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
-CREATE OR REPLACE TRIGGER count_removed_memories AFTER DELETE ON "public".memories
-    REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('91_count_memories.sql', 0, 'aba9775010fdc1a2a7362ea891857fbf3d152058b5b8799cf88031490dec6c93', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 92_store_memories.sql
--- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
--- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
--- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
-CREATE OR REPLACE FUNCTION "public".store_memories(
-    p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
-    p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
-    p_created_at timestamptz[], p_embed boolean
-) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- streams/flush_chunks.sql
+-- Writes what all streams of a process produced since the last time, and rings once for all of them. Writing a range
+-- again is harmless. Returns the places of those ranges whose predecessor is not there: PostgreSQL crashed and emptied
+-- the table, so the producer must write its stream again from the start.
+CREATE OR REPLACE FUNCTION "public".flush_chunks(
+    p_threads uuid[], p_message_ids text[], p_app_names text[], p_firsts bigint[], p_lasts bigint[], p_deltas text[],
+    p_lengths bytea[], p_payloads text[]
+) RETURNS SETOF bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
-DECLARE
-    v_stored bigint;
 BEGIN
-    -- One writer of a user's memories at a time: two that store the same ones in another order would wait for each
-    -- other, and the row of the user's counts is shared anyway.
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    WITH given AS (
-        SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
-          FROM unnest(p_agent_ids, p_namespaces, p_source_ids, p_session_ids, p_positions, p_authors, p_texts, p_words,
-                      p_contents, p_created_at) WITH ORDINALITY
-               AS g (agent_id, namespace, source_id, session_id, position, author, text, words, content, created_at,
-                     place)
-         WHERE p_kind <> 'turn' OR NOT EXISTS (
-               SELECT FROM "public".memory_deletions d
-                WHERE d.app_name = p_app_name AND d.user_id = p_user_id
-                  AND d.source = md5(concat_ws(chr(1), agent_id, coalesce(session_id, ''), source_id)))
-         ORDER BY agent_id, coalesce(session_id, ''), source_id, place DESC
-    ), deleted AS MATERIALIZED (
-        SELECT sessions.session_id, t.id AS thread_id
-          FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
-          JOIN "public".memory_deletions d
-            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
-          LEFT JOIN "public".threads t
-            ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
-           AND t.session_id = sessions.session_id
-    ), stored AS (
-        INSERT INTO "public".memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
-                                            position, author, text, terms, length, content, created_at)
-        SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
-               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
-          FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms
-                  FROM given g
-                 WHERE NOT EXISTS (
-                       SELECT FROM deleted d
-                        WHERE d.session_id = g.session_id
-                          AND (d.thread_id IS NULL
-                               OR p_kind = 'turn'
-                              AND NOT EXISTS (SELECT FROM "public".events e
-                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
-                 ORDER BY g.place) ready
-         ORDER BY place
-        ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
-           SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
-               author = excluded.author, position = excluded.position, created_at = excluded.created_at,
-               namespace = excluded.namespace, revision = m.revision + 1
-         WHERE (m.text, m.author, m.content::text, m.terms)
-               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms)
-        RETURNING m.id
-    ), stale AS (
-        DELETE FROM "public".memory_vectors v USING stored
-         WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = stored.id
-    ), queued AS (
-        INSERT INTO "public".memory_embedding_queue (app_name, user_id, memory_id)
-        SELECT p_app_name, p_user_id, id FROM stored WHERE p_embed
-        ON CONFLICT (app_name, user_id, memory_id)
-           DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
-    )
-    SELECT count(*) INTO v_stored FROM stored;
-    RETURN v_stored;
+    -- A stream that is written again may end a range where one ends already: the one that reaches further back stays.
+    INSERT INTO "public".message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+    SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
+    ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
+        SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
+      WHERE EXCLUDED.first_sequence < known.first_sequence;
+    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
+    RETURN QUERY
+    SELECT written.place
+      FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
+     WHERE written.first > 1 AND NOT EXISTS (
+            SELECT FROM "public".message_chunks c
+             WHERE c.thread_id = written.thread_id AND md5(c.message_id) = md5(written.message_id)
+               AND c.sequence = written.first - 1);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('92_store_memories.sql', 0, '525102ef93ac1e093df8eff3f123e83e6c1b37dff2110d0f8631bcfdbee3aa28', '0.1.0')
+VALUES ('streams/flush_chunks.sql', 0, '2e430c7938af369870d7e9a79193dcd2ff451599f5436d2766b128f6ce939bd9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 93_delete_long_term_memory.sql
--- Removes a key, from recall too; whether it was there.
-CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
-    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    v_found boolean;
-BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    DELETE FROM "public".agent_long_term_memory
-     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
-       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
-    v_found := FOUND;
-    DELETE FROM "public".memories
-     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
-       AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
-    RETURN v_found;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 93_forget_threads.sql
--- Whether a session was deleted and none of its id exists now. Nothing of it is stored any more: what was read of it before
--- its deletion would bring it back. A session of another service, which the engine never had, was not deleted.
-CREATE OR REPLACE FUNCTION "public".is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
-RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM "public".memory_deletions
-                    WHERE app_name = p_app_name AND user_id = p_user_id AND source = md5(chr(1) || p_session_id))
-           AND NOT EXISTS (SELECT FROM "public".threads
-                            WHERE app_name = p_app_name AND user_id = p_user_id
-                              AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
-$$;
-
--- Removes what a deleted thread leaves in tables that know it by its session id, in the transaction of its deletion. What
--- does not come from the session stays: facts, and the state of the user and the app.
-CREATE OR REPLACE FUNCTION "public".forget_threads() RETURNS trigger LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-BEGIN
-    -- The lock of every writer of a user's memories: one that began before the deletion is waited for, and one that
-    -- begins later finds that the session is deleted. In one order, because a deletion may concern many users.
-    PERFORM pg_advisory_xact_lock(lock.key)
-       FROM (SELECT DISTINCT hashtextextended('memory ' || app_name || chr(1) || user_id, 0) AS key
-               FROM gone ORDER BY 1) lock;
-    INSERT INTO "public".memory_deletions (app_name, user_id, source)
-    SELECT app_name, user_id, md5(chr(1) || session_id) FROM gone ORDER BY app_name, user_id, session_id
-    ON CONFLICT (app_name, user_id, source) DO UPDATE SET deleted_at = excluded.deleted_at;
-    DELETE FROM "public".memories m USING gone g
-     WHERE m.app_name = g.app_name AND m.user_id = g.user_id AND md5(m.session_id) = md5(g.session_id)
-       AND m.session_id = g.session_id;
-    DELETE FROM "public".agent_episodic_chunks e USING gone g
-     WHERE e.app_name = g.app_name AND e.user_id = g.user_id AND md5(e.session_id) = md5(g.session_id)
-       AND e.session_id = g.session_id;
-    DELETE FROM "public".agent_states s USING gone g
-     WHERE s.app_name = g.app_name AND s.user_id = g.user_id AND md5(s.session_id) = md5(g.session_id)
-       AND s.session_id = g.session_id;
-    DELETE FROM "public".message_chunks c USING gone g WHERE c.thread_id = g.id;
-    RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
-    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_forget_threads.sql', 0, '1df184a07a464f424b07510d365aff2deabbcd08821351c0f49bb25325d9e1c5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 93_set_long_term_memory.sql
--- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
-CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
-    p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
-    p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
-) LANGUAGE plpgsql AS $$
-BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
-    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
-    ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))
-       DO UPDATE SET value = excluded.value, text = excluded.text, updated_at = excluded.updated_at
-    RETURNING l.created_at, l.updated_at INTO created_at, updated_at;
-    IF p_text = '' THEN
-        DELETE FROM "public".memories m
-         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.kind = 'long_term' AND m.agent_id = p_agent_id
-           AND md5(coalesce(m.session_id, '')) = md5('') AND md5(m.source_id) = md5(p_namespace || chr(1) || p_key);
-    ELSE
-        PERFORM "public".store_memories(
-            p_app_name, p_user_id, 'long_term', ARRAY[p_agent_id], ARRAY[p_namespace],
-            ARRAY[p_namespace || chr(1) || p_key], ARRAY[NULL::text], ARRAY[0::bigint], ARRAY[NULL::text],
-            ARRAY[p_text], ARRAY[p_words], ARRAY[NULL::text], ARRAY[updated_at], p_embed);
-    END IF;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('93_set_long_term_memory.sql', 0, 'fd1665f2cac471b4d50c0c501d681d17eba40ec3770222483c9635a9e180fc09', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 94_append_episode.sql
--- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
--- session was deleted.
-CREATE OR REPLACE FUNCTION "public".append_episode(
-    p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
-    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
-) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    IF p_session_id IS NOT NULL AND "public".is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));
-    END IF;
-    INSERT INTO "public".agent_episodic_chunks (app_name, user_id, agent_id, id, session_id, job_id, summary, payload,
-                                                created_at)
-    VALUES (p_app_name, p_user_id, p_agent_id, p_id, p_session_id, p_run_id, p_summary, p_payload, p_created_at)
-    ON CONFLICT (app_name, user_id, md5(id)) DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    IF p_text <> '' THEN
-        PERFORM "public".store_memories(
-            p_app_name, p_user_id, 'episodic', ARRAY[p_agent_id], ARRAY[''], ARRAY[p_id], ARRAY[p_session_id],
-            ARRAY[(extract(epoch FROM p_created_at) * 1000000)::bigint], ARRAY[NULL::text], ARRAY[p_text],
-            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed);
-    END IF;
-    RETURN true;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_append_episode.sql', 0, '8d10b65edd53d0eb0de5f043e948def6828b7ff4306e7e980f79d3b5d6a825a9', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 94_delete_episode.sql
--- Removes an episode, from recall too; whether it was there.
-CREATE OR REPLACE FUNCTION "public".delete_episode(p_app_name text, p_user_id text, p_id text) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_gone record;
-BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    DELETE FROM "public".agent_episodic_chunks
-     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
-    RETURNING agent_id, session_id INTO v_gone;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    DELETE FROM "public".memories
-     WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'episodic' AND agent_id = v_gone.agent_id
-       AND md5(coalesce(session_id, '')) = md5(coalesce(v_gone.session_id, '')) AND md5(source_id) = md5(p_id);
-    RETURN true;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('94_delete_episode.sql', 0, 'e35e0aad14788bf932fb663ea196a9359477e745a1ec8eeff44494f80985e8dd', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 95_apply_memory_snapshot.sql
--- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
--- id is that of the snapshot. Keys that p_variables lacks are deleted, so emptiness is restored too; messages stay.
--- Answers:
---   applied   the state is p_variables, p_content is the content of the event
---   known     the snapshot was applied before; `content` is the content of that event
---   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
--- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
-CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
-    p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
-    p_run_id text, p_attempt integer, p_max_state_bytes integer, p_expected_version bigint,
-    OUT status text, OUT version bigint, OUT content text
+-- streams/open_stream.sql
+-- Opens a stream for a message to come. One answer:
+--   opened   it is there; a process that asks again because the first answer was lost gets this too
+--   taken    a stream, a message or an event of this id is there already
+--   missing  there is no such thread
+CREATE OR REPLACE FUNCTION "public".open_stream(
+    p_thread_id uuid, p_message_id text, p_role text, p_author text, p_run_id text, p_invocation_id text, p_owner uuid,
+    p_lease interval, OUT status text, OUT app_name text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-    v_thread record;
-    v_delta jsonb;
 BEGIN
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT * INTO v_thread FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    -- KEY SHARE keeps the thread from being deleted and lets everybody else append to it.
+    SELECT t.app_name INTO app_name FROM "public".threads t WHERE t.id = p_thread_id FOR KEY SHARE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
-    END IF;
-    version := v_thread.version;
-    SELECT 'known', e.content::text INTO status, content FROM "public".events e
-     WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
-    IF FOUND THEN
+        status := 'missing';
         RETURN;
     END IF;
-    IF p_expected_version <> version THEN
-        status := 'conflict';
+    IF EXISTS (SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id))
+       OR EXISTS (SELECT FROM "public".events WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
+        status := 'taken';
         RETURN;
     END IF;
-    SELECT jsonb_object_agg(key, value) INTO v_delta FROM (
-        SELECT key, value FROM jsonb_each(p_variables) AS wanted WHERE v_thread.state -> key IS DISTINCT FROM value
-        UNION ALL
-        SELECT key, '{"$delete": true}'::jsonb FROM jsonb_object_keys(v_thread.state) AS present (key)
-         WHERE NOT p_variables ? key
-    ) changes;
-    SELECT a.version INTO version FROM "public".append_event(
-        p_thread_id, p_event_id, p_run_id, '', 'system', 'memory_restored', p_content,
-        CASE WHEN v_delta IS NULL THEN '{}'::json ELSE json_build_object('state_delta', v_delta) END,
-        v_delta, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, p_max_state_bytes) a;
-    INSERT INTO "public".agent_states (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
-    VALUES (v_thread.app_name, v_thread.user_id, p_agent_id, v_thread.session_id, p_thread_id, p_working_memory,
-            clock_timestamp())
-    ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
-       DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at;
-    status := 'applied';
-    content := p_content::text;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_apply_memory_snapshot.sql', 0, 'e9cfceb04fecee7e4c31f12ebeeb38c3e8c2ccdcead8eff723873c383eb151b3', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 95_forget_memory.sql
--- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
--- bring it back. Whether it was there.
-CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_gone "public".memories;
-BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    DELETE FROM "public".memories WHERE app_name = p_app_name AND user_id = p_user_id AND id = p_id
-    RETURNING * INTO v_gone;
+    INSERT INTO "public".message_streams (thread_id, message_id, app_name, role, author, run_id, invocation_id, owner,
+                                          lease_expires_at)
+    VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
+            clock_timestamp() + p_lease)
+    ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
     IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    CASE v_gone.kind
-        WHEN 'long_term' THEN
-            DELETE FROM "public".agent_long_term_memory
-             WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = v_gone.agent_id
-               AND md5(namespace) = md5(v_gone.namespace)
-               AND md5(key) = md5(substr(v_gone.source_id, length(v_gone.namespace) + 2));
-        WHEN 'episodic' THEN
-            DELETE FROM "public".agent_episodic_chunks
-             WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(v_gone.source_id);
-        WHEN 'turn' THEN
-            INSERT INTO "public".memory_deletions (app_name, user_id, source)
-            VALUES (p_app_name, p_user_id,
-                    md5(concat_ws(chr(1), v_gone.agent_id, coalesce(v_gone.session_id, ''), v_gone.source_id)))
-            ON CONFLICT DO NOTHING;
-        ELSE NULL;
-    END CASE;
-    RETURN true;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6de32ae2d85e1621a653d', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 95_index_messages.sql
--- Stores the words and vectors of messages that wait for them. What another transaction indexes or deletes right now is left
--- out. A null model means that no vector was made yet; a model without a vector, that it refused the text. Returns how many
--- messages were changed.
-CREATE OR REPLACE FUNCTION "public".index_messages(
-    p_thread_ids uuid[], p_sequence_nums bigint[], p_words text[], p_models text[], p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-DECLARE
-    v_indexed bigint;
-BEGIN
-    WITH given AS (
-        SELECT g.*, t.app_name, t.user_id
-          FROM unnest(p_thread_ids, p_sequence_nums, p_words, p_models, p_vectors)
-               AS g (thread_id, sequence_num, words, model, vector)
-          JOIN "public".threads t ON t.id = g.thread_id
-    ), held AS MATERIALIZED (
-        SELECT g.* FROM given g
-          JOIN "public".messages m ON m.thread_id = g.thread_id AND m.sequence_num = g.sequence_num
-         WHERE m.terms IS NULL OR m.embedding_model IS NULL AND g.model IS NOT NULL
-         ORDER BY g.thread_id, g.sequence_num
-           FOR NO KEY UPDATE OF m SKIP LOCKED
-    )
-    UPDATE "public".messages m
-       SET terms = "public".memory_term_keys(h.app_name, '', h.words)
-                   || "public".memory_term_keys(h.app_name, h.user_id, h.words),
-           embedding = h.vector::vector,
-           embedding_model = h.model
-      FROM held h
-     WHERE m.thread_id = h.thread_id AND m.sequence_num = h.sequence_num;
-    GET DIAGNOSTICS v_indexed = ROW_COUNT;
-    RETURN v_indexed;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_index_messages.sql', 0, 'ba801a0da4a2eb2f9583efd7aa52284659c29d8211e259419470fa601fd13f31', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 95_message_passes.sql
--- Whether a message passes the filters of a search; a null filter lets everything pass.
-CREATE OR REPLACE FUNCTION "public".message_passes(
-    m "public".messages, p_thread_id uuid, p_roles text[], p_since timestamptz, p_until timestamptz
-) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (p_thread_id IS NULL OR m.thread_id = p_thread_id) AND (p_roles IS NULL OR m.role = ANY (p_roles))
-       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_message_passes.sql', 0, '4c9e32d235e11d06aaae19e5a3ec6c8dbca01fe57e6615199df103d76b5685d5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 95_store_vectors.sql
--- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
--- users with many memories go into the graph. Returns how many were kept.
-CREATE OR REPLACE FUNCTION "public".store_vectors(
-    p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-DECLARE
-    v_kept bigint;
-BEGIN
-    WITH given AS (
-        SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
-                      AS g (app_name, user_id, memory_id, revision, vector)
-    ), current AS (
-        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
-        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
-        SELECT g.* FROM given g
-          JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
-         WHERE m.revision = g.revision
-         ORDER BY g.app_name, g.user_id, g.memory_id
-           FOR NO KEY UPDATE OF m SKIP LOCKED
-    ), kept AS (
-        INSERT INTO "public".memory_vectors (app_name, user_id, memory_id, model, in_graph, embedding)
-        SELECT c.app_name, c.user_id, c.memory_id, p_model,
-               coalesce((SELECT s.graph_model = p_model FROM "public".memory_scopes s
-                          WHERE s.app_name = c.app_name AND s.user_id = c.user_id), false),
-               c.vector::halfvec
-          FROM current c
-        ON CONFLICT (app_name, user_id, memory_id) DO UPDATE
-           SET model = excluded.model, in_graph = excluded.in_graph, embedding = excluded.embedding
-        RETURNING app_name, user_id, memory_id
-    ), gone AS (
-        DELETE FROM "public".memory_embedding_queue q USING kept
-         WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
-    )
-    SELECT count(*) INTO v_kept FROM kept;
-    RETURN v_kept;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('95_store_vectors.sql', 0, '0e1b70b952edff5cf68fa6e0ab0982cd68acba2e26b16257f872e6ab0136e9f5', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_find_by_frequent_terms.sql
--- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
--- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
-CREATE OR REPLACE FUNCTION "public".find_by_frequent_terms(
-    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
-    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
-) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v_number integer := cardinality(p_keys);
-    v_condition text;
-    v_found bigint[];
-    v_all bigint[] := '{}';
-BEGIN
-    FOR v_size IN REVERSE v_number .. p_fewest LOOP
-        SELECT string_agg(format('m.terms @> %L::bigint[]', chosen.keys), ' OR ') INTO v_condition
-          FROM (SELECT array_agg(p_keys[place]) AS keys
-                  FROM generate_series(1, (1 << v_number) - 1) AS mask, generate_series(1, v_number) AS place
-                 WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
-        EXECUTE format(
-            'SELECT array_agg(id) FROM (
-                 SELECT m.id FROM "public".memories m
-                  WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
-                    AND "public".memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
-        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
-        v_all := v_all || v_found;
-        EXIT WHEN cardinality(v_all) >= p_enough;
-    END LOOP;
-    RETURN v_all;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_find_by_frequent_terms.sql', 0, '523cee77e71cae99f5f07a05f8c9e3ad4a15beb0fe23d8949f0a6118b04a9271', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_find_frequent_terms.sql
--- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
--- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
-CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
-    p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
-    OUT keys bigint[], OUT found double precision[]
-) LANGUAGE sql STABLE AS $$
-    WITH span AS (
-        SELECT min(id) AS first, max(id) AS last FROM "public".memories
-         WHERE app_name = p_app_name AND user_id = p_user_id
-    ), sample AS MATERIALIZED (
-        SELECT part.terms
-          FROM span, generate_series(0, 19) AS number,
-               LATERAL (SELECT m.terms FROM "public".memories m
-                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
-                           AND m.id >= span.first + (span.last - span.first) / 20 * number
-                         ORDER BY m.id LIMIT 50) part
-    ), counted AS (
-        SELECT key, count(*) AS held, (SELECT count(*) FROM sample) AS size
-          FROM sample, (SELECT DISTINCT unnest(p_keys)) AS asked (key)
-         WHERE sample.terms @> ARRAY[key] GROUP BY key
-    )
-    SELECT coalesce(array_agg(key ORDER BY held, key), '{}'),
-           coalesce(array_agg(p_memories * held / size ORDER BY held, key), '{}')
-      FROM counted
-     WHERE held >= greatest(4, 2500 * size / p_memories)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_find_messages_by_vector.sql
--- The messages of an app, a user or a thread whose vectors are nearest to a query's, with their cosine. Of a thread, and of
--- a user or an app with less than 20 000 events, every vector is compared; else the graph (HNSW index) is walked until
--- enough of them are found.
-CREATE OR REPLACE FUNCTION "public".find_messages_by_vector(
-    p_app_name text, p_user_id text, p_thread_id uuid, p_model text, p_dimension integer, p_query text, p_roles text[],
-    p_since timestamptz, p_until timestamptz, p_limit integer
-) RETURNS TABLE (thread_id uuid, sequence_num bigint, cosine double precision)
-LANGUAGE plpgsql STABLE
-SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
-#variable_conflict use_column
-DECLARE
-    v_is_few boolean := p_thread_id IS NOT NULL;
-BEGIN
-    IF NOT v_is_few THEN
-        SELECT count(*) < 5000 AND coalesce(sum(last_sequence), 0) < 20000 INTO v_is_few
-          FROM (SELECT last_sequence FROM "public".threads t
-                 WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id) LIMIT 5000) first_threads;
-    END IF;
-    IF v_is_few OR NOT EXISTS (SELECT FROM pg_index WHERE indisvalid AND indexrelid = to_regclass(
-                                   format('%s.%I', '"public"', 'messages_graph_' || md5(p_model)))) THEN
-        RETURN QUERY
-        WITH compared AS MATERIALIZED (
-            SELECT m.thread_id, m.sequence_num, m.embedding <=> p_query::vector AS distance
-              FROM "public".threads t JOIN "public".messages m ON m.thread_id = t.id
-             WHERE t.app_name = p_app_name AND (p_user_id IS NULL OR t.user_id = p_user_id)
-               AND (p_thread_id IS NULL OR t.id = p_thread_id) AND m.embedding_model = p_model
-               AND m.embedding IS NOT NULL
-               AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until)
-        )
-        SELECT c.thread_id, c.sequence_num, 1 - c.distance FROM compared c ORDER BY c.distance LIMIT p_limit;
-    ELSE
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
-        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
-        RETURN QUERY EXECUTE format(
-            'SELECT m.thread_id, m.sequence_num, 1 - (m.embedding::halfvec(%s) <=> $3::halfvec(%s))
-               FROM "public".messages m
-              WHERE m.embedding_model = %L AND m.app_name IS NOT DISTINCT FROM $1
-                AND "public".message_passes(m, NULL, $4, $5, $6)
-                AND ($2 IS NULL OR EXISTS (SELECT FROM "public".threads t WHERE t.id = m.thread_id AND t.user_id = $2))
-              ORDER BY m.embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $7',
-            p_dimension, p_dimension, p_model, p_dimension, p_dimension)
-        USING p_app_name, p_user_id, p_query, p_roles, p_since, p_until, p_limit;
-        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
-    END IF;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_find_messages_by_vector.sql', 0, '94841fdca1da7860bfd0599dbccfee1e829575f7e7a4821db01eb85c17dbdc86', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_find_messages_by_words.sql
--- The messages of an app, a user or a thread that hold words of a query, best first. Of each word up to 1 000 messages are
--- looked at, and up to 1 000 that hold all of them, so the work is bounded however frequent a word is. A rare word counts
--- more than a frequent one; a word that is repeated, or stands in a short message, counts a little more.
--- It is the owner's: behind row level security a GIN index is of no use, because `@>` is not leakproof. It tells keys and
--- scores; the query that reads the messages does so behind row level security.
-CREATE OR REPLACE FUNCTION "public".find_messages_by_words(
-    p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
-    p_until timestamptz, p_limit integer
-) RETURNS TABLE (thread_id uuid, sequence_num bigint, score double precision)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
-#variable_conflict use_column
-DECLARE
-    -- A key stands for a word in the app, or in one user's messages.
-    v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
-        ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
-BEGIN
-    RETURN QUERY
-    WITH found AS (
-        (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
-          WHERE cardinality(v_keys) > 1 AND m.terms @> v_keys AND m.terms IS NOT NULL
-            AND m.app_name IS NOT DISTINCT FROM p_app_name
-            AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000)
-        UNION ALL
-        SELECT part.thread_id, part.sequence_num, part.terms
-          FROM unnest(v_keys) AS wanted (key),
-               LATERAL (SELECT m.thread_id, m.sequence_num, m.terms FROM "public".messages m
-                         WHERE m.terms @> ARRAY[wanted.key] AND m.terms IS NOT NULL
-                           AND m.app_name IS NOT DISTINCT FROM p_app_name
-                           AND "public".message_passes(m, p_thread_id, p_roles, p_since, p_until) LIMIT 1000) part
-    ), candidates AS MATERIALIZED (
-        SELECT DISTINCT ON (thread_id, sequence_num) * FROM found ORDER BY thread_id, sequence_num
-    ), hits AS MATERIALIZED (
-        SELECT wanted.key, c.thread_id, c.sequence_num, cardinality(c.terms) / 2.0 AS length,
-               cardinality(array_positions(c.terms, wanted.key)) AS frequency
-          FROM candidates c, unnest(v_keys) AS wanted (key)
-         WHERE c.terms @> ARRAY[wanted.key]
-    ), words AS (
-        SELECT key, 1 / (1 + ln(count(*))) AS weight FROM hits GROUP BY key
-    )
-    SELECT hits.thread_id, hits.sequence_num,
-           sum(weight * frequency * 1.9 / (frequency + 0.9 * (0.8 + length / 200)))::double precision
-      FROM hits JOIN words USING (key)
-     GROUP BY hits.thread_id, hits.sequence_num ORDER BY 3 DESC, 2 DESC, 1 LIMIT p_limit;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_find_messages_by_words.sql', 0, 'd87be841ef13f62c83b93fdbd20773b083d74dfaae170a6af0549493497564a3', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_memory_passes.sql
--- Whether a memory passes the filters of a recall; a null filter lets everything pass.
-CREATE OR REPLACE FUNCTION "public".memory_passes(
-    m "public".memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
-) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (p_agent_id IS NULL OR m.agent_id = p_agent_id) AND (p_kinds IS NULL OR m.kind = ANY (p_kinds))
-       AND (p_namespace IS NULL OR m.namespace = p_namespace)
-       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_memory_passes.sql', 0, '213a5f354b1784b0ab43076b0fba782c3288b98e4ed9de6ae274cbaeacb979c4', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_note_run_end.sql
--- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
-CREATE OR REPLACE FUNCTION "public".note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO "public".agent_episodes_due (thread_id, run_id, app_name)
-    VALUES (NEW.thread_id, NEW.id, NEW.app_name)
-    ON CONFLICT DO NOTHING;
-    RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
-    FOR EACH ROW WHEN (NEW.status IN ('completed', 'failed') AND OLD.status IS DISTINCT FROM NEW.status)
-    EXECUTE FUNCTION "public".note_run_end();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_recall_by_vector.sql
--- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
--- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
-CREATE OR REPLACE FUNCTION "public".recall_by_vector(
-    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
-) RETURNS TABLE (id bigint, cosine double precision)
-LANGUAGE plpgsql STABLE
-SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
-DECLARE
-    v_has_graph boolean;
-    v_filter text := '';
-BEGIN
-    SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
-      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
-    IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
-        v_filter := 'AND EXISTS (SELECT FROM "public".memories m
-                                  WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
-                                    AND "public".memory_passes(m, $4, $5, $6, $7, $8))';
-    END IF;
-    IF v_has_graph THEN
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
-        PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
-        RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
-              WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
-              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
-            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
-        PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
-    ELSE
-        RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
-              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
-              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
-    END IF;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_vector.sql', 0, 'c7feb06f30be54c13ca66f2aa32b37af47dba5d075ab5b88e6bd59113fd2ce91', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 96_recall_by_words.sql
--- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
--- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
--- other memory has, and falls quickly; of an identifier it counts twice.
--- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
--- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
--- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
--- down to a single one only if rare words bring too little, since it counts less than any of them.
--- It is the owner's: behind row level security a GIN index is of no use, because `&&` is not leakproof. It tells ids and
--- scores; whose they are is asked by the query that calls it, and the memories themselves are read behind the wall.
-CREATE OR REPLACE FUNCTION "public".recall_by_words(
-    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
-) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
-#variable_conflict use_column
-DECLARE
-    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
-    v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
-    v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
-    v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
-    v_memories double precision;
-    v_length double precision;
-    v_frequent bigint[] := '{}';
-    v_found double precision[] := '{}';
-    v_rare bigint[] := v_keys;
-    v_others bigint[] := '{}';
-    v_enough integer := 2 * p_limit;
-    v_brought bigint;
-BEGIN
-    SELECT s.memories, greatest(s.total_length::double precision / nullif(s.memories, 0), 1) INTO v_memories, v_length
-      FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
-    IF v_memories IS NULL OR v_memories < 1 THEN
+        status := CASE WHEN EXISTS (
+            SELECT FROM "public".message_streams s
+             WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+               AND s.owner = p_owner AND s.status = 'streaming'
+        ) THEN 'opened' ELSE 'taken' END;
         RETURN;
     END IF;
-    IF v_memories > 20000 AND NOT p_exact THEN
-        SELECT f.keys, f.found INTO v_frequent, v_found
-          FROM "public".find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
-        v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
-        SELECT count(*) INTO v_brought FROM (
-            SELECT FROM "public".memories m
-             WHERE m.terms && v_rare
-               AND "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
-        v_others := "public".find_by_frequent_terms(
-            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
-            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
-    END IF;
-    RETURN QUERY
-    WITH wanted AS (
-        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
-               v_found[array_position(v_frequent, key)] AS estimate
-          FROM unnest(v_keys) AS key GROUP BY key
-    ), matching AS MATERIALIZED (
-        -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
-        -- planner cannot use to read all memories of a user instead.
-        SELECT m.id, m.length, m.terms,
-               NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
-          FROM "public".memories m
-         WHERE m.terms && v_rare
-           AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
-        UNION ALL
-        SELECT m.id, m.length, m.terms, true
-          FROM "public".memories m
-         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
-    ), hits AS MATERIALIZED (
-        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
-               matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
-          FROM matching, wanted
-         WHERE matching.terms @> ARRAY[wanted.key]
-    ), words AS (
-        SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
-          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
+    PERFORM "public".ring_stream(p_thread_id, p_message_id, 0, 'streaming');
+    status := 'opened';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('streams/open_stream.sql', 0, 'f646d24ac92e33c84a86925d8766f67d178290f0d6d1dd41fa6768dd632b0f18', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- streams/prune_chunks.sql
+-- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
+-- their whole text. Returns how many rows went.
+CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM "public".message_chunks c
+         WHERE c.created_at < now() - p_age
+           AND NOT EXISTS (SELECT FROM "public".message_streams s
+                            WHERE s.thread_id = c.thread_id AND md5(s.message_id) = md5(c.message_id)
+                              AND s.status = 'streaming')
+        RETURNING 1
     )
-    SELECT hits.id,
-           sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
-           max(power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) * CASE WHEN is_identifier THEN 2 ELSE 1 END)
-      FROM hits JOIN words USING (key)
-     WHERE passes
-     GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit;
-END
+    SELECT count(*) FROM gone
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('96_recall_by_words.sql', 0, 'f95c62f318405e4655c4a07a76c781f14094417c69add363ed610b8305e7ec5d', '0.1.0')
+VALUES ('streams/prune_chunks.sql', 0, '0306237b3811967468cac0d0e2204db245255704664fa02e7a1f2eea459e1092', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 97_notify_key_change.sql
--- Tells every process that a key is no longer what it remembers. The id is all it says.
-CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('access_changed', OLD.id);
-    RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER notify_key_change
-AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_at, revoked_at ON "public".api_keys
-FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('97_notify_key_change.sql', 0, 'd7026093dd5bad0f6ecc519b59b075a84ac552603398b1ec9ecdfbf24bbe31db', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- 98_use_api_key.sql
--- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
--- a minute old: a row that every request writes would make all of them wait for each other.
-CREATE OR REPLACE FUNCTION "public".use_api_key(p_id text, p_secret_hash bytea)
-RETURNS SETOF "public".api_keys LANGUAGE plpgsql AS $$
-DECLARE
-    v_key "public".api_keys;
-BEGIN
-    SELECT * INTO v_key FROM "public".api_keys k
-     WHERE k.id = p_id AND k.secret_hash = p_secret_hash AND k.revoked_at IS NULL
-       AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    IF v_key.last_used_at IS NULL OR v_key.last_used_at < clock_timestamp() - interval '1 minute' THEN
-        UPDATE "public".api_keys k SET last_used_at = clock_timestamp()
-         WHERE k.id = p_id AND k.ctid = (SELECT ctid FROM "public".api_keys WHERE id = p_id FOR UPDATE SKIP LOCKED);
-    END IF;
-    RETURN NEXT v_key;
-END
+-- streams/ring_stream.sql
+-- Tells all processes where a stream stands. Digests, not ids: a payload has less than 8000 bytes, an id has any length.
+CREATE OR REPLACE FUNCTION "public".ring_stream(p_thread_id uuid, p_message_id text, p_sequence bigint, p_status text)
+RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('stream_moved', json_build_array(
+        json_build_array(p_thread_id, md5(p_message_id), p_sequence, p_status))::text)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('98_use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
+VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96a055776b34d1fa663c61133', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- 99_protect_tenants.sql
--- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
--- belongs to some apps: it owns nothing, and sees only rows of the apps that `enter_tenant` named in this transaction.
--- Everybody else (the engine's own work, people with psql) is not concerned: their policy is `true`, which the planner
--- drops, so it costs them nothing.
-
--- Names the apps whose rows may be seen, until the transaction ends. Queries reach it through a lateral join, which
--- gives its answer to their scans: none of them can start before.
-CREATE OR REPLACE FUNCTION "public".enter_tenant(p_apps text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    PERFORM set_config('cognizes.apps', p_apps::text, true);
-    RETURN true;
-END
-$$;
-
--- The apps of this transaction; none before anybody entered.
-CREATE OR REPLACE FUNCTION "public".tenant_apps() RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT coalesce(nullif(current_setting('cognizes.apps', true), ''), '{}')::text[]
-$$;
-
--- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
--- every migration. False where the role is not there and may not be made.
--- The engine's own user takes the role and must not inherit it: policies for a role hold for whoever inherits it, and the
--- engine would see nothing. Where somebody else let it inherit, its tables are not forced, which only concerns their owner.
-CREATE OR REPLACE FUNCTION "public".protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    v_table record;
-    v_is_superuser boolean := (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
-BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cognizes_server') THEN
-        BEGIN
-            CREATE ROLE cognizes_server NOLOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE;
-        EXCEPTION
-            WHEN insufficient_privilege THEN
-                RETURN false;
-            WHEN duplicate_object OR unique_violation THEN
-                NULL; -- in another database of this server, at the same moment
-        END;
-    END IF;
-    IF NOT pg_has_role(current_user, 'cognizes_server', 'SET')
-       OR NOT v_is_superuser AND pg_has_role(current_user, 'cognizes_server', 'USAGE') THEN
-        BEGIN
-            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', current_user);
-        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
-        END;
-    END IF;
-    -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
-    FOR v_table IN
-        SELECT owner.rolname AS name
-          FROM pg_class c
-          JOIN pg_roles owner ON owner.oid = c.relowner AND owner.rolname <> current_user AND NOT owner.rolsuper
-         WHERE c.oid = '"public".threads'::regclass AND NOT pg_has_role(owner.oid, 'cognizes_server', 'SET')
-    LOOP
-        BEGIN
-            EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
-        EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name a member
-        END;
-    END LOOP;
-    GRANT USAGE ON SCHEMA "public" TO cognizes_server;
-    IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = '"public".write_numbers'::regclass), 'USAGE') THEN
-        GRANT USAGE ON SEQUENCE "public".write_numbers TO cognizes_server;
-    END IF;
-    FOR v_table IN
-        SELECT c.oid::regclass AS name, c.oid, c.relrowsecurity AS is_protected, c.relforcerowsecurity AS is_forced,
-               owner.rolsuper OR NOT pg_has_role(owner.oid, 'cognizes_server', 'USAGE') AS may_be_forced
-          FROM pg_class c
-          JOIN pg_roles owner ON owner.oid = c.relowner
-          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name' AND NOT a.attisdropped
-         WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p')
-           AND pg_has_role(c.relowner, 'USAGE')
-         ORDER BY c.relname
-    LOOP
-        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO cognizes_server', v_table.name);
-        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'everybody') THEN
-            EXECUTE format('CREATE POLICY everybody ON %s USING (true)', v_table.name);
-        END IF;
-        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'tenant') THEN
-            -- The sub-select is computed once for a scan, not once for a row.
-            EXECUTE format(
-                'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
-                'USING (app_name = ANY ((SELECT "public".tenant_apps())::text[]))', v_table.name);
-        END IF;
-        IF NOT v_table.is_protected OR v_table.is_forced <> v_table.may_be_forced THEN
-            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, %s FORCE ROW LEVEL SECURITY', v_table.name,
-                           CASE WHEN v_table.may_be_forced THEN '' ELSE 'NO' END);
-        END IF;
-    END LOOP;
-    RETURN true;
-END
-$$;
-
-SELECT "public".protect_tenants();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('99_protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1bef4ce5fecf4f1e42e4b29', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
-UPDATE "public".schema_migrations SET revision = 9 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 10 WHERE number = 0;
 COMMIT;

@@ -12,6 +12,9 @@ UPDATE {schema}.schema_migrations SET revision = $1 WHERE number = 0 AND name = 
 -- lock_migrations: One process migrates; the others wait here and then find nothing to do.
 SELECT pg_advisory_xact_lock($1);
 
+-- skip_function_body_checks: Lets functions refer to functions that are created after them, in this transaction.
+SET LOCAL check_function_bodies = off;
+
 -- find_migrations_table: Null before the first migration.
 SELECT to_regclass('{schema}.schema_migrations')::text;
 
