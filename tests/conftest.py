@@ -22,7 +22,6 @@ from cognizes.engine.database.migrations import Migrator
 from tests.database_supply import DatabaseSupply
 
 _TEMPLATE = "migrated"
-_ROOM_BYTES = 4 * 1024**3
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30
 """Free space in `/dev/shm` from which on the run's temporary files are kept there."""
@@ -68,7 +67,7 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
     """A server of this test run's own, in a directory of its own, gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="cognizes-test-", dir=_memory_directory()))
+    directory = Path(tempfile.mkdtemp(prefix="cognizes-test-"))
     server = EmbeddedPostgres(directory)
     asyncio.run(server.start())
     try:
@@ -77,16 +76,6 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
     finally:
         asyncio.run(server.close())
         shutil.rmtree(directory)
-
-
-def _memory_directory() -> Path | None:
-    """Return a file system in memory with room for the databases of a run, if there is one.
-
-    A database per test is mostly copying files, which takes a second on a disk and 50 ms in memory.
-    """
-    shared_memory = Path("/dev/shm")
-    has_room = os.access(shared_memory, os.W_OK) and shutil.disk_usage(shared_memory).free > _ROOM_BYTES
-    return shared_memory if has_room else None
 
 
 async def _make_template(url: str) -> None:
