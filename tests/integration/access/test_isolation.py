@@ -1,7 +1,7 @@
 """Two tenants through every route of the OpenAPI document: none of them finds, changes or learns anything of the other.
 
-The routes are read from the application: one that somebody adds is driven too, and fails here until it is in
-`api/route_rules.py`.
+The routes are read from the application: a new one is driven too, and `test_every_route_declares_its_access` in
+`tests/unittests/api/test_access.py` fails until it has a declaration.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
+from cognizes.engine.api.authorization import Access, Reach, declared_access
 from cognizes.engine.api.main import app as documented
-from cognizes.engine.api.route_rules import Reach, rule_of
 from cognizes.engine.errors import NotFoundError
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import Guarded
@@ -32,6 +33,11 @@ ROUTES = [
     for method, operation in operations.items()
 ]
 IDS = [f"{method} {path}" for method, path, _ in ROUTES]
+DECLARED = {
+    (method, context.path_format): declared_access(context.endpoint)
+    for context in iter_route_contexts(documented.routes)
+    for method in context.methods or ()
+}
 REFUSED = {
     Reach.THREAD: {404},
     Reach.RUN: {404},
@@ -163,21 +169,11 @@ async def _nothing_to_cancel(*_: Any, **__: Any) -> bool:
     return False
 
 
-def test_every_route_is_classified() -> None:
-    unknown = [name for name, (method, path, _) in zip(IDS, ROUTES, strict=True) if rule_of(method, path) is None]
-    assert unknown == [], "say in api/route_rules.py what these routes touch"
-
-
-def test_every_websocket_is_classified() -> None:
-    sockets = {"/ws/events/{thread_id}", "/ws/signals", "/v1/ws/signals"}
-    assert all(rule_of("WEBSOCKET", template) is not None for template in sockets)
-    source = json.dumps([str(getattr(route, "path", route)) for route in documented.routes])
-    known = ("/ws/events/", "/ws/signals")
-    assert [path for path in re.findall(r"/ws/[\w/]+", source) if not path.startswith(known)] == []
-
-
-def test_a_route_that_nobody_thought_of_is_for_administrators_of_all_apps() -> None:
-    assert rule_of("GET", "/api/something-new/{thing}") is None
+def needed(method: str, path: str) -> Access:
+    """What a documented route declares."""
+    declared = DECLARED[method, path]
+    assert declared is not None, f"{method} {path}"
+    return declared
 
 
 def fill(path: str, names: dict[str, str]) -> str:
@@ -270,8 +266,7 @@ async def test_no_route_tells_or_changes_anything_of_another_tenant(tenants: Ten
     for key in (beta.key, beta.admin_key):
         async with guarded.client(key) as stranger:
             for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
-                rule = rule_of(method, path)
-                assert rule is not None, name
+                rule = needed(method, path)
                 request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
                 if not (_is_stream(operation) and rule.reach is Reach.CALLER):
                     answer = await stranger.request(**request)
@@ -299,8 +294,7 @@ async def test_a_tenant_reaches_its_own(tenants: Tenants) -> None:
     async with guarded.client(alpha.admin_key) as owner:
         told = []
         for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
-            rule = rule_of(method, path)
-            assert rule is not None
+            rule = needed(method, path)
             if method != "GET" or rule.reach in (Reach.EVERYTHING, Reach.AGENT):
                 continue
             request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
@@ -323,8 +317,7 @@ async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Ten
     listener = Listener(alpha)
     async with guarded.client(eve) as stranger:
         for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
-            rule = rule_of(method, path)
-            assert rule is not None
+            rule = needed(method, path)
             if rule.reach in (Reach.PUBLIC, Reach.CALLER):
                 continue
             request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)

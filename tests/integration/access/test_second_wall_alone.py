@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cognizes.engine.access import Principal
-from cognizes.engine.api.auth import Gate
+from cognizes.engine.api.authorization import Authorizer
 from cognizes.engine.models import Run
 from cognizes.engine.runs.durable_runs import DurableRuns
 from tests.asgi_streams import AsgiStream
@@ -39,17 +39,17 @@ def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) ->
     async def let_in(*_: Any) -> None:
         return None
 
-    async def find_any(gate: Gate, _: Principal, name: str) -> UUID:
-        return await gate._engine.manager.sessions.find_context(name)
+    async def find_any(authorizer: Authorizer, _: Principal, name: str) -> UUID:
+        return await authorizer._engine.manager.sessions.find_context(name)
 
     find_runs = DurableRuns.find_all
 
     async def find_all_runs(runs: DurableRuns, run_id: str, **_: Any) -> list[Run]:
         return await find_runs(runs, run_id)
 
-    monkeypatch.setattr(Gate, "_check_reach", let_in)
+    monkeypatch.setattr(Authorizer, "_check_reach", let_in)
     monkeypatch.setattr(DurableRuns, "find_all", find_all_runs)
-    monkeypatch.setattr(Gate, "find_context", find_any)
+    monkeypatch.setattr(Authorizer, "find_context", find_any)
     monkeypatch.setattr(Principal, "sees_app", lambda *_: True)
     monkeypatch.setattr(Principal, "sees", lambda *_: True)
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from cognizes.engine import PermissionDeniedError
-from cognizes.engine.api.auth import check_host, check_peer
+from cognizes.engine.api.authorization import check_host, check_peer
 
 ALLOWED = ["https://shop.example"]
 

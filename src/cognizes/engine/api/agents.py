@@ -14,7 +14,7 @@ from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError, PermissionDeniedError, SetupError
 
@@ -117,18 +117,20 @@ def _rehearse() -> None:
 
 
 async def _host(connection: HTTPConnection) -> AgentHost:
-    host = await _served(connection).find_host()
+    host = await (await _served(connection)).find_host()
     if host is None:
         raise NotFoundError(HOW_TO_GET_AGENTS)
     return host
 
 
-def _served(connection: HTTPConnection) -> ServedAgents:
+async def _served(connection: HTTPConnection) -> ServedAgents:
     served: ServedAgents = connection.app.state.agents
     return served
 
 
-def _user(caller: Caller, x_user_id: Annotated[str | None, Header(description="Whose thread it is.")] = None) -> str:
+async def _user(
+    caller: Caller, x_user_id: Annotated[str | None, Header(description="Whose thread it is.")] = None
+) -> str:
     if caller.user_id is not None and x_user_id not in (None, caller.user_id):
         raise PermissionDeniedError(f"X-User-ID must be {caller.user_id!r} for this caller, or absent")
     return caller.user_id or x_user_id or DEFAULT_USER

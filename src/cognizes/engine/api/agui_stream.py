@@ -94,7 +94,7 @@ def _error(message: str, *, code: str) -> RunErrorEvent:
     return RunErrorEvent(message=clean_text(message), code=code, timestamp=now())
 
 
-def _streams(connection: HTTPConnection) -> FrameStreams:
+async def _streams(connection: HTTPConnection) -> FrameStreams:
     return FrameStreams(connection.app.state.agent_wheel, connection.app.state.agents)
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import Depends, Query
 from starlette.requests import HTTPConnection
 
-from cognizes.engine.api.auth import Caller, CurrentGate
+from cognizes.engine.api.authorization import Caller, CurrentAuthorizer
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -16,20 +16,20 @@ from cognizes.engine.pulse.session_store import thread_uuid
 LARGEST = 2**62
 
 
-def _engine(connection: HTTPConnection) -> Engine:
+async def _engine(connection: HTTPConnection) -> Engine:
     engine: Engine = connection.app.state.engine
     return engine
 
 
-def _thread(thread_id: str) -> UUID:
+async def _thread(thread_id: str) -> UUID:
     return thread_uuid(thread_id)
 
 
-async def _context(context_id: str, gate: CurrentGate, caller: Caller) -> UUID:
-    return await gate.find_context(caller, context_id)
+async def _context(context_id: str, authorizer: CurrentAuthorizer, caller: Caller) -> UUID:
+    return await authorizer.find_context(caller, context_id)
 
 
-def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
+async def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
     wheel: HeartbeatWheel = connection.app.state.wheel
     return wheel
 

@@ -17,11 +17,19 @@ from starlette.middleware.cors import CORSMiddleware
 from cognizes.engine.access import ANYONE, Permission, Principal
 from cognizes.engine.access.audit import printable
 from cognizes.engine.access.leases import Lease
-from cognizes.engine.api.auth import AUDITED, PRINCIPAL, REFUSAL, check_peer, credential_of, origins_of
+from cognizes.engine.api.authorization import (
+    AUDITED,
+    PRINCIPAL,
+    REFUSAL,
+    Reach,
+    access_of,
+    check_peer,
+    credential_of,
+    origins_of,
+)
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.problems import problem
 from cognizes.engine.api.requests import App, Message, Receive, Scope, Send, request_id
-from cognizes.engine.api.route_rules import Reach, rule_of
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
@@ -179,8 +187,8 @@ class _Connection:
 
         The answer to a write is sent: it tells the caller what was stored while the key was valid.
         """
-        rule = rule_of(self._scope["method"], getattr(self._scope.get("route"), "path", ""))
-        if rule is not None and (rule.reach is Reach.PUBLIC or rule.permission is Permission.WRITE):
+        needed = access_of(self._scope)
+        if needed.reach is Reach.PUBLIC or needed.permission is Permission.WRITE:
             return False
         try:
             return not await self._engine.access.is_valid(self._lease.principal)

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any
 
 from fastapi import Depends
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException, WebSocketException
+from starlette.exceptions import WebSocketException
 from starlette.requests import HTTPConnection
 
 from cognizes.engine.access import Principal
 from cognizes.engine.access.desk import Credential
-from cognizes.engine.api.requests import App, Message, Receive, Scope, Send
+from cognizes.engine.api.requests import Scope
 from cognizes.engine.errors import InvalidInputError, TooManyRequestsError
 from cognizes.engine.settings import Settings
 
 _CALLERS_REMEMBERED = 10_000
 _LOOKUPS_AT_ONCE = 2
-_ROOM_FOR_THE_REST_OF_A_BODY = 64 * 1024
 _LONGEST_ARGUMENT = 32_768
 """Characters of one argument in a path or a query: room for a list of hundreds of ids."""
 _POLICY_VIOLATION = 1008
 _REASON_BYTES = 120
 _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
-UPLOAD_SECONDS = 120.0
-"""How long a body may take to arrive, and how long a large one waits before that for one of the few places."""
-_CARRIES_EVENTS = re.compile(
-    r"/api/sessions(/[^/]+/(events|state|runs/.+))?"
-    r"|(/v1)?/contexts/[^/]+/messages(/.+)?"
-    r"|/agui/[^/]+(/connect)?|/copilotkit/agent/[^/]+/(run|connect)"
-    r"|(/api)?/memory(/.*)?|/api/runs(/.*)?"
-)
 
 
 class TokenBuckets:
@@ -185,101 +173,6 @@ def caller_of(principal: Principal) -> str:
     return f"{principal.name}/{principal.user_id or ''}"
 
 
-class BodyLimit:
-    """ASGI middleware: a body over the limit ends in 413, before it fills the memory.
-
-    What carries events or state may be larger than other requests, up to what an event or a state may be. Of those
-    larger ones only a few are received at a time; the others wait before they are read.
-    """
-
-    def __init__(self, app: App, settings: Callable[[], Settings]) -> None:
-        self._app = app
-        self._settings = settings
-        self._slots: asyncio.Semaphore | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        with _Body(scope, receive, self._settings(), self._large_bodies) as body:
-            await self._app(scope, body.receive, send)
-
-    def _large_bodies(self) -> asyncio.Semaphore:
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self._settings().max_large_bodies)
-        return self._slots
-
-
-class _Body:
-    """The body of one request while it comes in."""
-
-    def __init__(
-        self, scope: Scope, receive: Receive, settings: Settings, slots: Callable[[], asyncio.Semaphore]
-    ) -> None:
-        self._receive = receive
-        self._usual = settings.max_body_bytes
-        self._limit = body_limit(scope, settings)
-        declared = Headers(scope=scope).get("content-length", "")
-        self._declared = int(declared) if declared.isdecimal() and len(declared) < 19 else 0
-        self._received = 0
-        self._slots = slots
-        self._slot: asyncio.Semaphore | None = None
-        self._had_slot = False
-        self._upload_seconds = UPLOAD_SECONDS
-        self._deadline: float | None = None
-        self._is_complete = False
-
-    def __enter__(self) -> _Body:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._give_slot_back()
-
-    async def receive(self) -> Message:
-        self._check(self._declared)
-        if not self._had_slot and max(self._declared, self._received) > self._usual:
-            await self._wait_for_slot()
-        message = await self._next_message()
-        self._received += len(message.get("body", b""))
-        self._check(self._received)
-        if not message.get("more_body", False):
-            self._is_complete = True
-            self._give_slot_back()
-        return message
-
-    def _check(self, size: int) -> None:
-        if size > self._limit:
-            setting = "COGNIZES_MAX_BODY_BYTES" if self._limit <= self._usual else "COGNIZES_MAX_EVENT_BYTES"
-            raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
-
-    async def _next_message(self) -> Message:
-        # After its body, a request only waits for its client to leave.
-        if self._is_complete:
-            return await self._receive()
-        if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().time() + self._upload_seconds
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, f"a body must arrive within {self._upload_seconds:g} s") from None
-
-    async def _wait_for_slot(self) -> None:
-        slots = self._slots()
-        try:
-            await asyncio.wait_for(slots.acquire(), self._upload_seconds)
-        except TimeoutError:
-            busy = "too many large bodies are being received; try again"
-            raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
-        self._slot, self._had_slot = slots, True
-        self._deadline = None
-
-    def _give_slot_back(self) -> None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            slot.release()
-
-
 async def limit_arguments(connection: HTTPConnection) -> None:
     """The dependency of every router: no argument in a path or a query is too long."""
     given = (*connection.path_params.items(), *connection.query_params.multi_items())
@@ -292,11 +185,3 @@ async def limit_arguments(connection: HTTPConnection) -> None:
 
 
 LIMITED = [Depends(limit_arguments)]
-
-
-def body_limit(scope: MutableMapping[str, Any], settings: Settings) -> int:
-    """The largest body of a request: that of a stranger is never a large one."""
-    if "cognizes.refusal" in scope or not _CARRIES_EVENTS.fullmatch(scope["path"]):
-        return settings.max_body_bytes
-    largest = max(settings.max_event_bytes, settings.max_state_bytes)
-    return max(settings.max_body_bytes, largest + _ROOM_FOR_THE_REST_OF_A_BODY)

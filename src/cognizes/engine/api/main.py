@@ -10,11 +10,11 @@ from functools import partial
 from fastapi import FastAPI
 
 from cognizes.engine.api.agents import ServedAgents
-from cognizes.engine.api.auth import AUTHORIZED, Gate
-from cognizes.engine.api.connections import CancelAbandonedReads, CountConnections, OpenConnections
+from cognizes.engine.api.authorization import AUTHORIZED, Authorizer
 from cognizes.engine.api.guard import Cors, Guard
 from cognizes.engine.api.http_protocol import ConnectionLimits, descriptor_limit
-from cognizes.engine.api.limits import LIMITED, BodyLimit, FailedKeys, OpenStreams
+from cognizes.engine.api.limits import LIMITED, FailedKeys, OpenStreams
+from cognizes.engine.api.middleware import BodyLimit, CancelAbandonedReads, CountConnections, OpenConnections
 from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
 from cognizes.engine.api.requests import RequestContext
@@ -83,7 +83,7 @@ def create_app(
         # FastAPI's own pages load scripts from elsewhere; `routes/page.py` serves ours.
         docs_url=None,
         redoc_url=None,
-        # Every route asks who calls, whoever includes it; `route_rules` says what each of them needs.
+        # Every route is authorized by what it declares with `@access`.
         dependencies=[*LIMITED, *AUTHORIZED],
         responses=PROBLEMS,
     )
@@ -111,7 +111,7 @@ def create_app(
 
 def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.engine = engine
-    app.state.gate = Gate(engine)
+    app.state.authorizer = Authorizer(engine)
     app.state.streams = OpenStreams(engine.settings)
     app.state.connection_limits = ConnectionLimits(engine.settings, descriptors=descriptor_limit())
     app.state.failed_keys = FailedKeys(engine.settings)

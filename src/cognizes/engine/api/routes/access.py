@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from cognizes.engine.access.tickets import SECONDS
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -33,6 +33,7 @@ class TicketView(BaseModel):
 
 
 @router.get("/me", response_model=CallerView, summary="Who am I")
+@access(Reach.CALLER)
 async def who_am_i(caller: Caller) -> Response:
     """What the key or token of this request is for."""
     return DocumentResponse(
@@ -47,6 +48,7 @@ async def who_am_i(caller: Caller) -> Response:
 
 
 @router.post("/tickets", status_code=201, response_model=TicketView, summary="A ticket for one stream")
+@access(Reach.CALLER)
 async def create_ticket(caller: Caller, engine: CurrentEngine) -> Response:
     """For EventSource and WebSocket in browsers, which can send no key: open them with `?ticket=…`, once, within half a
     minute. The stream ends when the key is revoked or the token expires."""

@@ -9,9 +9,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.event_policy import is_end_user
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -37,6 +38,7 @@ class AgentList(BaseModel):
 
 
 @router.get("", response_model=AgentList, summary="List the agents")
+@access(Reach.CALLER)
 async def list_agents(agents: Served, caller: Caller) -> Response:
     """Those that the caller may use. Empty without google-adk."""
     host = await agents.find_host()
@@ -50,6 +52,7 @@ async def list_agents(agents: Served, caller: Caller) -> Response:
 
 
 @router.post("/{agent}", summary="Run an agent")
+@access(Reach.AGENT, Permission.WRITE, has_large_body=True)
 async def run_agent(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
 ) -> Response:
@@ -62,6 +65,7 @@ async def run_agent(
 
 
 @router.post("/{agent}/connect", summary="Connect to a thread")
+@access(Reach.AGENT, has_large_body=True)
 async def connect_agent(
     agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams
 ) -> Response:
@@ -72,6 +76,7 @@ async def connect_agent(
 
 
 @router.post("/{agent}/cancel", summary="Cancel the active run of a thread")
+@access(Reach.AGENT, Permission.WRITE)
 async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: CurrentUser) -> Response:
     """Answers when the run has ended; `cancelled` is false when there was none."""
     cancelled = await host.cancel(agent, user, body.thread_id, run_id=body.run_id or None)

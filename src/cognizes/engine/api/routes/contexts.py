@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.context_views import (
     BranchMessagesView,
     ChunksView,
@@ -28,6 +29,7 @@ LONGEST_WAIT = 60.0
 
 
 @router.get("/metadata", response_model=ContextView, summary="What a context is, without its content")
+@access(Reach.THREAD)
 async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Response:
     return DocumentResponse(context_view(await engine.contexts.metadata(context_id)))
 
@@ -37,6 +39,7 @@ async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Respons
     response_model=BranchMessagesView | FoundMessagesView,
     summary="Read messages by their ids, or those of a branch",
 )
+@access(Reach.THREAD)
 async def read_messages(
     context_id: ContextId,
     request: Request,
@@ -86,6 +89,7 @@ async def read_messages(
 @router.get(
     "/messages/{message_id:path}/streaming-chunks", response_model=ChunksView, summary="Pull the chunks of a message"
 )
+@access(Reach.THREAD)
 async def read_chunks(
     context_id: ContextId,
     message_id: str,
@@ -121,6 +125,7 @@ def _is_closed(page: ChunkPage, last: int, to: int | None) -> bool:
 
 
 @router.get("/llm-context", summary="The input of a model")
+@access(Reach.THREAD)
 async def read_llm_context(
     context_id: ContextId,
     request: Request,

@@ -11,7 +11,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import CurrentHost
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.dependencies import ContextId, CurrentEngine, Limit, OptionalSequence
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -48,6 +50,7 @@ class ChatView(TimelineView):
 
 
 @router.get("/messages", response_model=TimelineView, summary="Read the timeline")
+@access(Reach.THREAD)
 async def read_timeline(
     context_id: ContextId,
     engine: CurrentEngine,
@@ -65,6 +68,7 @@ async def read_timeline(
 
 
 @router.post("/chat", response_model=ChatView, summary="Say something to the agent of this conversation")
+@access(Reach.THREAD, Permission.WRITE)
 async def chat(
     context_id: ContextId, body: NewChat, engine: CurrentEngine, host: CurrentHost, limit: Limit = 100
 ) -> Response:

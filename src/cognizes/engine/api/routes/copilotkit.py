@@ -10,12 +10,12 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from cognizes.engine.access import Principal
+from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.history import ThreadFrames, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -39,6 +39,7 @@ class Stop(BaseModel):
 
 
 @router.get("/info", summary="What this runtime offers")
+@access(Reach.CALLER)
 async def info(host: CurrentHost, caller: Caller) -> Response:
     """The agents, and that threads can be listed and inspected."""
     agents = {
@@ -63,6 +64,7 @@ async def info(host: CurrentHost, caller: Caller) -> Response:
 
 
 @router.post("/agent/{agent}/run", summary="Run an agent")
+@access(Reach.AGENT, Permission.WRITE, has_large_body=True)
 async def run(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
 ) -> Response:
@@ -71,12 +73,14 @@ async def run(
 
 
 @router.post("/agent/{agent}/connect", summary="Connect to a thread")
+@access(Reach.AGENT, has_large_body=True)
 async def connect(agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
     """The same as `POST /agui/{agent}/connect`."""
     return await connect_agent(agent, body, host, user, streams)
 
 
 @router.post("/agent/{agent}/stop/{thread_id}", summary="Stop the active run of a thread")
+@access(Reach.AGENT, Permission.WRITE)
 async def stop(agent: str, thread_id: str, host: CurrentHost, user: CurrentUser, body: Stop | None = None) -> Response:
     """Whether a run was stopped."""
     run_id = body.run_id if body else None
@@ -87,6 +91,7 @@ async def stop(agent: str, thread_id: str, host: CurrentHost, user: CurrentUser,
 
 
 @router.get("/threads", summary="List threads, newest activity first")
+@access(Reach.AGENTS)
 async def list_threads(
     engine: CurrentEngine,
     host: CurrentHost,
@@ -109,6 +114,7 @@ async def list_threads(
 
 
 @router.get("/threads/{thread_id}/messages", summary="The messages of a thread")
+@access(Reach.AGENTS)
 async def thread_messages(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
@@ -121,6 +127,7 @@ async def thread_messages(
 
 
 @router.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")
+@access(Reach.AGENTS)
 async def thread_events(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
@@ -143,6 +150,7 @@ async def _event_parts(engine: Engine, session: Session, thread_id: str) -> Asyn
 
 
 @router.get("/threads/{thread_id}/state", summary="The state of a thread")
+@access(Reach.AGENTS)
 async def thread_state(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:

@@ -16,9 +16,10 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from cognizes.engine.access import Permission
 from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.agui.translator import Translator
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, OptionalSequence, Sequence, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -46,6 +47,7 @@ _KEYS_OF_A_SCOPE = 2000
 
 
 @router.get("/threads", summary="Find threads across apps and users, newest activity first")
+@access(Reach.EVERYTHING, Permission.ADMIN)
 async def find_threads(
     engine: CurrentEngine,
     q: Annotated[str | None, Query(max_length=1000)] = None,
@@ -67,11 +69,13 @@ async def find_threads(
 
 
 @router.get("/apps", summary="The names of all apps")
+@access(Reach.EVERYTHING, Permission.ADMIN)
 async def list_apps(engine: CurrentEngine) -> Response:
     return DocumentResponse({"apps": await engine.threads.apps()})
 
 
 @router.get("/threads/{thread_id}", summary="What a list shows of one thread")
+@access(Reach.THREAD)
 async def read_summary(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     found = await engine.threads.read([thread_id])
     if not found:
@@ -83,6 +87,7 @@ async def read_summary(thread_id: ThreadId, engine: CurrentEngine) -> Response:
 
 
 @router.get("/threads/{thread_id}/events", summary="Events with large values cut, oldest first")
+@access(Reach.THREAD)
 async def preview_events(
     thread_id: ThreadId, engine: CurrentEngine, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> Response:
@@ -103,6 +108,7 @@ async def preview_events(
 
 
 @router.get("/threads/{thread_id}/events/{sequence_num}", summary="One event, whole, with its AG-UI frames")
+@access(Reach.THREAD)
 async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     """`frames` are those of the monitor's profile, `agui` those a strict AG-UI client would see of this event alone."""
     event = await _event(engine, thread_id, sequence_num)
@@ -121,6 +127,7 @@ async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 
 
 @router.get("/threads/{thread_id}/events/{sequence_num}/diff", summary="What one event changed in the state")
+@access(Reach.THREAD)
 async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     return DocumentResponse(_diff_view(await engine.debug.diff_event(thread_id, sequence_num)))
 
@@ -129,6 +136,7 @@ async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 
 
 @router.get("/threads/{thread_id}/state", summary="State by scope, with its history")
+@access(Reach.THREAD)
 async def debug_state(
     thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1000, after_version: Sequence = 0
 ) -> Response:
@@ -140,6 +148,7 @@ async def debug_state(
 
 
 @router.get("/threads/{thread_id}/scopes", summary="State by scope, now or after an event, with large values cut")
+@access(Reach.THREAD)
 async def read_scopes(thread_id: ThreadId, engine: CurrentEngine, sequence: OptionalSequence = None) -> Response:
     """Time travel: `sequence=0` is the state the thread was created with. `/value` has one key whole."""
     past = await engine.debug.state_at(thread_id, sequence)
@@ -148,6 +157,7 @@ async def read_scopes(thread_id: ThreadId, engine: CurrentEngine, sequence: Opti
 
 
 @router.get("/threads/{thread_id}/value", summary="One key of the state, whole")
+@access(Reach.THREAD)
 async def read_value(
     thread_id: ThreadId, engine: CurrentEngine, key: str, sequence: OptionalSequence = None
 ) -> Response:
@@ -159,6 +169,7 @@ async def read_value(
 
 
 @router.get("/threads/{thread_id}/keys", summary="Every write to one key: who, when, in which run")
+@access(Reach.THREAD)
 async def key_history(
     thread_id: ThreadId,
     engine: CurrentEngine,
@@ -180,6 +191,7 @@ async def key_history(
 
 
 @router.get("/threads/{thread_id}/diff", summary="What changed between two versions")
+@access(Reach.THREAD)
 async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version, to_version: Version) -> Response:
     return DocumentResponse(asdict(await engine.debug.diff(thread_id, from_version, to_version)))
 
@@ -188,6 +200,7 @@ async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version
 
 
 @router.get("/threads/{thread_id}/export", summary="A whole thread as JSON or NDJSON", response_class=Response)
+@access(Reach.THREAD)
 async def export_thread(
     thread_id: ThreadId,
     engine: CurrentEngine,
@@ -222,6 +235,7 @@ async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) ->
 
 
 @router.get("/pulse", summary="How the engine is doing, in figures of this process")
+@access(Reach.EVERYTHING, Permission.ADMIN)
 async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     """Counters are since the process started; `events_per_second` has the last minute, oldest first."""
     pool = engine.database.pool

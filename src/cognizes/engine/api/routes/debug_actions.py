@@ -11,10 +11,10 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from cognizes.engine.access import Principal
+from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.api.agents import CurrentHost, Served
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -52,6 +52,7 @@ class RunSignal(Body):
 
 
 @router.post("/runs/{run_id}/cancel", response_model=RunView, summary="Cancel a run, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def cancel_run(
     thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served, caller: Caller
 ) -> Response:
@@ -66,6 +67,7 @@ async def cancel_run(
 
 
 @router.post("/runs/{run_id}/signal", summary="Signal a waiting run, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def signal_run(
     thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine, caller: Caller
 ) -> Response:
@@ -85,6 +87,7 @@ async def signal_run(
 
 
 @router.get("/questions", summary="What people are asked for in a thread")
+@access(Reach.THREAD)
 async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     """What nobody has answered yet: the interrupts of its hosted agent, and tool approvals (`"kind": "approval"`)."""
     await engine.manager.sessions.get_thread(thread_id)
@@ -95,6 +98,7 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
 
 
 @router.post("/approvals/{approval_id:path}", summary="Approve or deny a tool, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def answer_approval(
     thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine, caller: Caller
 ) -> Response:
@@ -109,6 +113,7 @@ async def answer_approval(
 
 
 @router.post("/answers", status_code=202, summary="Approve or deny what an agent asked for, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def answer_questions(
     thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost, caller: Caller
 ) -> Response:

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.errors import EngineError
@@ -64,6 +65,7 @@ class HealthView(BaseModel):
 
 
 @router.get("/health", response_model=HealthView, summary="Whether the database, the listener and Redis work")
+@access(Reach.PUBLIC)
 async def health(engine: CurrentEngine) -> Response:
     """200 with `"status": "ok"`, or 503 and what is wrong.
 
@@ -109,6 +111,7 @@ async def _ask(question: Awaitable[object]) -> str:
 
 
 @router.get("/version", summary="Which engine this is")
+@access(Reach.PUBLIC)
 async def version(engine: CurrentEngine) -> Response:
     """The versions of the engine and of PostgreSQL."""
     postgresql = await engine.database.fetch_value("read_version")

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.auth import ThreadOfRun
+from cognizes.engine.api.authorization import Reach, ThreadOfRun, access
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream
@@ -30,7 +31,7 @@ router = APIRouter(tags=["live"])
 _GOING_AWAY = 1001
 
 
-def _development_only(engine: CurrentEngine) -> None:
+async def _development_only(engine: CurrentEngine) -> None:
     if not engine.settings.development:
         raise HTTPException(404, "test notifications are off (COGNIZES_DEVELOPMENT)")
 
@@ -41,6 +42,7 @@ def _development_only(engine: CurrentEngine) -> None:
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Frames, for as long as you listen"}},
 )
+@access(Reach.RUN)
 async def run_events(
     run_id: str,
     engine: CurrentEngine,
@@ -72,6 +74,7 @@ def _custom(run_id: str, name: str, **data: str) -> str:
 
 
 @router.websocket("/ws/events/{thread_id:path}")
+@access(Reach.THREAD)
 async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEngine, after: int | None = None) -> None:
     """Every event of a thread from now on (or after a number), as `{"channel", "payload", "received_at"}`.
 
@@ -104,6 +107,7 @@ async def _wait_until_gone(websocket: WebSocket) -> None:
 
 
 @router.get("/api/test-notify", summary="Ring for a test thread", dependencies=[Depends(_development_only)])
+@access(Reach.EVERYTHING, Permission.ADMIN)
 async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
     """A notification that is no stored event; `/ws/events/test-thread` hears it."""
     payload = _test_payload(thread_id=thread_id)
@@ -112,6 +116,7 @@ async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> 
 
 
 @router.get("/api/test-sse-notify/{run_id}", summary="Ring for a run", dependencies=[Depends(_development_only)])
+@access(Reach.EVERYTHING, Permission.ADMIN)
 async def ring_run(run_id: str, engine: CurrentEngine) -> Response:
     """A notification that is no stored event; `/api/runs/{run_id}/events` shows it as RAW."""
     payload = _test_payload(thread_id="test-thread", run_id=run_id)

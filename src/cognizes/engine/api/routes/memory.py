@@ -8,6 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit
 from cognizes.engine.api.memory_views import (
     Episode,
@@ -41,7 +43,7 @@ router = APIRouter(prefix="/memory", tags=["memory"], responses=PROBLEMS)
 Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 
 
-def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
+async def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
     return MemoryScope(app_name, user_id, agent_id)
 
 
@@ -49,6 +51,7 @@ Scope = Annotated[MemoryScope, Depends(_scope)]
 
 
 @router.post("/recall", response_model=Hits, summary="Recall what answers a question")
+@access(Reach.APP, only_reads=True, has_large_body=True)
 async def recall(body: Question, engine: CurrentEngine) -> Response:
     """Best first; each hit says by its scores why it is there."""
     hits = await engine.memory.recall(
@@ -66,6 +69,7 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
 
 
 @router.post("/messages/search", response_model=MessageHits, summary="Search messages by words and meaning")
+@access(Reach.APP, only_reads=True, has_large_body=True)
 async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Response:
     """Best first, in one session, of one user, or of the whole app. New messages are found after some seconds."""
     hits = await engine.memory.search_messages(
@@ -82,6 +86,7 @@ async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Respo
 
 
 @router.post("", status_code=201, response_model=Stored, summary="Remember texts")
+@access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def remember(body: NewNotes, engine: CurrentEngine) -> Response:
     """What is there already, with the same text, is left alone."""
     items = [Remembered(**note.model_dump()) for note in body.memories]
@@ -90,6 +95,7 @@ async def remember(body: NewNotes, engine: CurrentEngine) -> Response:
 
 
 @router.get("", response_model=Memories, summary="List memories, newest first")
+@access(Reach.APP)
 async def list_memories(
     engine: CurrentEngine,
     app_name: str,
@@ -109,6 +115,7 @@ async def list_memories(
 
 
 @router.delete("/{memory_id}", status_code=204, summary="Forget a memory for good")
+@access(Reach.APP, Permission.WRITE, is_audited=True)
 async def forget(memory_id: str, engine: CurrentEngine, app_name: str, user_id: str) -> Response:
     """With the fact or episode it tells of."""
     if not await engine.memory.forget(app_name, user_id, memory_id):
@@ -117,12 +124,14 @@ async def forget(memory_id: str, engine: CurrentEngine, app_name: str, user_id: 
 
 
 @router.put("/long-term", response_model=Fact, summary="Set a long-term fact")
+@access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def set_fact(body: NewFact, engine: CurrentEngine) -> Response:
     entry = await engine.memory.long_term.set(body.scope, body.namespace, body.key, body.value, text=body.text)
     return DocumentResponse(entry.to_json())
 
 
 @router.get("/long-term", response_model=Facts, summary="List long-term facts, newest change first")
+@access(Reach.APP)
 async def list_facts(
     scope: Scope, engine: CurrentEngine, namespace: str | None = None, limit: Limit = 100, offset: Offset = 0
 ) -> Response:
@@ -132,6 +141,7 @@ async def list_facts(
 
 
 @router.get("/long-term/entry", response_model=Fact, summary="Read a long-term fact")
+@access(Reach.APP)
 async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
     entry = await engine.memory.long_term.get(scope, namespace, key)
     if entry is None:
@@ -140,6 +150,7 @@ async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str
 
 
 @router.delete("/long-term/entry", status_code=204, summary="Delete a long-term fact")
+@access(Reach.APP, Permission.WRITE, is_audited=True)
 async def delete_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
     if not await engine.memory.long_term.delete(scope, namespace, key):
         raise NotFoundError(f"there is no fact {key!r} in namespace {namespace!r}")
@@ -147,6 +158,7 @@ async def delete_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: 
 
 
 @router.post("/episodic", status_code=201, response_model=Episode, summary="Append an episode")
+@access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def append_episode(body: NewEpisode, engine: CurrentEngine) -> Response:
     fields = body.model_dump(exclude={"app_name", "user_id", "agent_id"})
     entry = await engine.memory.episodic.append(EpisodicEntry(body.scope, **fields))
@@ -154,6 +166,7 @@ async def append_episode(body: NewEpisode, engine: CurrentEngine) -> Response:
 
 
 @router.get("/episodic", response_model=Episodes, summary="List episodes, newest first")
+@access(Reach.APP)
 async def list_episodes(
     scope: Scope, engine: CurrentEngine, session_id: str | None = None, limit: Limit = 100, offset: Offset = 0
 ) -> Response:
@@ -163,6 +176,7 @@ async def list_episodes(
 
 
 @router.delete("/episodic/entry", status_code=204, summary="Delete an episode")
+@access(Reach.APP, Permission.WRITE, is_audited=True)
 async def delete_episode(
     scope: Scope, engine: CurrentEngine, episode_id: Annotated[str, Query(alias="id")]
 ) -> Response:
@@ -172,6 +186,7 @@ async def delete_episode(
 
 
 @router.put("/working", response_model=WorkingMemoryView, summary="Save a working memory")
+@access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def save_working_memory(body: NewWorkingMemory, engine: CurrentEngine) -> Response:
     fields = body.model_dump(exclude={"app_name", "user_id", "agent_id"})
     memory = WorkingMemory(agent_id=body.scope.agent_id, **fields)
@@ -179,6 +194,7 @@ async def save_working_memory(body: NewWorkingMemory, engine: CurrentEngine) -> 
 
 
 @router.get("/working", response_model=WorkingMemoryView, summary="Load a working memory")
+@access(Reach.APP)
 async def load_working_memory(scope: Scope, engine: CurrentEngine, session_id: str) -> Response:
     memory = await engine.memory.working.load(scope, session_id)
     if memory is None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.requests import Scope
 from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 
@@ -28,6 +29,7 @@ _TYPES = {
 """Not what the machine's own table says: a module that is not text/javascript is not run."""
 
 
+@access(Reach.PUBLIC)
 class MonitorFiles(StaticFiles):
     """The files of the page, with its headers. Revalidated each time, by ETag."""
 
@@ -45,12 +47,14 @@ class MonitorFiles(StaticFiles):
 
 
 @router.get("/")
+@access(Reach.PUBLIC)
 async def first_page() -> Response:
     """The Monitor."""
     return FileResponse(STATIC / "index.html", headers=_HEADERS)
 
 
 @router.get("/docs")
+@access(Reach.PUBLIC)
 async def api_reference() -> Response:
     """Return the page that shows the OpenAPI document."""
     return FileResponse(STATIC / "api_reference.html", headers=_HEADERS)

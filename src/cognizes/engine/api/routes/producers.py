@@ -5,7 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import Served
+from cognizes.engine.api.authorization import Reach, access
 from cognizes.engine.api.cancellation import cancel
 from cognizes.engine.api.context_views import (
     ApprovalAnswer,
@@ -38,6 +40,7 @@ _KIND_OF_ROLE = {
 
 
 @router.post("", status_code=201, response_model=ContextView, summary="Create a context")
+@access(Reach.APP, Permission.WRITE)
 async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
     described = {name: getattr(body, name) for name in DESCRIPTIVE if getattr(body, name) is not None}
     session = await engine.sessions.create(
@@ -47,6 +50,7 @@ async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
 
 
 @router.post("/{context_id}/messages", status_code=201, summary="Say something whole")
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine) -> Response:
     """Sent again with the same `message_id` and content it is stored once; with another content it is a conflict."""
     if isinstance(body.content, list) and not any(isinstance(part.get("text"), str) for part in body.content):
@@ -71,6 +75,7 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
 
 
 @router.post("/{context_id}/messages/stream", status_code=201, summary="Begin a message that is sent in chunks")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStream | None = None) -> Response:
     new = body or NewStream()
     message_id = await engine.streams.open(context_id, message_id=new.message_id, role=new.role, run_id=new.run_id)
@@ -78,6 +83,7 @@ async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStr
 
 
 @router.post("/{context_id}/messages/{message_id:path}/chunks", summary="Send chunks")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks, engine: CurrentEngine) -> Response:
     """Sending the same range again changes nothing; a gap, or another content, is a conflict."""
     current = await engine.streams.append(
@@ -87,6 +93,7 @@ async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks,
 
 
 @router.post("/{context_id}/messages/{message_id:path}/complete", summary="The message is whole")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def complete_stream(
     context_id: ContextId, message_id: str, engine: CurrentEngine, body: Completion | None = None
 ) -> Response:
@@ -96,24 +103,28 @@ async def complete_stream(
 
 
 @router.post("/{context_id}/messages/{message_id:path}/abort", summary="Keep what there is of a message")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def abort_stream(context_id: ContextId, message_id: str, engine: CurrentEngine) -> Response:
     """The text stays, as `interrupted`."""
     return DocumentResponse({"final_sequence": await engine.streams.abort(context_id, message_id)})
 
 
 @router.get("/{context_id}/tool-approvals", summary="The approvals that nobody has given or refused yet")
+@access(Reach.THREAD)
 async def list_approvals(context_id: ContextId, engine: CurrentEngine) -> Response:
     waiting = await engine.approvals.list_open(context_id)
     return DocumentResponse({"approvals": [approval_view(approval) for approval in waiting]})
 
 
 @router.post("/{context_id}/tool-approvals", status_code=201, summary="Ask whether a tool may be called")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True)
 async def ask_approval(context_id: ContextId, body: NewApproval, engine: CurrentEngine) -> Response:
     approval = await engine.approvals.ask(context_id, **body.model_dump())
     return DocumentResponse(approval_view(approval), status_code=201)
 
 
 @router.post("/{context_id}/tool-approvals/{approval_id:path}", summary="Answer")
+@access(Reach.THREAD, Permission.WRITE)
 async def answer_approval(
     context_id: ContextId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
 ) -> Response:
@@ -123,6 +134,7 @@ async def answer_approval(
 
 
 @router.post("/{context_id}/cancel", summary="Stop what is going on")
+@access(Reach.THREAD, Permission.WRITE)
 async def cancel_context(context_id: ContextId, engine: CurrentEngine, served: Served) -> Response:
     """Ends its runs and streamed messages; a conflict when nothing is going on."""
     run_ids = await cancel(engine, context_id, await served.find_host())

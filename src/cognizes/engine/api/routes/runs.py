@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from cognizes.engine.access import Principal
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.access import Permission, Principal
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine, Limit, ThreadId
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.responses import DocumentResponse
@@ -67,6 +67,7 @@ RunOfThread = Annotated[Run, Depends(_of_thread)]
 
 
 @router.post(_OF_SESSION, status_code=201, response_model=RunView, summary="Create a run, or enqueue it for workers")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True)
 async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | None = None) -> Response:
     """Without a `handler` the caller executes the run; with one, a worker that knows the handler does."""
     new = body or NewRun()
@@ -86,17 +87,20 @@ async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | 
 
 
 @router.get(_OF_SESSION, response_model=RunPage, summary="List the runs of a session, newest first")
+@access(Reach.THREAD)
 async def list_runs(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 100) -> Response:
     await engine.manager.sessions.get_thread(thread_id)
     return DocumentResponse({"runs": [run_view(run) for run in await engine.runs.list(thread_id, limit=limit)]})
 
 
 @router.get(_RUN, response_model=RunDetail, summary="Read a run with its steps")
+@access(Reach.THREAD)
 async def get_run(run: RunOfThread, engine: CurrentEngine) -> Response:
     return await _detail(engine, run)
 
 
 @router.post(_RUN + "/start", response_model=RunDetail, summary="From pending to running")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     """When a wait of the run is over, its memory snapshot is applied, once, and `resumption` says what to continue
     with."""
@@ -104,50 +108,59 @@ async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> 
 
 
 @router.post(_RUN + "/finish", response_model=RunView, summary="From running to completed")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def finish_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.finish(thread_id, run_id)))
 
 
 @router.post(_RUN + "/fail", response_model=RunView, summary="To failed, with the reason")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def fail_run(thread_id: ThreadId, run_id: str, body: Failure, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.fail(thread_id, run_id, error=body.error)))
 
 
 @router.post(_RUN + "/cancel", response_model=RunView, summary="To cancelled")
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     """Also one that a worker executes: it stops at once, and can write no more."""
     return DocumentResponse(run_view(await engine.runs.cancel(thread_id, run_id)))
 
 
 @router.post(_RUN + "/retry", response_model=RunView, summary="From failed to pending: another try")
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def retry_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     """Finished steps stay finished."""
     return DocumentResponse(run_view(await engine.runs.retry(thread_id, run_id)))
 
 
 @router.post(_RUN + "/wait", response_model=RunView, summary="From running to waiting")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine) -> Response:
     return await _wait(engine, run, body)
 
 
 @router.post(_RUN + "/signal", response_model=Signalled, summary="Signal a run")
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
     return await _signal(engine, caller, run, body)
 
 
 @router.post(_RUN + "/thinking-steps", status_code=201, response_model=RunView, summary="Add a thinking step")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_thought(thread_id: ThreadId, run_id: str, body: Thought, engine: CurrentEngine) -> Response:
     await engine.runs.think(thread_id, run_id, body.thought)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)), status_code=201)
 
 
 @router.post(_RUN + "/tool-calls", status_code=201, summary="Add a tool call")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_tool_call(thread_id: ThreadId, run_id: str, body: ToolCall, engine: CurrentEngine) -> Response:
     call_id = await engine.runs.call_tool(thread_id, run_id, body.tool_name, body.input)
     return DocumentResponse({"id": call_id}, status_code=201)
 
 
 @router.post(_RUN + "/tool-calls/{call_id}/result", response_model=RunView, summary="Add a tool's result")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_tool_result(
     thread_id: ThreadId, run_id: str, call_id: str, body: ToolResult, engine: CurrentEngine
 ) -> Response:
@@ -156,6 +169,7 @@ async def add_tool_result(
 
 
 @router.get("/api/runs", response_model=FoundRuns, summary="Find runs of all sessions, newest first")
+@access(Reach.APP)
 async def find_runs(
     engine: CurrentEngine,
     app_name: str | None = None,
@@ -175,6 +189,7 @@ async def find_runs(
 
 
 @router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run by its id")
+@access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
     """Ends the wait for this key, now or as soon as the run waits for it; the same key again counts once. 409, and
     nothing changes, when the run waits for another key or has ended. An end user answers what people are asked."""
@@ -182,22 +197,26 @@ async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine
 
 
 @router.post(_BY_ID + "/cancel", response_model=RunView, summary="Cancel a run by its id")
+@access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def cancel_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.cancel(run.thread_id, run.id)))
 
 
 @router.post(_BY_ID + "/retry", response_model=RunView, summary="Try a failed run again by its id")
+@access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def retry_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
     return DocumentResponse(run_view(await engine.runs.retry(run.thread_id, run.id)))
 
 
 @router.post(_BY_ID + "/wait", response_model=RunView, summary="Let a run wait by its id")
+@access(Reach.RUN, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def wait_found_run(run: FoundRun, body: NewWait, engine: CurrentEngine) -> Response:
     return await _wait(engine, run, body)
 
 
 # The last one: its path takes whatever no other route has taken.
 @router.get(_BY_ID, response_model=RunDetail, summary="Read a run with its steps by its id")
+@access(Reach.RUN)
 async def get_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
     return await _detail(engine, run)
 

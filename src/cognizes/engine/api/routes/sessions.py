@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from cognizes.engine.api.auth import Caller
+from cognizes.engine.access import Permission
+from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import (
     LARGEST,
     CurrentEngine,
@@ -43,6 +44,7 @@ router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=PROBLEMS
 
 
 @router.post("", status_code=201, response_model=SessionView, summary="Create a session")
+@access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def create_session(body: NewSession, engine: CurrentEngine) -> Response:
     session = await engine.sessions.create(
         body.app_name,
@@ -56,6 +58,7 @@ async def create_session(body: NewSession, engine: CurrentEngine) -> Response:
 
 
 @router.get("", response_model=SessionPage, summary="List sessions, newest activity first")
+@access(Reach.APP)
 async def list_sessions(
     engine: CurrentEngine,
     app_name: str,
@@ -72,17 +75,20 @@ async def list_sessions(
 
 
 @router.get("/{thread_id}", response_model=SessionView, summary="Read a session")
+@access(Reach.THREAD)
 async def get_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     return DocumentResponse(session_view(await engine.manager.sessions.get_thread(thread_id)))
 
 
 @router.patch("/{thread_id}", response_model=SessionView, summary="Change title and metadata")
+@access(Reach.THREAD, Permission.WRITE)
 async def change_session(thread_id: ThreadId, body: SessionChange, engine: CurrentEngine) -> Response:
     session = await engine.manager.sessions.change(thread_id, title=body.title, metadata=body.metadata)
     return DocumentResponse(session_view(session))
 
 
 @router.delete("/{thread_id}", status_code=204, summary="Delete a session with everything in it")
+@access(Reach.THREAD, Permission.WRITE, is_audited=True)
 async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     if not await engine.manager.sessions.delete_thread(thread_id):
         raise NotFoundError(f"there is no thread {thread_id}")
@@ -90,6 +96,7 @@ async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response
 
 
 @router.post("/{thread_id}/fork", status_code=201, response_model=SessionView, summary="Fork a session")
+@access(Reach.THREAD, Permission.WRITE)
 async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | None = None) -> Response:
     """A new session with the same past, up to an event or up to now."""
     where = body or Fork()
@@ -105,6 +112,7 @@ async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | 
     responses={200: {"model": Appended, "description": "The same event was there already"}},
     summary="Append an event",
 )
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine, caller: Caller) -> Response:
     """Stored once, however often it is sent with the same id and content. An end user's event has the author `user`."""
     event = Event(
@@ -125,6 +133,7 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
 
 
 @router.get("/{thread_id}/events", response_model=EventPage, summary="Read events, oldest first")
+@access(Reach.THREAD)
 async def read_events(
     thread_id: ThreadId,
     engine: CurrentEngine,
@@ -155,6 +164,7 @@ async def read_events(
 
 
 @router.get("/{thread_id}/state", response_model=StateView, summary="Read state, now or as it was")
+@access(Reach.THREAD)
 async def read_state(
     thread_id: ThreadId,
     engine: CurrentEngine,
@@ -172,6 +182,7 @@ async def read_state(
 
 
 @router.patch("/{thread_id}/state", response_model=Appended, summary="Change state")
+@access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine, caller: Caller) -> Response:
     """Sets keys in the scopes their prefixes name, as one event. Its author is the caller unless the body names one."""
     if not body.delta:
@@ -189,12 +200,14 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
 
 
 @router.post("/{thread_id}/snapshots", status_code=201, summary="Keep the present state")
+@access(Reach.THREAD, Permission.WRITE)
 async def take_snapshot(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     """Replays of the past can start here."""
     return DocumentResponse({"version": await engine.time_travel.snapshot(thread_id)}, status_code=201)
 
 
 @router.get("/{thread_id}/messages", response_model=MessagePage, summary="Read messages, oldest first")
+@access(Reach.THREAD)
 async def read_messages(
     thread_id: ThreadId,
     engine: CurrentEngine,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
 
 from cognizes.engine.access import Principal
-from cognizes.engine.api.auth import Caller, CurrentGate, Gate
+from cognizes.engine.api.authorization import Authorizer, Caller, CurrentAuthorizer, Reach, access
 from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, Wheel
 from cognizes.engine.api.problems import PROBLEMS
 from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
@@ -33,6 +33,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/contexts/{context_id}/events", summary="Signals of a context", response_class=Response, responses=_STREAM)
+@access(Reach.THREAD)
 async def context_signals(
     context_id: ContextId,
     engine: CurrentEngine,
@@ -50,16 +51,17 @@ async def context_signals(
 
 
 @router.get("/events", summary="Signals of several contexts", response_class=Response, responses=_STREAM)
+@access(Reach.THREADS)
 async def signals_of_contexts(
     engine: CurrentEngine,
     wheel: Wheel,
-    gate: CurrentGate,
+    authorizer: CurrentAuthorizer,
     caller: Caller,
     contexts: Annotated[str, Query(description="Ids, separated by commas.")],
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The same signals on one connection; `id:` holds the place in every one of them."""
-    found = list(dict.fromkeys(await gate.find_contexts(caller, split_contexts(contexts))))
+    found = list(dict.fromkeys(await authorizer.find_contexts(caller, split_contexts(contexts))))
     return await _stream(engine, wheel, found, read_positions(last_event_id, len(found)))
 
 
@@ -74,8 +76,14 @@ async def _stream(
 
 
 @router.websocket("/ws/signals")
+@access(Reach.THREADS)
 async def signals_by_websocket(
-    websocket: WebSocket, engine: CurrentEngine, wheel: Wheel, gate: CurrentGate, caller: Caller, contexts: str = ""
+    websocket: WebSocket,
+    engine: CurrentEngine,
+    wheel: Wheel,
+    authorizer: CurrentAuthorizer,
+    caller: Caller,
+    contexts: str = "",
 ) -> None:
     """The same signals; `{"type": "subscribe" | "unsubscribe", "contexts": ["id", …]}` changes what is followed.
 
@@ -84,7 +92,7 @@ async def signals_by_websocket(
     """
     await websocket.accept()
     async with engine.signals.follow(stays_open=True) as subscription:
-        connection = _SignalSocket(websocket, subscription, gate, caller, seconds=engine.settings.send_seconds)
+        connection = _SignalSocket(websocket, subscription, authorizer, caller, seconds=engine.settings.send_seconds)
         leave = wheel.join(connection)
         try:
             if contexts:
@@ -102,11 +110,17 @@ class _SignalSocket:
     """One WebSocket: it hears which contexts it should follow, and tells their signals."""
 
     def __init__(
-        self, websocket: WebSocket, subscription: SignalSubscription, gate: Gate, caller: Principal, *, seconds: float
+        self,
+        websocket: WebSocket,
+        subscription: SignalSubscription,
+        authorizer: Authorizer,
+        caller: Principal,
+        *,
+        seconds: float,
     ) -> None:
         self._websocket = websocket
         self._seconds = seconds
-        self._gate = gate
+        self._authorizer = authorizer
         self._caller = caller
         self._subscription = subscription
         self._is_due = asyncio.Event()
@@ -174,12 +188,12 @@ class _SignalSocket:
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInputError('send {"type": "subscribe" or "unsubscribe", "contexts": ["id", …]}')
         names = list(dict.fromkeys(names))
-        found = await self._gate.find_contexts(self._caller, names)
+        found = await self._authorizer.find_contexts(self._caller, names)
         if request.get("type") == "unsubscribe":
             for thread_id in found:
                 await self._subscription.remove(thread_id)
         elif request.get("type") == "subscribe":
-            self._gate.check_count(len({*found, *self._subscription.thread_ids}))
+            self._authorizer.check_count(len({*found, *self._subscription.thread_ids}))
             after = request.get("after")
             for name, thread_id in zip(names, found, strict=True):
                 position = after.get(name) if isinstance(after, dict) else None

@@ -1,15 +1,19 @@
-"""Who calls, and whether what it asks for is its own: the first wall, the same for REST, SSE and WebSocket.
+"""What each route needs, and whether the caller of a request has it: the same for REST, SSE and WebSocket.
 
-`authorize` is a dependency of every router. Somebody else's thread is not there (404), whatever a caller may do with
-its own; a permission that is missing, and the name of a foreign app, which says nothing about what is in it, are 403.
+A route declares its needs with `@access(...)` below its path. `authorize` is a dependency of the application and so of
+every route. A thread of another tenant or user is 404, as if it did not exist; a missing permission and the name of
+another app are 403.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -22,7 +26,6 @@ from cognizes.engine.access.desk import Credential
 from cognizes.engine.api.event_policy import check_event
 from cognizes.engine.api.limits import TokenBuckets, caller_of
 from cognizes.engine.api.requests import Scope
-from cognizes.engine.api.route_rules import SESSION_PARAMETER, STRICTEST, THREAD_PARAMETERS, Reach, Rule, rule_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     EngineError,
@@ -40,6 +43,91 @@ _POLICY_VIOLATION = 1008
 _REASON_BYTES = 120
 _FORWARDED_HEADERS = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded"})
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_THREAD_PARAMETERS = ("thread_id", "context_id")
+_SESSION_PARAMETER = "context_id"
+"""The path parameter that also accepts a session id."""
+_EVERY_THREAD = "*"
+_DECLARED = "__access__"
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class Reach(StrEnum):
+    """What a route touches, and so what is compared with the caller."""
+
+    PUBLIC = "public"
+    """No data of any tenant. No credential is needed."""
+    CALLER = "caller"
+    """The caller itself, or names that are not secret."""
+    THREAD = "thread"
+    """The thread in the path."""
+    THREADS = "threads"
+    """The threads in the query, or those that the connection names while it is open."""
+    RUN = "run"
+    """The run in the path, and so its thread."""
+    APP = "app"
+    """The app and the user in the query or the body."""
+    AGENT = "agent"
+    """The app that the agent in the path is, and the caller's user."""
+    AGENTS = "agents"
+    """The apps of all agents, and the caller's user."""
+    EVERYTHING = "everything"
+    """More than one app."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a route needs of its caller, and how the server treats its requests."""
+
+    reach: Reach
+    permission: Permission = Permission.READ
+    is_audited: bool = False
+    is_for_agents: bool = False
+    """The route speaks for an agent: callers bound to an end user are refused."""
+    only_reads: bool = False
+    """A POST that stores nothing: it is cancelled when its client disconnects, as a GET is."""
+    has_large_body: bool = False
+    """The body holds events or state and may be as large as these may be."""
+
+
+UNDECLARED = Access(Reach.EVERYTHING, Permission.ADMIN, is_audited=True)
+"""What a route without a declaration needs."""
+
+
+def access(
+    reach: Reach,
+    permission: Permission = Permission.READ,
+    *,
+    is_audited: bool = False,
+    is_for_agents: bool = False,
+    only_reads: bool = False,
+    has_large_body: bool = False,
+) -> Callable[[Endpoint], Endpoint]:
+    """Declare what a route needs; stands below the decorator with its path."""
+    declared = Access(reach, permission, is_audited, is_for_agents, only_reads, has_large_body)
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _DECLARED, declared)
+        return endpoint
+
+    return declare
+
+
+def declared_access(endpoint: object) -> Access | None:
+    """Return what an endpoint declares; None without a declaration."""
+    found: Access | None = getattr(endpoint, _DECLARED, None)
+    return found
+
+
+def access_of(scope: Scope) -> Access:
+    """Return what the route of a request needs. Before a route is found this is `UNDECLARED`."""
+    return declared_access(scope.get("endpoint")) or UNDECLARED
+
+
+def only_reads(scope: Scope) -> bool:
+    """Return whether a request stores nothing, so that it may be cancelled at any moment."""
+    return scope["method"] in _READING_METHODS or access_of(scope).only_reads
 
 
 def credential_of(scope: Scope) -> Credential:
@@ -138,7 +226,7 @@ def _is_address(text: str, *, loopback: bool = False) -> bool:
     return address.is_loopback if loopback else True
 
 
-class Gate:
+class Authorizer:
     """Compares what a request asks for with its caller."""
 
     def __init__(self, engine: Engine) -> None:
@@ -148,27 +236,27 @@ class Gate:
         self._rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
         self._origins = origins_of(engine.settings.cors_origins)
 
-    async def admit(self, connection: HTTPConnection) -> None:
+    async def authorize(self, connection: HTTPConnection) -> None:
         """Returns when the caller may go on; raises what it is told otherwise."""
         scope = connection.scope
-        rule = _rule(scope)
+        needed = _needed(scope)
         check_origin(scope, allowed=self._origins, asks_for_keys=self._desk.is_required)
         if not self._desk.is_required:
             check_host(scope, allowed=self._origins)
         self._check_contexts(connection)
         principal = principal_of(connection)
-        if rule.is_audited:
+        if needed.is_audited:
             scope[AUDITED] = "*"
-        if not self._desk.is_required or rule.reach is Reach.PUBLIC:
+        if not self._desk.is_required or needed.reach is Reach.PUBLIC:
             return
         if REFUSAL in scope:
             raise scope[REFUSAL]
         self._rate.take(caller_of(principal))
-        if not principal.may(rule.permission):
-            raise PermissionDeniedError(f"this needs the permission {rule.permission}, which {principal.name} lacks")
-        if rule.is_for_agents and principal.user_id is not None:
+        if not principal.may(needed.permission):
+            raise PermissionDeniedError(f"this needs the permission {needed.permission}, which {principal.name} lacks")
+        if needed.is_for_agents and principal.user_id is not None:
             raise PermissionDeniedError("this is for those who run agents; a user's key or token does not do")
-        await self._check_reach(connection, rule, principal)
+        await self._check_reach(connection, needed, principal)
 
     async def find_context(self, principal: Principal, name: str) -> UUID:
         """A thread by its id, or by its session id where only one of those has it that the caller may see."""
@@ -189,17 +277,17 @@ class Gate:
                 f"one connection may follow {most} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); open another"
             )
 
-    async def _check_reach(self, connection: HTTPConnection, rule: Rule, principal: Principal) -> None:
+    async def _check_reach(self, connection: HTTPConnection, needed: Access, principal: Principal) -> None:
         parameters = connection.path_params
-        match rule.reach:
+        match needed.reach:
             case Reach.THREAD:
-                parameter = next(name for name in THREAD_PARAMETERS if name in parameters)
+                parameter = next(name for name in _THREAD_PARAMETERS if name in parameters)
                 name = str(parameters[parameter])
                 # Only where the route, too, takes a session's id: elsewhere the same text would name another thread.
-                if parameter == SESSION_PARAMETER and not principal.sees_everything:
+                if parameter == _SESSION_PARAMETER and not principal.sees_everything:
                     name = str(await self.find_context(principal, name))
                 app_name = await self._check_thread(principal, name)
-                if rule.is_audited:
+                if needed.is_audited:
                     connection.scope[AUDITED] = app_name
             case Reach.RUN:
                 connection.scope[THREAD] = await self._check_run(principal, str(parameters["run_id"]))
@@ -209,7 +297,7 @@ class Gate:
                 raise PermissionDeniedError("this concerns all apps; it needs a key that is not bound to some of them")
             case _:
                 pass
-        await _check_names(connection, rule, principal)
+        await _check_names(connection, needed, principal)
 
     async def _check_thread(self, principal: Principal, name: str) -> str:
         if principal.sees_everything:
@@ -241,7 +329,7 @@ class Gate:
         self.check_count(connection.query_params.get("contexts", "").count(",") + 1)
 
 
-async def _check_names(connection: HTTPConnection, rule: Rule, principal: Principal) -> None:
+async def _check_names(connection: HTTPConnection, needed: Access, principal: Principal) -> None:
     """App and user in the query and in the body must be the caller's, on every route."""
     query = connection.query_params
     body = await _body(connection)
@@ -249,13 +337,13 @@ async def _check_names(connection: HTTPConnection, rule: Rule, principal: Princi
     users = [value for source in (body, query) if isinstance(value := source.get("user_id"), str)]
     for app in apps:
         _check_app(principal, app)
-    if rule.reach is Reach.APP and not apps and principal.app_names is not None:
+    if needed.reach is Reach.APP and not apps and principal.app_names is not None:
         raise PermissionDeniedError("name the app: app_name is missing")
     if principal.user_id is not None and (
-        any(user != principal.user_id for user in users) or (rule.reach is Reach.APP and not users)
+        any(user != principal.user_id for user in users) or (needed.reach is Reach.APP and not users)
     ):
         raise PermissionDeniedError(f"user_id must be {principal.user_id!r} for this caller")
-    if rule.reach in (Reach.APP, Reach.THREAD):
+    if needed.reach in (Reach.APP, Reach.THREAD):
         check_event(principal, body)
 
 
@@ -276,12 +364,10 @@ def _check_app(principal: Principal, app_name: str) -> None:
         raise PermissionDeniedError(f"{principal.name} is not for the app {app_name!r}")
 
 
-def _rule(scope: Scope) -> Rule:
-    method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
-    template = getattr(scope.get("route"), "path", "")
-    if template.startswith("/ws/events/") and scope["path_params"].get("thread_id") == "*":
-        return Rule(Reach.EVERYTHING, Permission.ADMIN)
-    return rule_of(method, template) or STRICTEST
+def _needed(scope: Scope) -> Access:
+    if scope["path_params"].get("thread_id") == _EVERY_THREAD:
+        return Access(Reach.EVERYTHING, Permission.ADMIN)
+    return access_of(scope)
 
 
 def origins_of(text: str) -> list[str]:
@@ -297,28 +383,32 @@ def principal_of(connection: HTTPConnection) -> Principal:
 
 async def authorize(connection: HTTPConnection) -> None:
     """The dependency of every router."""
-    gate: Gate = connection.app.state.gate
+    authorizer: Authorizer = connection.app.state.authorizer
     if connection.scope["type"] != "websocket":
-        await gate.admit(connection)
+        await authorizer.authorize(connection)
         return
     try:
-        await gate.admit(connection)
+        await authorizer.authorize(connection)
     except EngineError as error:
         raise WebSocketException(_POLICY_VIOLATION, str(error)[:_REASON_BYTES]) from error
 
 
-def _gate(connection: HTTPConnection) -> Gate:
-    gate: Gate = connection.app.state.gate
-    return gate
+async def _authorizer(connection: HTTPConnection) -> Authorizer:
+    authorizer: Authorizer = connection.app.state.authorizer
+    return authorizer
 
 
-def _thread_of_run(connection: HTTPConnection) -> UUID | None:
+async def _thread_of_run(connection: HTTPConnection) -> UUID | None:
     thread: UUID | None = connection.scope.get(THREAD)
     return thread
 
 
-Caller = Annotated[Principal, Depends(principal_of)]
-CurrentGate = Annotated[Gate, Depends(_gate)]
+async def _caller(connection: HTTPConnection) -> Principal:
+    return principal_of(connection)
+
+
+Caller = Annotated[Principal, Depends(_caller)]
+CurrentAuthorizer = Annotated[Authorizer, Depends(_authorizer)]
 ThreadOfRun = Annotated[UUID | None, Depends(_thread_of_run)]
 """The thread in which a caller may see the run in the path; None for callers who may see every thread."""
 AUTHORIZED = [Depends(authorize)]
