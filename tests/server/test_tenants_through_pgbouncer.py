@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine, NotFoundError
-from cognizes.engine.cli.server_checks import _CHECKS
+from cognizes.engine.cli.doctor import SERVER_CHECKS
 from cognizes.engine.database.tenancy import acting_for
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.conftest import READ_WRITE, Guarded, new_thread
@@ -79,7 +79,7 @@ async def test_who_is_who(engine: Engine) -> None:
 
 
 async def test_the_doctor_may_look_at_less(engine: Engine) -> None:
-    finding = await _CHECKS["extension pg_cron"](engine.database, engine.settings)
+    finding = await SERVER_CHECKS["extension pg_cron"](engine.database, engine.settings)
     assert "superuser" in finding.remedy
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cognizes.engine import Settings, __version__
-from cognizes.engine.cli.connection_urls import describe_url, hide_password
-from cognizes.engine.cli.options import export_dotenv
+from cognizes.engine.cli.configuration import export_dotenv
+from cognizes.engine.cli.connections import describe_url, hide_password
 from tests.integration.cli.running_command import PROGRAM, Cognizes
 
 

@@ -1,18 +1,19 @@
-"""`cognizes doctor`: finds what is wrong, and says how to mend it."""
+"""`cognizes doctor` finds what is wrong and prints how to fix it."""
 
 from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cognizes.engine import Settings
-from cognizes.engine.cli import machine_checks, server_checks
-from cognizes.engine.cli.finding import Finding, Verdict
+from cognizes.engine.cli.doctor import SERVER_CHECKS, Finding, Verdict, check_machine
 from tests.integration.cli.running_command import Cognizes
 from tests.integration.streams.redis_server import RedisServer
 
@@ -34,18 +35,18 @@ def test_a_new_machine_is_fine_and_stays_untouched(quick: Cognizes) -> None:
     assert not quick.data_dir.exists()
 
 
-def test_it_looks_into_the_data(cognizes: Cognizes, kept_data_dir: Path) -> None:
+def test_existing_data_is_checked(cognizes: Cognizes, kept_data_dir: Path) -> None:
     done = cognizes("doctor", "--data-dir", str(kept_data_dir), COGNIZES_PORT="0", COLUMNS="400")
     assert done.returncode == 0, done.stdout
     assert _lines(done.stdout)["migrations"].startswith("✓ up to date")
 
 
-def test_a_server_of_yours_is_examined(quick: Cognizes, empty_database_url: str, database_url: str) -> None:
+def test_a_configured_server_is_checked(quick: Cognizes, empty_database_url: str, database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         done = quick(
             "doctor",
             DATABASE_URL=empty_database_url,
-            # Another database hears nothing, just as a listener behind PgBouncer.
+            # A listener on another database receives nothing, like a listener behind PgBouncer.
             COGNIZES_LISTEN_URL=database_url,
             COGNIZES_PORT=str(other.getsockname()[1]),
             COLUMNS="400",
@@ -73,7 +74,7 @@ def test_a_server_that_does_not_answer(quick: Cognizes) -> None:
 
 
 class _Server:
-    """A database that answers what no server here would."""
+    """A database with fixed answers, for servers that cannot be installed here."""
 
     def __init__(self, **answers: Any) -> None:
         self._answers = answers
@@ -85,15 +86,15 @@ class _Server:
 
 
 async def _find(subject: str, server: _Server, **settings: Any) -> Finding:
-    return await server_checks._CHECKS[subject](server, Settings(**settings))  # type: ignore[arg-type]
+    return await SERVER_CHECKS[subject](server, Settings(**settings))  # type: ignore[arg-type]
 
 
 async def test_an_old_server_is_refused() -> None:
     server = _Server(read_server={"number": 150010, "spelling": "15.10", "has_vector": False})
     version = await _find("PostgreSQL server", server)
-    assert (version.verdict, "upgrade it to 16" in version.remedy) == (Verdict.BROKEN, True)
+    assert (version.verdict, "upgrade it to 16" in version.remedy) == (Verdict.FAILURE, True)
     vector = await _find("extension vector", server)
-    assert (vector.verdict, "postgresql-15-pgvector" in vector.remedy) == (Verdict.BROKEN, True)
+    assert (vector.verdict, "postgresql-15-pgvector" in vector.remedy) == (Verdict.FAILURE, True)
 
 
 @pytest.mark.parametrize(
@@ -109,54 +110,55 @@ async def test_why_pg_cron_is_not_used(available: bool, may_look: bool, loaded: 
     reasons = {"is_available": available, "may_look": may_look, "is_loaded": loaded, "this_database": "shop"}
     server = _Server(has_cron=False, explain_cron=reasons)
     cron = await _find("extension pg_cron", server, database_url="postgresql://host/shop")
-    assert (cron.verdict, remedy in cron.remedy) == (Verdict.BEARABLE, True)
+    assert (cron.verdict, remedy in cron.remedy) == (Verdict.WARNING, True)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "verdict"), [(-1.5, Verdict.BEARABLE), (0.5, Verdict.GOOD), (90, Verdict.BEARABLE)]
-)
+@pytest.mark.parametrize(("seconds", "verdict"), [(-1.5, Verdict.WARNING), (0.5, Verdict.OK), (90, Verdict.WARNING)])
 async def test_a_clock_that_differs(seconds: float, verdict: Verdict) -> None:
     server = _Server(read_clock=datetime.now(UTC) + timedelta(seconds=seconds))
     assert (await _find("clock", server)).verdict is verdict
 
 
-async def test_redis_is_asked_where_one_is_set(tmp_path: Path) -> None:
+async def test_a_configured_redis_is_checked(tmp_path: Path) -> None:
     with RedisServer.on_socket() as server:
         for redis_url, verdict, seen in (
-            (None, Verdict.GOOD, "through PostgreSQL"),
-            (server.url, Verdict.GOOD, "through Redis, which answers"),
-            (f"unix://{tmp_path / 'nothing.sock'}", Verdict.BROKEN, "Redis is not reachable"),
-            ("https://user:secret@host", Verdict.BROKEN, "REDIS_URL is no URL"),
+            (None, Verdict.OK, "use PostgreSQL"),
+            (server.url, Verdict.OK, "use Redis, which answers"),
+            (f"unix://{tmp_path / 'nothing.sock'}", Verdict.FAILURE, "Redis is not reachable"),
+            ("https://user:secret@host", Verdict.FAILURE, "REDIS_URL is no URL"),
         ):
             found = await _find("token deltas", _Server(), redis_url=redis_url)
-            assert (found.verdict, bool(found.remedy)) == (verdict, verdict is Verdict.BROKEN)
+            assert (found.verdict, bool(found.remedy)) == (verdict, verdict is Verdict.FAILURE)
             assert seen in found.seen
             assert "secret" not in found.seen + found.remedy
 
 
 def _data_directory(path: Path) -> Finding:
-    findings = machine_checks.examine_machine(Settings(data_dir=path, port=0))
+    findings = check_machine(Settings(data_dir=path, port=0))
     return next(finding for finding in findings if finding.subject == "data directory")
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _data_directory(tmp_path / "new" / "data").verdict is Verdict.GOOD
+    assert _data_directory(tmp_path / "new" / "data").verdict is Verdict.OK
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1024**3 - 1))
-    assert _data_directory(tmp_path).verdict is Verdict.BEARABLE
+    assert _data_directory(tmp_path).verdict is Verdict.WARNING
 
 
 def test_a_data_directory_that_is_a_file() -> None:
-    assert _data_directory(Path(__file__) / "data").verdict is Verdict.BROKEN
+    assert _data_directory(Path(__file__) / "data").verdict is Verdict.FAILURE
 
 
 def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "_version", lambda _: None)
-    monkeypatch.setattr(machine_checks, "binaries", lambda: Path("/nowhere"))
-    monkeypatch.setattr(machine_checks.sys, "version_info", (3, 10, 0))
-    found = {finding.subject: finding for finding in machine_checks.examine_machine(Settings(port=0))}
-    assert found["Python"].verdict is Verdict.BROKEN
-    assert found["packages"].verdict is Verdict.BROKEN
-    assert found["extra adk"].verdict is Verdict.BEARABLE
+    def find_nothing(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", find_nothing)
+    monkeypatch.setattr("cognizes.engine.cli.doctor.binaries", lambda: Path("/nowhere"))
+    monkeypatch.setattr(sys, "version_info", (3, 10, 0))
+    found = {finding.subject: finding for finding in check_machine(Settings(port=0))}
+    assert found["Python"].verdict is Verdict.FAILURE
+    assert found["packages"].verdict is Verdict.FAILURE
+    assert found["extra adk"].verdict is Verdict.WARNING
     assert "--extra adk" in found["extra adk"].remedy
-    assert found["embedded PostgreSQL"].verdict is Verdict.BROKEN
+    assert found["embedded PostgreSQL"].verdict is Verdict.FAILURE

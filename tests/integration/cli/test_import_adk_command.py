@@ -42,7 +42,7 @@ async def test_it_copies_once_and_then_what_is_new(cognizes: Cognizes, database_
     assert "1 sessions and 3 events copied" in first.stdout
     await write_source(source, 2)
     again = cognizes(*command)
-    assert "0 sessions and 2 events copied, 3 events were there already" in again.stdout
+    assert "0 sessions and 2 events copied, 3 events were already present" in again.stdout
     async with Engine.open(database_url) as engine:
         session = await engine.sessions.get("shop", "ada", "s")
         assert session is not None

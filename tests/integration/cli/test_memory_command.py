@@ -1,4 +1,4 @@
-"""`cognizes memory`: what waits for a vector, and vectors made anew."""
+"""`cognizes memory`: the embedding queue, and vectors after a change of the embedder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick:
     assert "0 memories wait" in quick("memory", "status").stdout
     asyncio.run(_claim_and_die(data_dir))
     assert "embedder wordllama-256: 3 memories wait for a vector, 0 are parked" in quick("memory", "status").stdout
-    assert "3 vectors made by wordllama-256" in quick("memory", "reembed").stdout
-    assert "0 vectors made" in quick("memory", "reembed").stdout
+    assert "3 vectors created by wordllama-256" in quick("memory", "reembed").stdout
+    assert "0 vectors created" in quick("memory", "reembed").stdout
     assert "no embedder" in quick.fail("memory", "reembed", COGNIZES_EMBEDDER="none")
     told = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
     assert "COGNIZES_EMBEDDER" in told
@@ -42,6 +42,6 @@ def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick:
 @pytest.mark.minilm
 def test_reembed_with_another_embedder_replaces_every_vector(quick: Cognizes, data_dir: Path) -> None:
     asyncio.run(_remember(data_dir, "none"))
-    assert "5 vectors made by wordllama-256" in quick("memory", "reembed").stdout
+    assert "5 vectors created by wordllama-256" in quick("memory", "reembed").stdout
     told = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
-    assert "5 vectors made by all-MiniLM-L6-v2-int8-384" in told
+    assert "5 vectors created by all-MiniLM-L6-v2-int8-384" in told

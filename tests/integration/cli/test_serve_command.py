@@ -23,7 +23,7 @@ async def test_it_serves_and_a_restart_keeps_the_data(cognizes: Cognizes, data_d
         banner = serving.banner()
         assert f"{serving.url}/docs" in banner
         assert f"{data_dir} (embedded PostgreSQL)" in banner
-        assert "no key needed" in banner
+        assert "without a key" in banner
         assert "Ctrl-C" in banner
         assert "adk" not in banner
         assert httpx.get(f"{serving.url}/health").json()["status"] == "ok"
@@ -52,10 +52,10 @@ def test_a_second_serve_on_the_same_directory_is_told_who_has_it(
     with cognizes.serve(*chosen) as serving:
         holder = f"(process {serving.process.pid}, {serving.url}/)"
         said = cognizes.fail("serve", "--port", "0", *chosen)
-        assert said.startswith(f"the data directory {kept_data_dir} is already served {holder}; stop that one")
+        assert said.startswith(f"the data directory {kept_data_dir} is already served {holder}; stop that process")
         assert httpx.get(f"{serving.url}/health").status_code == 200
         examined = quick("doctor", *chosen, COGNIZES_PORT=serving.url.rpartition(":")[2])
-        assert "is served by a cognizes engine" in examined.stdout
+        assert "is used by a running cognizes engine" in examined.stdout
         assert examined.returncode == 0
     assert not cognizes.data_dir.exists()
 
@@ -65,7 +65,7 @@ def test_a_taken_port_is_noticed_first(cognizes: Cognizes) -> None:
         port = other.getsockname()[1]
         sentence = cognizes.fail("serve", "--port", str(port))
     assert sentence == (
-        f"port {port} of 127.0.0.1 is taken by another program; stop that, or choose another port with --port"
+        f"port {port} of 127.0.0.1 is used by another program; stop it, or choose another port with --port"
     )
     assert not cognizes.data_dir.exists()
 
@@ -165,7 +165,7 @@ def test_agents_are_kept_out_of_garbage_collections(cognizes: Cognizes, database
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_strangers_are_kept_out(quick: Cognizes, host: str) -> None:
     sentence = quick.fail("serve", "--port", "0", "--host", host)
-    assert sentence.startswith(f"refusing to listen on {host}: no key is asked for")
+    assert sentence.startswith(f"refusing to listen on {host}: no key is required")
     assert "--insecure" in sentence
 
 
@@ -180,16 +180,16 @@ def test_an_unreachable_server_is_one_sentence_without_its_password(cognizes: Co
     ("arguments", "environment", "sentence"),
     [
         pytest.param(
-            ["--database-url", "mysql://ada:s3cret@host/shop"], {}, "DATABASE_URL is no URL of a PostgreSQL", id="mysql"
+            ["--database-url", "mysql://ada:s3cret@host/shop"], {}, "DATABASE_URL is not a PostgreSQL URL", id="mysql"
         ),
         pytest.param(
             [],
             {"DATABASE_URL": "postgresql://ada:s3cret/x@host/shop"},
-            "DATABASE_URL is no URL of a PostgreSQL server",
+            "DATABASE_URL is not a PostgreSQL URL",
             id="raw slash in the password",
         ),
         pytest.param(["--data-dir", __file__], {}, f"cannot write to the data directory {__file__} (", id="a file"),
-        pytest.param(["--host", "no.such.invalid"], {}, "the host 'no.such.invalid' is not known", id="host"),
+        pytest.param(["--host", "no.such.invalid"], {}, "unknown host 'no.such.invalid'", id="host"),
         pytest.param(["--host", "127.0.0.1"], {"COGNIZES_PORT": "abc"}, "COGNIZES_PORT is 'abc'; input", id="port"),
         pytest.param([], {"COGNIZES_LOG_LEVEL": "loud"}, "COGNIZES_LOG_LEVEL is 'loud'; string should", id="level"),
         pytest.param([], {"COGNIZES_LOG_FORMAT": "xml"}, "COGNIZES_LOG_FORMAT is 'xml'; string should", id="format"),

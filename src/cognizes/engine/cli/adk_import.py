@@ -1,4 +1,4 @@
-"""`cognizes import-adk`: the sessions of ADK's own database service, copied into ours."""
+"""`cognizes import-adk`: copy the sessions of ADK's database service into the engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
-from cognizes.engine.cli.connection_urls import naming_server
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings
+from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, progress_bar
+from cognizes.engine.cli.connections import naming_server
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
@@ -26,8 +25,8 @@ def import_adk(
 ) -> None:
     """Copy sessions, events and states out of the tables of ADK's DatabaseSessionService.
 
-    Interrupted, it goes on where it stopped. Run again, it copies only what is new. It never changes the source, and
-    never overwrites what happened here meanwhile.
+    After an interruption it continues where it stopped. Repeated, it copies only new events. It never changes the
+    source, and never overwrites what the engine has stored since.
     """
     if not has_adk():
         raise SetupError(HOW_TO_GET_AGENTS)
@@ -36,21 +35,20 @@ def import_adk(
         report = asyncio.run(_import(source, settings))
     typer.echo(
         f"{report.sessions_found} sessions and {report.events_found} events found: {report.sessions_created} sessions "
-        f"and {report.events_copied} events copied, {report.events_present} events were there already."
+        f"and {report.events_copied} events copied, {report.events_present} events were already present."
     )
     for skipped in report.skipped:
         typer.echo(f"skipped {skipped.app_name}/{skipped.user_id}/{skipped.session_id}: {skipped.reason}", err=True)
     if not report.is_complete:
-        raise SetupError("the counts of source and target differ; mend what is named above and run it again")
+        raise SetupError("the counts of source and target differ; fix what is named above and run it again")
 
 
 async def _import(source: str, settings: Settings) -> ImportReport:
-    # Here and not above: ADK and SQLAlchemy cost every other command seconds.
+    # A late import: ADK and SQLAlchemy would cost every other command seconds.
     from cognizes.engine.adapters.adk.importer import import_sessions  # noqa: PLC0415
 
-    columns = (TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with Engine(settings) as engine:
-        with Progress(*columns, transient=True) as bar:
+        with progress_bar("events") as bar:
             task = bar.add_task("events", total=None)
 
             def show(progress: ImportProgress) -> None:

@@ -1,4 +1,7 @@
-"""The commands under one name, and how they end: 0 for success, 1 for a failure, 2 for a wrong use of the command."""
+"""The `cognizes` command. It exits with 0 for success, 1 for a failure and 2 for wrong usage.
+
+An `EngineError` is printed as one line without a traceback.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ import typer
 
 from cognizes.engine.cli.adk_import import import_adk
 from cognizes.engine.cli.configuration import config
-from cognizes.engine.cli.database_shell import psql
+from cognizes.engine.cli.database import migrate, psql
 from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
 from cognizes.engine.cli.memory import memory
-from cognizes.engine.cli.migration import migrate
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.cli.worker import worker
 from cognizes.engine.errors import EngineError
@@ -24,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    # What still ends in a traceback is a bug of ours; its frames hold URLs with passwords.
+    # Typer's tracebacks print local variables, which contain URLs with passwords.
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
@@ -35,7 +37,7 @@ app.command()(worker)
 app.command("import-adk")(import_adk)
 app.add_typer(keys, name="keys")
 app.add_typer(memory, name="memory")
-# `-h` is psql's word for the host here.
+# psql uses `-h` for the host.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 
 
@@ -53,12 +55,11 @@ def cognizes(
 ) -> None:
     """Cognizes Engine: sessions, state, events and memory of AI agents, on nothing but PostgreSQL.
 
-    Start with [bold]cognizes serve[/]. Without DATABASE_URL it brings a PostgreSQL of its own.
+    Start with [bold]cognizes serve[/]. Without DATABASE_URL it runs an embedded PostgreSQL.
     """
 
 
 def main() -> None:
-    """Runs the command that was typed."""
     try:
         app()
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""`cognizes config`: every setting, where it comes from and what it is, without secrets."""
+"""Options that several commands share, the settings that result from them, and `cognizes config`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,44 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import SecretStr
+from dotenv import load_dotenv
+from pydantic import SecretStr, ValidationError
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from cognizes.engine.cli.connection_urls import describe_url, redact_url
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings, variable_name
+from cognizes.engine.cli.connections import describe_url, redact_url
+from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
-_WIDTH_IN_A_FILE = 160
+_MINIMUM_WIDTH = 160
+"""Columns of a table that is written to a file or a pipe."""
+
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIRECTORY",
+        help="Use the embedded PostgreSQL of this directory, even if DATABASE_URL is set.",
+        show_default=False,
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="Use this PostgreSQL server. Other users see it in the list of processes: "
+        "a password is safer in DATABASE_URL.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as it is shown: a secret URL is its host and database."""
+    """A setting as `cognizes config` shows it. A URL that contains a password is shown as host and database."""
 
     name: str
     variable: str
@@ -31,15 +54,49 @@ class Setting:
     description: str
 
 
+def load_settings(*, data_dir: Path | None = None, database_url: str | None = None, **overrides: Any) -> Settings:
+    """Read the settings from the environment and `.env`; the given options take precedence.
+
+    Raises `SetupError` for an invalid value.
+    """
+    if data_dir is not None and database_url is not None:
+        raise typer.BadParameter("give either --data-dir or --database-url, not both")
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if data_dir is not None:
+        given.update(data_dir=data_dir, database_url=None)
+    if database_url is not None:
+        given.update(database_url=database_url)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SetupError("; ".join(_explain(detail, given) for detail in error.errors())) from error
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        raise SetupError(f"the settings of the environment and .env cannot be read: {error}") from error
+
+
+def export_dotenv() -> None:
+    """Put the variables of `.env` into the environment, for agents and handlers (`GOOGLE_API_KEY`, …).
+
+    A variable that the environment already has keeps its value.
+    """
+    load_dotenv(".env")
+
+
+def variable_name(setting: str) -> str:
+    """Return the environment variable of a setting."""
+    return "DATABASE_URL" if setting == "database_url" else f"COGNIZES_{setting.upper()}"
+
+
 def config(
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: a JSON array of objects.")] = False,
-    as_template: Annotated[bool, typer.Option("--template", help="A template for .env with every default.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array of objects.")] = False,
+    as_template: Annotated[bool, typer.Option("--template", help="Print a .env file with every default.")] = False,
 ) -> None:
-    """List every setting: its environment variable, its value now, its default.
+    """List every setting: its environment variable, its current value and its default.
 
-    Options of a command go before the environment, the environment before the file .env of the current directory.
+    Options of a command take precedence over the environment, and the environment over the file .env of the current
+    directory.
 
     Passwords are never shown.
     """
@@ -50,14 +107,23 @@ def config(
     if as_template:
         typer.echo(template(), nl=False)
         return
+    print_table(_table(settings))
+
+
+def print_table(table: Table) -> None:
+    """Print a table; outside a terminal it is wide enough for one line per row."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, _WIDTH_IN_A_FILE)
-    console.print(_table(settings))
+        console.width = max(console.width, _MINIMUM_WIDTH)
+    console.print(table)
+
+
+def progress_bar(title: str) -> Progress:
+    return Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True)
 
 
 def describe(settings: Settings) -> list[Setting]:
-    """Every setting, in the order of their definition."""
+    """Return every setting in the order of definition."""
     return [
         Setting(
             name=name,
@@ -71,12 +137,14 @@ def describe(settings: Settings) -> list[Setting]:
 
 
 def template() -> str:
-    """The text of `.env.example`: every setting with its default, commented out."""
-    lines = ["# Copy this file to .env and remove the # of what you change. `cognizes config --template` writes it."]
+    """Return the text of `.env.example`: every setting with its default, commented out."""
+    lines = [
+        "# Copy this file to .env and remove the # of lines that you change. `cognizes config --template` prints it."
+    ]
     for name, field in Settings.model_fields.items():
         default = "" if name == "data_dir" else _shown(field.get_default(call_default_factory=True, validated_data={}))
         lines += ["", f"# {field.description}", f"# {variable_name(name)}={'' if default is None else default}"]
-    lines += ["", "# The key of hosted agents that call Gemini.", "# GOOGLE_API_KEY="]
+    lines += ["", "# The API key of hosted agents that call Gemini.", "# GOOGLE_API_KEY="]
     return "\n".join(lines) + "\n"
 
 
@@ -109,3 +177,9 @@ def _table(settings: list[Setting]) -> Table:
 
 def _spelled(value: Any) -> str:
     return "-" if value is None else str(value)
+
+
+def _explain(detail: Any, given: dict[str, Any]) -> str:
+    name = str(detail["loc"][0])
+    spelling = f"--{name.replace('_', '-')}" if name in given else variable_name(name)
+    return f"{spelling} is {detail['input']!r}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"

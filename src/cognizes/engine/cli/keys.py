@@ -1,4 +1,4 @@
-"""`cognizes keys`: make, list, revoke and rotate API keys. It needs the database, not a running server."""
+"""`cognizes keys`: create, list, revoke and rotate API keys. Needs the database, not a running server."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cognizes.engine.access import AccessDesk, Permission
 from cognizes.engine.access.api_keys import ApiKey
-from cognizes.engine.cli.configured_database import open_database
-from cognizes.engine.cli.connection_urls import naming_server
-from cognizes.engine.cli.migration import migrator
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings
+from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, print_table
+from cognizes.engine.cli.connections import naming_server, open_database
+from cognizes.engine.cli.database import migrator
 from cognizes.engine.settings import Settings
 
 _ACTOR = "cognizes keys"
-_WIDTH_IN_A_FILE = 160
 
 keys = typer.Typer(help="API keys: create, list, revoke, rotate.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 KeyId = Annotated[str, typer.Argument(help="The part of the key between cgz_ and the next underscore.")]
 
 
@@ -36,18 +33,18 @@ def create(
     app: Annotated[
         list[str] | None, typer.Option("--app", help="An app the key is for; may be repeated.", show_default=False)
     ] = None,
-    all_apps: Annotated[bool, typer.Option("--all-apps", help="For every app, also those to come.")] = False,
+    all_apps: Annotated[bool, typer.Option("--all-apps", help="For every app, including future ones.")] = False,
     permission: Annotated[
         list[Permission] | None, typer.Option(help="read, write or admin; may be repeated (read and write).")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Bind the key to one user of its apps.")] = None,
-    name: Annotated[str, typer.Option(help="What it is for, for people.")] = "",
+    name: Annotated[str, typer.Option(help="A description of its purpose.")] = "",
     days: Annotated[float | None, typer.Option(min=0, help="Days until it expires; without it, never.")] = None,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it. It is shown this once: the database keeps a hash."""
+    """Create a key and print it. It is shown only once: the database stores a hash."""
     if bool(app) == all_apps:
         raise typer.BadParameter("give --app (it may be repeated) or --all-apps")
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
@@ -76,9 +73,6 @@ def list_keys(data_dir: DataDirectory = None, database_url: DatabaseUrl = None, 
     if as_json:
         typer.echo(json.dumps([_shown(key) for key in found], indent=2))
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH_IN_A_FILE)
     table = Table()
     for title in ("id", "name", "apps", "user", "permissions", "expires", "last used", "revoked"):
         table.add_column(title)
@@ -87,12 +81,12 @@ def list_keys(data_dir: DataDirectory = None, database_url: DatabaseUrl = None, 
         apps = ", ".join(shown["app_names"]) if shown["app_names"] is not None else "all"
         times = [(shown[name] or "-")[:16] for name in ("expires_at", "last_used_at", "revoked_at")]
         table.add_row(key.id, key.name, apps, key.user_id or "-", ", ".join(shown["permissions"]), *times)
-    console.print(table)
+    print_table(table)
 
 
 @keys.command()
 def revoke(key_id: KeyId, data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
-    """End a key at once, in every running server; its open streams end too."""
+    """Revoke a key at once, in every running server, and end its open streams."""
 
     async def run(desk: AccessDesk) -> str:
         await desk.keys.revoke(key_id)
@@ -110,7 +104,7 @@ def rotate(
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make another key for the same things, and end the old one now or after a time of grace."""
+    """Create a key with the same rights, and revoke the old one now or after a grace period."""
 
     async def run(desk: AccessDesk) -> tuple[ApiKey, str]:
         return await desk.keys.rotate(key_id, grace=timedelta(hours=grace_hours))
@@ -145,7 +139,7 @@ def _print_new(key: ApiKey, text: str, *, as_json: bool) -> None:
         typer.echo(json.dumps({**_shown(key), "key": text}, indent=2))
         return
     typer.echo(text)
-    typer.echo("Keep it: it is not shown again. Send it as `Authorization: Bearer <key>`.", err=True)
+    typer.echo("Store it: it is not shown again. Send it as `Authorization: Bearer <key>`.", err=True)
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:

@@ -1,14 +1,13 @@
-"""`cognizes memory`: what waits for a vector, and making vectors anew when the embedder has changed."""
+"""`cognizes memory`: the embedding queue, and new vectors after a change of the embedder."""
 
 from __future__ import annotations
 
 import asyncio
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cognizes.engine.cli.connection_urls import naming_server
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, load_settings
+from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, progress_bar
+from cognizes.engine.cli.connections import naming_server
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.memory.embedding_queue import EmbeddingQueue, QueueLength
@@ -17,12 +16,12 @@ from cognizes.engine.settings import Settings
 
 memory = typer.Typer(help="Memories: their vectors.", no_args_is_help=True)
 
-_OTHERS_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @memory.command()
 def status(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
-    """Tell how many memories wait for a vector, and which could not get one."""
+    """Print how many memories wait for a vector, and which ones could not be embedded."""
     settings = load_settings(data_dir=data_dir, database_url=database_url, memory_background=False)
     with naming_server(settings):
         name, length, parked, messages = asyncio.run(_status(settings))
@@ -34,14 +33,14 @@ def status(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> 
 
 @memory.command()
 def reembed(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
-    """Make a vector of the present embedder for every memory and every message that has none.
+    """Embed every memory and every message that has no vector of the configured embedder.
 
-    Interrupted, it goes on where it stopped. Meanwhile recall finds by words what has no vector yet.
+    After an interruption it continues where it stopped. Until then, recall finds memories without a vector by words.
     """
     settings = load_settings(data_dir=data_dir, database_url=database_url, memory_background=False)
     with naming_server(settings):
         name, made, parked = asyncio.run(_reembed(settings))
-    typer.echo(f"{made} vectors made by {name}; {parked} memories could not be embedded (cognizes memory status)")
+    typer.echo(f"{made} vectors created by {name}; {parked} memories could not be embedded (cognizes memory status)")
 
 
 async def _status(settings: Settings) -> tuple[str, QueueLength, list[str], WaitingMessages]:
@@ -54,19 +53,18 @@ async def _status(settings: Settings) -> tuple[str, QueueLength, list[str], Wait
 
 
 async def _reembed(settings: Settings) -> tuple[str, int, int]:
-    columns = (TextColumn("memories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with Engine(settings) as engine:
         queue = _queue(engine)
         await queue.queue_all()
         await _reindex_messages(engine.memory.message_index)
         total = (await queue.length()).waiting
-        with Progress(*columns, transient=True) as bar:
+        with progress_bar("memories") as bar:
             task = bar.add_task("memories", total=total)
             while (length := await queue.length()).waiting:
                 bar.update(task, completed=total - length.waiting)
                 if not await queue.work():
-                    # Others work on the rest, or it is to be tried again in a moment.
-                    await asyncio.sleep(_OTHERS_SECONDS)
+                    # Another process has claimed the rest, or a failed embedding is due for a retry.
+                    await asyncio.sleep(_POLL_SECONDS)
         name = engine.memory.embedder.name if engine.memory.embedder else ""
         return name, max(total - length.parked, 0), length.parked
 
@@ -75,11 +73,11 @@ async def _reindex_messages(index: MessageIndex) -> None:
     await index.queue_all()
     while (count := await index.count()).waiting or count.without_vector:
         if not await index.work():
-            await asyncio.sleep(_OTHERS_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     await index.build_graph()
 
 
 def _queue(engine: Engine) -> EmbeddingQueue:
     if engine.memory.queue is None:
-        raise SetupError("there is no embedder; install cognizes-engine[embeddings] or set COGNIZES_EMBEDDER")
+        raise SetupError("no embedder is configured; install cognizes-engine[embeddings] or set COGNIZES_EMBEDDER")
     return engine.memory.queue

@@ -1,30 +1,33 @@
-"""`cognizes serve`: everything in one process, until Ctrl-C."""
+"""`cognizes serve`: the checks before the start, the listening socket, the lock of the data directory, the banner."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import ipaddress
 import os
+import resource
+import socket
 import sys
-from contextlib import ExitStack
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
-from cognizes.engine.cli.connection_urls import check_urls, describe_url, naming_server
-from cognizes.engine.cli.listening_socket import (
-    is_loopback,
-    open_listening_socket,
-    page_url,
-    raise_descriptor_limit,
-)
-from cognizes.engine.cli.log_output import configure_logging
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, export_dotenv, load_settings
-from cognizes.engine.cli.serve_lock import serve_lock
+from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
+from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
+from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
+
+_BACKLOG = 2048
+_MAXIMUM_DESCRIPTORS = 1_048_576
 
 
 def serve(
@@ -46,22 +49,16 @@ def serve(
     ] = None,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
-    log_level: Annotated[
-        LogLevel | None,
-        typer.Option(case_sensitive=False, help="How much to log (COGNIZES_LOG_LEVEL, INFO).", show_default=False),
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option(help="For people or for machines (COGNIZES_LOG_FORMAT, text).", show_default=False),
-    ] = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Answer other machines although no key is asked for (COGNIZES_INSECURE)."),
+        typer.Option("--insecure", help="Accept other machines although no key is required (COGNIZES_INSECURE)."),
     ] = False,
 ) -> None:
     """Start the engine and serve it over HTTP.
 
-    Without DATABASE_URL it runs an embedded PostgreSQL and keeps the data in --data-dir, over restarts too.
+    Without DATABASE_URL it runs an embedded PostgreSQL and stores the data in --data-dir; restarts keep it.
 
     Ctrl-C or SIGTERM stops everything. [bold]cognizes config[/] lists all settings.
     """
@@ -77,26 +74,26 @@ def serve(
     )
     export_dotenv()
     check_urls(settings)
-    _refuse_strangers(settings)
+    _refuse_open_access(settings)
     configure_logging(settings)
     raise_descriptor_limit()
-    with ExitStack() as held, naming_server(settings):
-        listening = held.enter_context(open_listening_socket(settings.host, settings.port))
+    with ExitStack() as resources, naming_server(settings):
+        listening = resources.enter_context(open_listening_socket(settings.host, settings.port))
         url = page_url(listening)
         if settings.url is None:
-            held.enter_context(serve_lock(settings.data_dir, url))
-        # Here and not above: the web framework costs every other command a second.
+            resources.enter_context(serve_lock(settings.data_dir, url))
+        # A late import: the web framework would cost every other command a second.
         from cognizes.engine.cli.service import run_service  # noqa: PLC0415
 
         run_service(settings, listening, announce=lambda: _print_banner(settings, url))
 
 
-def _refuse_strangers(settings: Settings) -> None:
+def _refuse_open_access(settings: Settings) -> None:
     if not settings.insecure and settings.auth != "required" and not is_loopback(settings.host):
         raise SetupError(
-            f"refusing to listen on {settings.host or 'every address'}: no key is asked for, so whoever reaches this "
-            "machine could read and change everything; set COGNIZES_AUTH=required and make a key with `cognizes keys "
-            "create`, use 127.0.0.1, or add --insecure if a firewall or proxy keeps strangers out"
+            f"refusing to listen on {settings.host or 'every address'}: no key is required, so every client that "
+            "reaches this machine could read and change all data; set COGNIZES_AUTH=required and create a key with "
+            "`cognizes keys create`, use 127.0.0.1, or add --insecure if a firewall or proxy restricts access"
         )
 
 
@@ -104,15 +101,15 @@ def _describe_access(settings: Settings) -> str:
     if settings.auth == "required":
         return "with a key or a token (`cognizes keys create`)"
     if is_loopback(settings.host):
-        return "this machine only, no key needed"
-    return "[red]whoever reaches this machine, without a key[/]"
+        return "this machine only, without a key"
+    return "[red]every client that reaches this machine, without a key[/]"
 
 
 def _print_banner(settings: Settings, url: str) -> None:
     lines = {
         "Page": f"[link={url}]{url}[/link]",
         "API docs": f"{url}docs",
-        "Data": escape(_place_of_data(settings)),
+        "Data": escape(_data_location(settings)),
         "Access": _describe_access(settings),
         "Agents": f"{url}agui" if has_adk() else escape(HOW_TO_GET_AGENTS),
         "Stop": "Ctrl-C",
@@ -128,11 +125,99 @@ def _print_banner(settings: Settings, url: str) -> None:
         sys.stdout.write(banner.get())
         sys.stdout.flush()
     except OSError:
-        # The reader went away (`serve | head -1`): the server stays, and so must the interpreter when it flushes again.
+        # The reader of the pipe has exited (`serve | head -1`). Without this, the interpreter fails in its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _place_of_data(settings: Settings) -> str:
+def _data_location(settings: Settings) -> str:
     if settings.url is None:
         return f"{settings.data_dir} (embedded PostgreSQL)"
     return f"{describe_url(settings.url)} (your PostgreSQL)"
+
+
+@contextmanager
+def serve_lock(data_dir: Path, url: str) -> Iterator[None]:
+    """Allow one `serve` per data directory. Libraries, psql and other commands may use the directory at the same time.
+
+    The kernel releases the lock when the process ends, also after kill -9.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        file = (data_dir / "serve.lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise SetupError(
+            f"cannot write to the data directory {data_dir} ({error.strerror}); choose another with --data-dir"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise SetupError(
+                f"the data directory {data_dir} is already served ({file.read().strip()}); "
+                "stop that process, or choose another with --data-dir"
+            ) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, {url}\n")
+        file.flush()
+        yield
+
+
+def open_listening_socket(host: str, port: int) -> socket.socket:
+    """Bind the port and listen; the kernel queues connections until the server accepts them.
+
+    Without `listen`, Linux lets a second process bind the same port.
+    """
+    family, address = _resolve(host, port)
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise SetupError(_explain_bind_error(error, host, port)) from error
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
+    _, address = _resolve(host, 0)
+    return ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many descriptors as its hard limit allows; each client connection needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAXIMUM_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAXIMUM_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def page_url(listening: socket.socket) -> str:
+    """Return the URL for a browser on this machine."""
+    name = listening.getsockname()
+    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    host = "127.0.0.1" if address.is_unspecified else str(address)
+    return f"http://[{host}]:{name[1]}/" if ":" in host else f"http://{host}:{name[1]}/"
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)  # noqa: S104
+    except (socket.gaierror, UnicodeError) as error:
+        raise SetupError(f"unknown host {host!r}; give an address of this machine with --host") from error
+    # A name such as localhost has several addresses; clients that try IPv6 first fall back to IPv4.
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, address
+
+
+def _explain_bind_error(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} of {host} is used by another program; stop it, or choose another port with --port"
+        case errno.EACCES:
+            return f"port {port} is reserved for root; choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is not an address of this machine; choose another with --host"
+    return f"cannot listen on port {port} of {host} ({error.strerror}); choose others with --host and --port"

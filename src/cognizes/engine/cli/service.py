@@ -1,4 +1,4 @@
-"""An engine and its HTTP server as one process: started together, stopped together by a signal."""
+"""The process of `cognizes serve`: an engine and its HTTP server, started together and stopped by a signal."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 10
-_LONGEST_WARM_UP = 60
+_WARM_UP_SECONDS = 60
 
 
 def run_service(settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
-    """Serves until SIGINT or SIGTERM; `announce` is called once requests are answered."""
+    """Serve until SIGINT or SIGTERM; call `announce` when the server accepts requests."""
     uvloop.run(Service(settings, listening, announce=announce).run())
 
 
 class Service:
-    """The engine starts first, outside the web application, so that its failure is an error and not a log entry."""
+    """Starts the engine before the web application, so that a failure raises instead of being logged by uvicorn."""
 
     def __init__(self, settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
         self._engine = Engine(settings)
@@ -42,8 +42,8 @@ class Service:
         self._stopping = False
 
     async def run(self) -> None:
-        """Returns after a signal, with everything closed. A second signal waits for nobody."""
-        self._take_signals()
+        """Run until a signal and close everything. A second signal cancels the requests in progress."""
+        self._install_signal_handlers()
         self._starting = asyncio.create_task(self._engine.start())
         try:
             await self._starting
@@ -57,7 +57,7 @@ class Service:
 
     async def _serve(self) -> None:
         app = create_app(self._engine.settings, engine=self._engine)
-        # Here and not by the application, for the same reason: an agent that cannot be loaded is an error.
+        # Not in the lifespan of the application, for the same reason: an agent that cannot be loaded must raise.
         await app.state.agents.start()
         if self._stopping:
             await app.state.agents.close()
@@ -68,33 +68,33 @@ class Service:
             announce=self._announce,
             warm_up=app.state.agents.wait_until_warm,
         )
-        # Newer versions of uvicorn exit when the application does not start, older ones just return.
+        # uvicorn raises SystemExit when the application does not start; older versions return.
         with suppress(SystemExit):
             await self._server.serve(sockets=[self._listening])
         await self._server.finish_warm_up()
         if not self._server.started:
             raise SetupError("the web application did not start; the log above says why")
 
-    def _take_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # `nohup` asks us to outlive the terminal.
+            # `nohup` ignores SIGHUP, so that the process survives its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 loop.add_signal_handler(number, self._stop)
 
     def _stop(self) -> None:
-        insisting, self._stopping = self._stopping, True
+        repeated, self._stopping = self._stopping, True
         if self._server is not None:
             self._server.should_exit = True
-            if insisting:
-                self._server.cut_requests()
-        elif self._starting is not None and (insisting or self._engine.embedded is None):
-            # The embedded server comes up in a thread that cannot be called off: wait for it, then stop it.
+            if repeated:
+                self._server.cancel_requests()
+        elif self._starting is not None and (repeated or self._engine.embedded is None):
+            # The embedded server starts in a thread that cannot be cancelled: wait for it, then stop it.
             self._starting.cancel()
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn, but signals are ours: it would end the process by SIGTERM before the engine is closed."""
+    """uvicorn without its signal handlers, which would end the process before the engine is closed."""
 
     def __init__(
         self, app: object, *, proxies: str, announce: Callable[[], None], warm_up: Callable[[], Awaitable[None]]
@@ -120,36 +120,36 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def cut_requests(self) -> None:
-        """Waits no longer for answers under way. uvicorn's own `force_exit` would leave the application unclosed."""
+    def cancel_requests(self) -> None:
+        """Cancel the requests in progress. uvicorn's `force_exit` would skip the shutdown of the application."""
         for task in self.server_state.tasks:
             task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            # Imported objects stay for good: a full collection over them would delay every request.
+            # Imported objects are never garbage; without the freeze, each full collection would traverse them.
             gc.collect()
             gc.freeze()
             self._warming = asyncio.create_task(self._freeze_after_warm_up(), name="freeze-after-warm-up")
             self._announce()
 
     async def finish_warm_up(self) -> None:
-        """Return when the garbage collector works as usual."""
+        """Wait until the garbage collector is enabled again."""
         if self._warming is not None:
             await self._warming
 
     async def _freeze_after_warm_up(self) -> None:
-        """Keep the agents, which are imported while requests are served, out of collections as well.
+        """Freeze the agents as well, which are imported while the server already accepts requests.
 
-        Collections wait until then; one before the second freeze would take as long as those that it avoids.
+        The collector is disabled until then: a collection before the second freeze would traverse all of them.
         """
         gc.disable()
         try:
-            async with asyncio.timeout(_LONGEST_WARM_UP):
+            async with asyncio.timeout(_WARM_UP_SECONDS):
                 await self._warm_up()
         except TimeoutError:
-            logger.warning("the agents are not loaded after %s s; garbage is collected from now on", _LONGEST_WARM_UP)
+            logger.warning("the agents are not loaded after %s s; garbage collection is enabled", _WARM_UP_SECONDS)
         finally:
             gc.freeze()
             gc.enable()

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from cognizes.engine.cli.connection_urls import check_urls, naming_server
-from cognizes.engine.cli.log_output import configure_logging
-from cognizes.engine.cli.options import DatabaseUrl, DataDirectory, LogFormat, LogLevel, export_dotenv, load_settings
+from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
+from cognizes.engine.cli.connections import check_urls, naming_server
+from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
@@ -33,14 +33,8 @@ def worker(
     concurrency: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 10,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
-    log_level: Annotated[
-        LogLevel | None,
-        typer.Option(case_sensitive=False, help="How much to log (COGNIZES_LOG_LEVEL, INFO).", show_default=False),
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option(help="For people or for machines (COGNIZES_LOG_FORMAT, text).", show_default=False),
-    ] = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Execute runs: claim those of the given handlers, call them, store what comes of it.
 
