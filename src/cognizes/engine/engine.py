@@ -14,6 +14,7 @@ from uuid import UUID
 from cognizes.engine.access import AccessDesk
 from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.agui.monitor import MonitorFrames
+from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
 from cognizes.engine.database.maintenance import Maintenance
@@ -21,7 +22,6 @@ from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.messages import Messages
@@ -89,6 +89,7 @@ class Engine:
         self.embedded: EmbeddedPostgres | None = None
         self.url = ""
         self.supervisor = Supervisor()
+        self.sweeper = Sweeper(self.supervisor)
         self._connected: Database | None = None
         self._open_parts = AsyncExitStack()
 
@@ -245,6 +246,7 @@ class Engine:
             [DEFAULT_CHANNEL, STREAM_CHANNEL],
             supervisor=self.supervisor,
         )
+        self.listener.on_reconnect(self.sweeper.sweep)
         backend = choose_backend(self.settings, self.database, self.supervisor)
         self.streams = MessageStreams(
             self.database,

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.sticky_connection import StickyConnections
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.pulse.group_commit import GroupCommit
 
-_Result = TypeVar("_Result")
 _Fetch = Callable[..., Awaitable[list[Any]]]
 _ENOUGH_FOR_TWO = 4
 
@@ -84,25 +84,6 @@ class AppendAnswer:
     sequence_num: int
     version: int
     created_at: datetime
-
-
-async def retry_while_unavailable(
-    attempt: Callable[[], Awaitable[_Result]], *, seconds: float, before_retry: Callable[[], None] | None = None
-) -> _Result:
-    """Call again, with growing pauses, while PostgreSQL is unavailable, for at most `seconds`."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    pause = 0.02
-    while True:
-        try:
-            return await attempt()
-        except DatabaseUnavailableError:
-            if loop.time() + pause > deadline:
-                raise
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-        pause = min(pause * 2, 1.0)
-        if before_retry is not None:
-            before_retry()
 
 
 class AppendBatcher:

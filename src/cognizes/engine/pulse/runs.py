@@ -13,6 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import (
     dump_json,
@@ -24,7 +25,6 @@ from cognizes.engine.database.documents import (
 )
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_name
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid

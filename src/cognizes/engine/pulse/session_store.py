@@ -14,13 +14,14 @@ from uuid import UUID
 
 import asyncpg
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
 from cognizes.engine.database.sticky_connection import StickyConnections
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
-from cognizes.engine.pulse.append_batcher import as_columns, retry_while_unavailable
+from cognizes.engine.pulse.append_batcher import as_columns
 from cognizes.engine.pulse.event_log import check_keys, check_name, check_object, check_text
 from cognizes.engine.pulse.group_commit import GroupCommit
 from cognizes.engine.pulse.scopes import apply_delta, join_state, split_delta

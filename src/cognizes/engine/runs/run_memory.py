@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Session
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import fence_of_thread
 from cognizes.engine.pulse.session_store import thread_uuid
 

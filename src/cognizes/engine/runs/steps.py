@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError, StepInterruptedError
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.event_log import check_text
 from cognizes.engine.pulse.fencing import RunFence
 

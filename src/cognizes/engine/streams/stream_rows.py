@@ -9,11 +9,12 @@ from uuid import UUID
 
 import asyncpg
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event
-from cognizes.engine.pulse.append_batcher import AppendItem, retry_while_unavailable
+from cognizes.engine.pulse.append_batcher import AppendItem
 from cognizes.engine.pulse.event_log import append_item
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.scopes import ScopedDelta

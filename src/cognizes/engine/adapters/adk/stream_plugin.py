@@ -26,11 +26,11 @@ from cognizes.engine.adapters.adk.run_input import OpenCalls
 from cognizes.engine.adapters.adk.run_progress import end_waiting_runs, wait_for_people
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
-from cognizes.engine.pulse.append_batcher import retry_while_unavailable
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.runs.leases import Lease
 

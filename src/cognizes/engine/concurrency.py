@@ -1,0 +1,118 @@
+"""The engine's primitives for waiting: one wake-up, one retry loop, one sweeper.
+
+Every part that waits for something uses these. A part that needs a periodic job registers it with the engine's
+`Sweeper`; a part that calls PostgreSQL while it may be away uses `retry_while_unavailable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+
+_Result = TypeVar("_Result")
+
+
+class WakeUp:
+    """Wakes the tasks that wait for a change.
+
+    `version` counts notifications. A task reads the version, reads the state that it depends on, and then waits for a
+    later version. A notification in between is not lost.
+    """
+
+    __slots__ = ("_next", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._next: asyncio.Event | None = None
+
+    def notify(self) -> None:
+        """Wake all tasks that wait now."""
+        self.version += 1
+        if self._next is not None:
+            self._next.set()
+            self._next = None
+
+    async def wait(self, after: int, *, timeout: float | None = None) -> bool:
+        """Wait for a version later than `after`; return False when `timeout` seconds pass first."""
+        if self.version > after:
+            return True
+        if self._next is None:
+            self._next = asyncio.Event()
+        if timeout is None:
+            await self._next.wait()
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._next.wait()
+        except TimeoutError:
+            return self.version > after
+        return True
+
+
+async def retry_while_unavailable(
+    attempt: Callable[[], Awaitable[_Result]],
+    *,
+    seconds: float = math.inf,
+    errors: tuple[type[EngineError], ...] = (DatabaseUnavailableError,),
+    before_retry: Callable[[], None] | None = None,
+) -> _Result:
+    """Call `attempt` until it raises none of `errors`, with growing pauses; raise the last error after `seconds`.
+
+    By default it waits for PostgreSQL without a limit. A closed engine raises `EngineClosedError`, which ends the loop.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await attempt()
+        except errors:
+            if loop.time() + pause > deadline:
+                raise
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        if before_retry is not None:
+            before_retry()
+
+
+class Sweeper:
+    """Runs the periodic jobs of an engine, each at its own interval.
+
+    Jobs repair what a lost notification or a dead process leaves behind. They are independent: one that fails or hangs
+    does not delay the others. `sweep` runs all of them now, which the listener asks for after a reconnection.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._due = WakeUp()
+
+    def start(self, name: str, job: Callable[[], Awaitable[object]], *, seconds: float) -> SupervisedLoop:
+        """Run `job` every `seconds`, for the first time after the first interval. Stop it with the returned loop."""
+        seen = self._due.version
+
+        async def round_() -> None:
+            nonlocal seen
+            await self._due.wait(seen, timeout=seconds)
+            seen = self._due.version
+            try:
+                await job()
+            except EngineError as error:
+                logger.warning("the periodic job %s failed and runs again in %g s: %s", name, seconds, error)
+
+        return self._supervisor.start(name, round_, longest_pause=seconds)
+
+    async def sweep(self) -> None:
+        """Start the next round of every job now."""
+        self._due.notify()
