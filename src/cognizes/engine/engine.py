@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from cognizes.engine.access import AccessDesk
-from cognizes.engine.access.api_keys import CHANNEL as ACCESS_CHANNEL
+from cognizes.engine.access import Authenticator
+from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
@@ -77,7 +77,7 @@ class Engine:
     monitor_frames: MonitorFrames
     timeline: Timeline
     streams: MessageStreams
-    access: AccessDesk
+    access: Authenticator
     contexts: Contexts
     llm_contexts: LlmContexts
     branches: Branches
@@ -274,11 +274,11 @@ class Engine:
         self.timeline = Timeline(self.database)
         # Who comes in is looked up by the engine, whoever is being answered.
         itself = self.database.without_tenants()
-        self.access = AccessDesk(itself, self.settings, can_hear=lambda: self.listener.is_running)
+        self.access = Authenticator(itself, self.settings, is_listening=lambda: self.listener.is_running)
         if self.access.is_required:
             self.listener.channels.append(ACCESS_CHANNEL)
-            self.listener.tap(ACCESS_CHANNEL, self.access.forget_key)
-            self.listener.on_reconnect(self.access.forget_all)
+            self.listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)
+            self.listener.on_reconnect(self.access.invalidate_all)
         self._wire_sync()
 
     def _wire_sync(self) -> None:

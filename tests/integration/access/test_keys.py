@@ -13,7 +13,7 @@ import pytest
 
 from cognizes.engine import Engine, InvalidInputError, NotFoundError
 from cognizes.engine.access import Permission
-from cognizes.engine.access.api_keys import ApiKeys, hash_secret
+from cognizes.engine.access.authenticator import KEY_CACHE_SECONDS, ApiKeys, hash_secret
 from tests.integration.access.conftest import READ_WRITE, Guarded, key_id, new_thread
 
 
@@ -168,13 +168,13 @@ async def other_engine(database_url: str) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_a_key_revoked_elsewhere_is_forgotten_here(guarded: Guarded, other_engine: Engine) -> None:
+async def test_a_key_revoked_elsewhere_is_dropped_from_the_cache(
+    guarded: Guarded, other_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The cache entry never expires: only the notification of the revocation can remove it.
+    monkeypatch.setattr("cognizes.engine.access.authenticator.KEY_CACHE_SECONDS", float("inf"))
     key = await guarded.key("a")
     here = guarded.engine.access.keys
-    assert await here.check(key) is not None
-    # It would be believed for ever now: only the word of the revocation can end it.
-    digest, _, known = here._known[key_id(key)]
-    here._known[key_id(key)] = (digest, float("inf"), known)
     assert await here.check(key) is not None
     await other_engine.access.keys.revoke(key_id(key))
     await until(lambda: _is_gone(here, key))
@@ -184,11 +184,11 @@ async def _is_gone(keys: ApiKeys, key: str) -> bool:
     return await keys.check(key) is None
 
 
-async def test_a_revocation_that_overtakes_a_look_up_is_not_forgotten(guarded: Guarded) -> None:
+async def test_a_look_up_that_a_revocation_overtakes_is_not_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
     database = guarded.engine.database
-    keys = ApiKeys(_Slow(database, lambda: keys.forget(key_id(key))), can_hear=lambda: True)  # type: ignore[arg-type]
-    # The row was read before the revocation, so this one request may pass; it must not be remembered.
+    keys = ApiKeys(_Slow(database, lambda: keys.invalidate(key_id(key))), is_listening=lambda: True)  # type: ignore[arg-type]
+    # The row was read before the revocation, so this one request may pass; it must not be cached.
     assert await keys.check(key) is not None
     await database.pool.execute("UPDATE api_keys SET revoked_at = now()")
     assert await keys.check(key) is None
@@ -201,7 +201,7 @@ async def test_a_revocation_that_overtakes_a_look_up_wins_at_once(guarded: Guard
     async def revoke() -> None:
         if await database.pool.fetchval("SELECT revoked_at FROM api_keys") is None:
             await database.pool.execute("UPDATE api_keys SET revoked_at = now()")
-            keys.forget(key_id(key))
+            keys.invalidate(key_id(key))
 
     class Overtaken:
         async def fetch_row(self, *arguments: Any) -> Any:
@@ -209,7 +209,7 @@ async def test_a_revocation_that_overtakes_a_look_up_wins_at_once(guarded: Guard
             await revoke()
             return row
 
-    keys = ApiKeys(Overtaken(), can_hear=lambda: True)  # type: ignore[arg-type]
+    keys = ApiKeys(Overtaken(), is_listening=lambda: True)  # type: ignore[arg-type]
     assert await keys.check(key) is None
 
 
@@ -226,21 +226,22 @@ class _Slow:
         return row
 
 
-async def test_while_changes_cannot_be_heard_nothing_is_remembered(guarded: Guarded) -> None:
+async def test_without_a_listener_no_key_is_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    deaf = ApiKeys(guarded.engine.database, can_hear=lambda: False)
-    assert await deaf.check(key) is not None
+    uncached = ApiKeys(guarded.engine.database, is_listening=lambda: False)
+    assert await uncached.check(key) is not None
     await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
-    assert await deaf.check(key) is None
+    assert await uncached.check(key) is None
 
 
-async def test_a_key_is_believed_for_a_short_time_only(guarded: Guarded) -> None:
+async def test_a_key_is_cached_for_a_short_time_only(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    keys = ApiKeys(guarded.engine.database, can_hear=lambda: True)
+    now = 0.0
+    keys = ApiKeys(guarded.engine.database, is_listening=lambda: True, clock=lambda: now)
     assert await keys.check(key) is not None
-    digest, since, known = keys._known[key_id(key)]
-    keys._known[key_id(key)] = (digest, since - 3600, known)
     await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
+    assert await keys.check(key) is not None
+    now += KEY_CACHE_SECONDS + 1
     assert await keys.check(key) is None
 
 

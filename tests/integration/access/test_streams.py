@@ -68,9 +68,9 @@ async def test_a_ticket_ends_when_its_key_does_although_that_was_decided_later(g
     await guarded.engine.access.keys.rotate(key_id(key), grace=timedelta(hours=1))
     async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={ticket}") as stream:
         assert stream.status == 200
-        (lease,) = guarded.engine.access.leases._by_key[key_id(key)]
-        assert lease.timer is not None
-        assert lease.timer.when() - asyncio.get_running_loop().time() <= 3600
+        (grant,) = guarded.engine.access.grants.of_key(key_id(key))
+        assert grant.timer is not None
+        assert grant.timer.when() - asyncio.get_running_loop().time() <= 3600
     await guarded.engine.database.pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
     async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={late}") as stream:
         assert stream.status == 401
@@ -128,12 +128,12 @@ async def test_a_stream_ends_when_its_key_expires(guarded: Guarded, kind: str) -
     path = f"/ws/events/{thread}" if websocket else f"/api/runs/{run}/events"
     async with AsgiStream(guarded.app, path, websocket=websocket, authorization=f"Bearer {key}") as stream:
         assert stream.status == (101 if websocket else 200)
-        (lease,) = guarded.engine.access.leases._by_key[key_id(key)]
-        assert lease.timer is not None
-        remaining = lease.timer.when() - asyncio.get_running_loop().time()
+        (grant,) = guarded.engine.access.grants.of_key(key_id(key))
+        assert grant.timer is not None
+        remaining = grant.timer.when() - asyncio.get_running_loop().time()
         assert 0 < remaining <= 24 * 3600
         # The day is over.
-        lease.over.set()
+        grant.revoked.set()
         await stream.end()
 
 
@@ -231,7 +231,7 @@ async def test_a_long_poll_delivers_nothing_after_a_revocation(guarded: Guarded)
         opened = (await agent.post(f"/contexts/{thread}/messages/stream", json={})).json()
         chunks = f"/contexts/{thread}/messages/{opened['message_id']}"
         polling = asyncio.create_task(client.get(f"{chunks}/streaming-chunks", params={"wait": 60}))
-        while key_id(key) not in guarded.engine.access.leases.key_ids:
+        while key_id(key) not in guarded.engine.access.grants.key_ids:
             await asyncio.sleep(0.01)
         async with AsgiStream(
             guarded.app, f"/ws/events/{thread}", websocket=True, authorization=f"Bearer {key}"
@@ -256,7 +256,7 @@ async def test_a_long_poll_goes_on_when_its_key_is_rotated_with_a_time_of_grace(
         opened = (await agent.post(f"/contexts/{thread}/messages/stream", json={})).json()
         chunks = f"/contexts/{thread}/messages/{opened['message_id']}"
         polling = asyncio.create_task(client.get(f"{chunks}/streaming-chunks", params={"wait": 60}))
-        while key_id(key) not in guarded.engine.access.leases.key_ids:
+        while key_id(key) not in guarded.engine.access.grants.key_ids:
             await asyncio.sleep(0.01)
         async with AsgiStream(
             guarded.app, f"/ws/events/{thread}", websocket=True, authorization=f"Bearer {key}"

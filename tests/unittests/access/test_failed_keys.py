@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Settings
-from cognizes.engine.access.desk import Credential
+from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api import limits
 from cognizes.engine.api.limits import FailedKeys, TokenBuckets, address_of
 from cognizes.engine.errors import TooManyRequestsError

@@ -1,6 +1,6 @@
-"""Who may come in: API keys, tokens, tickets, and what a caller may see and do."""
+"""Access: API keys, tokens and tickets become principals; the audit log records what administrators change."""
 
-from cognizes.engine.access.desk import AccessDesk
-from cognizes.engine.access.principal import ANYONE, Permission, Principal
+from cognizes.engine.access.authenticator import ApiKey, ApiKeys, Authenticator
+from cognizes.engine.access.principal import ANONYMOUS, Permission, Principal
 
-__all__ = ["ANYONE", "AccessDesk", "Permission", "Principal"]
+__all__ = ["ANONYMOUS", "ApiKey", "ApiKeys", "Authenticator", "Permission", "Principal"]

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, of the things that only administrators change."""
+"""The audit log: which caller changed what, for the changes that only administrators make and for deletions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ def printable(text: str) -> str:
 
     A path arrives decoded: a line break in it would look like another line, and PostgreSQL stores no NUL.
     """
-    return _UNPRINTABLE.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"%{ord(found[0]):02X}"
+    return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 class AuditLog:
-    """Lines that are added and never changed."""
+    """Appends and reads entries; entries never change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,10 +35,10 @@ class AuditLog:
         status: int | None = None,
         request_id: str = "",
     ) -> None:
-        """Add a line, its texts as `printable` writes them. Neither action nor target may hold a secret."""
+        """Append an entry, its texts as `printable` writes them. Neither action nor target may hold a secret."""
         texts = [printable(text) for text in (app_name, actor, action, target)]
         await self._database.fetch_value("write_audit", *texts, status, request_id)
 
     async def read(self, *, app_name: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest lines, of one app or of all."""
+        """Return the newest entries, of one app or of all."""
         return [dict(row) for row in await self._database.fetch("read_audit", app_name, limit)]

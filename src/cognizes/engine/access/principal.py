@@ -1,15 +1,16 @@
-"""Principal: on whose behalf something is done."""
+"""Principals, and the grants that connections of principals hold while they are open."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 
 class Permission(StrEnum):
-    """What a caller may do. ADMIN may do everything, within its apps."""
+    """What a caller may do. ADMIN includes the others, within the caller's apps."""
 
     READ = "read"
     WRITE = "write"
@@ -18,9 +19,9 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """Who calls, what for, and until when.
+    """An authenticated caller.
 
-    `app_names` are the tenants it belongs to, None means all of them. With a `user_id` it is one end user, who sees
+    `app_names` are the tenants it belongs to; None means all of them. With a `user_id` it is one end user, who sees
     nothing of other users.
     """
 
@@ -31,29 +32,85 @@ class Principal:
     key_id: str | None = None
     expires_at: datetime | None = None
 
-    def may(self, permission: Permission) -> bool:
-        """Whether it may do such a thing at all."""
-        return permission in self.permissions or Permission.ADMIN in self.permissions
-
-    def sees_app(self, app_name: str) -> bool:
-        """Whether an app is one of its own."""
-        return self.app_names is None or app_name in self.app_names
-
-    def sees(self, app_name: str, user_id: str) -> bool:
-        """Whether a session of that user of that app is its own."""
-        return self.sees_app(app_name) and self.user_id in (None, user_id)
-
     @property
     def sees_everything(self) -> bool:
         """Whether it is bound to no app and no user."""
         return self.app_names is None and self.user_id is None
 
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether it has a permission."""
+        return permission in self.permissions or Permission.ADMIN in self.permissions
+
+    def sees_app(self, app_name: str) -> bool:
+        """Return whether it belongs to an app."""
+        return self.app_names is None or app_name in self.app_names
+
+    def sees(self, app_name: str, user_id: str) -> bool:
+        """Return whether it may see sessions of a user of an app."""
+        return self.sees_app(app_name) and self.user_id in (None, user_id)
+
 
 def permissions_of(words: Iterable[str]) -> frozenset[Permission]:
-    """The permissions among some words; other words mean nothing here."""
+    """Return the permissions among some words; unknown words are ignored."""
     known = set(words)
     return frozenset(permission for permission in Permission if permission.value in known)
 
 
-ANYONE = Principal(name="anyone", permissions=frozenset(Permission))
-"""The caller of a server that asks for no key."""
+ANONYMOUS = Principal(name="anyone", permissions=frozenset(Permission))
+"""The caller of a server without authentication."""
+
+
+class Grant:
+    """The right of one connection to be served. `revoked` is set when its key is revoked or its token expires."""
+
+    __slots__ = ("principal", "revoked", "timer")
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+        self.revoked = asyncio.Event()
+        self.timer: asyncio.TimerHandle | None = None
+        if principal.expires_at is not None:
+            seconds = (principal.expires_at - datetime.now(UTC)).total_seconds()
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self.revoked.set)
+
+
+class Grants:
+    """The grants of all open connections, by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, set[Grant]] = {}
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The keys with open connections."""
+        return list(self._by_key)
+
+    def of_key(self, key_id: str) -> list[Grant]:
+        """Return the grants of the open connections of a key."""
+        return list(self._by_key.get(key_id, ()))
+
+    def open(self, principal: Principal) -> Grant:
+        """Return a grant; `close` ends it."""
+        grant = Grant(principal)
+        if principal.key_id is not None:
+            self._by_key.setdefault(principal.key_id, set()).add(grant)
+        return grant
+
+    def close(self, grant: Grant) -> None:
+        """Remove the grant of a connection that has ended."""
+        if grant.timer is not None:
+            grant.timer.cancel()
+        key_id = grant.principal.key_id
+        if key_id is not None and (grants := self._by_key.get(key_id)) is not None:
+            grants.discard(grant)
+            if not grants:
+                del self._by_key[key_id]
+
+    def revoke(self, key_id: str) -> None:
+        """Set `revoked` of every grant of a key."""
+        for grant in self._by_key.get(key_id, ()):
+            grant.revoked.set()

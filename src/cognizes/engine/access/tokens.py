@@ -1,6 +1,6 @@
-"""Tokens: JSON Web Tokens of an identity provider, checked against its public keys.
+"""Tokens: JSON Web Tokens of an identity provider, verified with its public keys.
 
-PyJWT is an extra and is imported when the first token is checked: it brings ten megabytes.
+PyJWT is an extra and is imported when the first token is checked: it needs ten megabytes of memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""What may be allowed at all: signatures by a private key. With `HS…` the public keys would be the secret."""
+"""Algorithms that a setting may allow: signatures by a private key. With `HS…` the public key would be the secret."""
 
 _LARGEST_SET = 1024 * 1024
 _FETCH_SECONDS = 10
@@ -36,9 +36,9 @@ _DEFAULT_PERMISSIONS = frozenset({Permission.READ, Permission.WRITE})
 
 
 class Tokens:
-    """Checks tokens: signature by a key of the set, a fixed list of algorithms, issuer, audience, times.
+    """Verifies tokens: signature by a key of the set, a fixed list of algorithms, issuer, audience, times.
 
-    The user comes from one claim, the apps from another; a token without apps opens nothing.
+    The user comes from one claim, the apps from another; a token without apps is refused.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,12 +53,12 @@ class Tokens:
         self._keys = KeySet(settings.jwt_jwks, cooldown=settings.jwt_refresh_cooldown, clock=clock)
 
     async def check(self, text: str) -> Principal:
-        """The caller that brings this token; `AuthenticationError` says what is wrong with it."""
+        """Return the caller of a token; raise `AuthenticationError` with what is wrong."""
         jwt = _import_jwt()
         try:
             header = jwt.get_unverified_header(text)
             if header.get("alg") not in self._algorithms:
-                raise AuthenticationError("the token is signed in a way that is not accepted")
+                raise AuthenticationError("the token is signed with an algorithm that is not accepted")
             key = await self._keys.find(str(header.get("kid", "")))
             claims: dict[str, Any] = jwt.decode(
                 text,
@@ -70,10 +70,10 @@ class Tokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWTError as error:
-            # Its messages speak of claims and times, never of the signature's bytes or a key.
+            # Messages of PyJWT name claims and times, never the bytes of a signature or a key.
             raise AuthenticationError(f"the token is not valid: {error}") from error
         except OverflowError as error:
-            raise AuthenticationError("the token is not valid: one of its times is no time") from error
+            raise AuthenticationError("the token is not valid: a time in it is out of range") from error
         return self._principal(claims)
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
@@ -89,7 +89,7 @@ class Tokens:
             name=f"jwt:{user}",
             permissions=permissions,
             app_names=frozenset(apps),
-            # An administrator looks after the users of its apps; everybody else is one of them.
+            # An administrator sees all users of its apps; another caller is one of these users.
             user_id=None if Permission.ADMIN in permissions else user,
             expires_at=_moment(int(claims["exp"]) + _LEEWAY_SECONDS),
         )
@@ -98,8 +98,8 @@ class Tokens:
 class KeySet:
     """The public keys of an identity provider, from a file or a URL.
 
-    Read again when a token names a key that is not there, but not before the cooldown is over: strangers can name any
-    key they like. When the provider is away the keys known are kept.
+    The set is read again when a token names an unknown key, but not within the cooldown: any client can name any key.
+    While the provider is unavailable, the known keys stay valid.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class KeySet:
         self.reads = 0
 
     async def find(self, key_id: str) -> Any:
-        """The key of that name; without a name, the only key there is."""
+        """Return the key of an id; without an id, the only key of the set."""
         if (key := self._known(key_id)) is None:
             await self._read_again()
             key = self._known(key_id)
         if key is None:
-            raise AuthenticationError("the token is signed by a key that its issuer does not publish")
+            raise AuthenticationError("the token is signed with a key that its issuer does not publish")
         return key
 
     def _known(self, key_id: str) -> Any | None:
@@ -144,7 +144,7 @@ class KeySet:
                 document = await asyncio.to_thread(_read, self._place, self._timeout)
                 self._keys = _parse(document)
             except (OSError, ValueError, HTTPException, SetupError) as error:
-                logger.error("the keys of COGNIZES_JWT_JWKS cannot be read (%s); those known are kept", error)
+                logger.error("the keys of COGNIZES_JWT_JWKS cannot be read (%s); the known keys stay valid", error)
 
 
 def _read(place: str, timeout: float) -> bytes:
@@ -162,9 +162,9 @@ def _read(place: str, timeout: float) -> bytes:
 
 
 class _Deadline:
-    """The end of a download, whatever its server sends until then: its connections are shut down.
+    """Limits the total time of a download by shutting its connections down.
 
-    A timeout of a socket begins again with every byte.
+    The timeout of a socket starts again with every byte.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -185,11 +185,11 @@ class _Deadline:
             for connection in self._connections:
                 connection.close()
             if self._is_over:
-                # What was read may be a part only.
+                # The document may be incomplete.
                 raise TimeoutError(f"it did not arrive within {self._seconds:g} s")
 
     def watch(self, kind: type[HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return a maker of connections that are shut down when the time is over, also while they are being made."""
+        """Return a factory of connections that are shut down at the deadline, also while they are being opened."""
 
         def make(host: str, **options: Any) -> HTTPConnection:
             connection: Any = kind(host, **options)
@@ -202,7 +202,7 @@ class _Deadline:
 
     def _add(self, opened: socket.socket) -> socket.socket:
         with self._lock:
-            # A duplicate: TLS takes the descriptor away from the socket that it wraps.
+            # A duplicate, because TLS takes the descriptor of the socket that it wraps.
             self._connections.append(opened.dup())
             if self._is_over:
                 opened.close()
@@ -235,7 +235,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a provider that has moved, but not into the clear."""
+    """Follows redirects, but none to an unencrypted URL."""
 
     def redirect_request(  # noqa: PLR0917 - as urllib has it
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -247,23 +247,23 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 def _check_safe(place: str) -> None:
     url = urlsplit(place)
     if url.scheme != "https" and (url.scheme != "http" or url.hostname not in ("127.0.0.1", "::1", "localhost")):
-        raise SetupError("COGNIZES_JWT_JWKS must be an https URL: who can change the keys on the way can be anybody")
+        raise SetupError("COGNIZES_JWT_JWKS must be an https URL: an attacker on the way could replace the keys")
 
 
 def _parse(document: bytes) -> dict[str, Any]:
     content = json.loads(document)
     entries = content.get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise ValueError('it is no set of keys: {"keys": [{"kty": …}, …]}')
+        raise ValueError('it is not a key set: {"keys": [{"kty": …}, …]}')
     # A shared secret among them would let every reader of the set sign tokens.
     keys = [key for entry in entries if (key := _parse_key(entry)) is not None and key.key_type != "oct"]
     if not keys:
-        raise ValueError("it has no public key that can be used")
+        raise ValueError("it has no usable public key")
     return {key.key_id or "": key for key in keys}
 
 
 def _parse_key(entry: Any) -> Any | None:
-    """A key; None when it is of a kind that is not known here, which a set may hold as well."""
+    """Return a key; None for a kind that is not supported, which a set may hold too."""
     jwt = _import_jwt()
     try:
         return jwt.PyJWK(entry)
@@ -276,7 +276,7 @@ def _moment(seconds: int) -> datetime:
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError) as error:
-        raise AuthenticationError("the token expires at no time that a calendar has") from error
+        raise AuthenticationError("the expiry of the token is out of range") from error
 
 
 def _words(value: Any) -> list[str]:

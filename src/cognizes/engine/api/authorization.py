@@ -21,8 +21,8 @@ from fastapi import Depends, Request, WebSocketException
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from cognizes.engine.access import ANYONE, AccessDesk, Permission, Principal
-from cognizes.engine.access.desk import Credential
+from cognizes.engine.access import ANONYMOUS, Authenticator, Permission, Principal
+from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api.event_policy import check_event
 from cognizes.engine.api.limits import TokenBuckets, caller_of
 from cognizes.engine.api.requests import Scope
@@ -231,7 +231,7 @@ class Authorizer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._desk: AccessDesk = engine.access
+        self._authenticator: Authenticator = engine.access
         settings = engine.settings
         self._rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
         self._origins = origins_of(engine.settings.cors_origins)
@@ -240,14 +240,14 @@ class Authorizer:
         """Returns when the caller may go on; raises what it is told otherwise."""
         scope = connection.scope
         needed = _needed(scope)
-        check_origin(scope, allowed=self._origins, asks_for_keys=self._desk.is_required)
-        if not self._desk.is_required:
+        check_origin(scope, allowed=self._origins, asks_for_keys=self._authenticator.is_required)
+        if not self._authenticator.is_required:
             check_host(scope, allowed=self._origins)
         self._check_contexts(connection)
         principal = principal_of(connection)
         if needed.is_audited:
             scope[AUDITED] = "*"
-        if not self._desk.is_required or needed.reach is Reach.PUBLIC:
+        if not self._authenticator.is_required or needed.reach is Reach.PUBLIC:
             return
         if REFUSAL in scope:
             raise scope[REFUSAL]
@@ -309,7 +309,7 @@ class Authorizer:
 
     async def _find_owner(self, name: str) -> tuple[str, str] | None:
         with suppress(NotFoundError):
-            return await self._desk.find_owner(thread_uuid(name))
+            return await self._authenticator.find_owner(thread_uuid(name))
         return None
 
     async def _check_run(self, principal: Principal, run_id: str) -> UUID | None:
@@ -377,7 +377,7 @@ def origins_of(text: str) -> list[str]:
 
 def principal_of(connection: HTTPConnection) -> Principal:
     """The caller of a request that was let in."""
-    principal: Principal = connection.scope.get(PRINCIPAL, ANYONE)
+    principal: Principal = connection.scope.get(PRINCIPAL, ANONYMOUS)
     return principal
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cognizes.engine.access import ANYONE, Permission, Principal
+from cognizes.engine.access import ANONYMOUS, Permission, Principal
 from cognizes.engine.api.views import NewEvent
 from cognizes.engine.errors import PermissionDeniedError
 from cognizes.engine.timeline.event_kinds import KINDS
@@ -44,7 +44,7 @@ def stored_author(principal: Principal, author: str | None) -> str:
         return "user"
     if author is not None:
         return author
-    return "system" if principal is ANYONE else principal.name
+    return "system" if principal is ANONYMOUS else principal.name
 
 
 def stored_id(principal: Principal, body: NewEvent) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
-from cognizes.engine.access import ANYONE, Permission, Principal
+from cognizes.engine.access import ANONYMOUS, Permission, Principal
 from cognizes.engine.access.audit import printable
-from cognizes.engine.access.leases import Lease
+from cognizes.engine.access.principal import Grant
 from cognizes.engine.api.authorization import (
     AUDITED,
     PRINCIPAL,
@@ -70,7 +70,7 @@ class Guard:
                     await _refuse(error, scope, receive, send)
                     return
             await self._app(scope, receive, _with_headers(scope, send))
-            await _audit(engine, scope, ANYONE)
+            await _audit(engine, scope, ANONYMOUS)
             return
         try:
             principal = await _identify(engine, scope)
@@ -84,8 +84,8 @@ class Guard:
         await self._serve(engine, principal, scope, receive, send)
 
     async def _serve(self, engine: Engine, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        lease = engine.access.leases.open(principal)
-        connection = _Connection(engine, scope, receive, _with_headers(scope, send), lease)
+        grant = engine.access.grants.open(principal)
+        connection = _Connection(engine, scope, receive, _with_headers(scope, send), grant)
         try:
             with acting_for(principal.app_names) if principal.app_names is not None else nullcontext():
                 await self._app(scope, connection.receive, connection.send)
@@ -98,7 +98,7 @@ class Guard:
             await answer(scope, receive, _with_headers(scope, send))
         finally:
             connection.leave()
-            engine.access.leases.close(lease)
+            engine.access.grants.close(grant)
             await _audit(engine, scope, principal)
 
 
@@ -117,7 +117,7 @@ async def _identify(engine: Engine, scope: Scope) -> Principal:
     failed.check(credential)
     async with failed.lookup(scope, credential):
         try:
-            principal = await engine.access.identify(credential)
+            principal = await engine.access.authenticate(credential)
         except AuthenticationError:
             failed.note_failure(scope, credential)
             raise
@@ -128,13 +128,13 @@ async def _identify(engine: Engine, scope: Scope) -> Principal:
 class _Connection:
     """One request or WebSocket of a caller who can lose the right to it."""
 
-    def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
+    def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send, grant: Grant) -> None:
         self._engine = engine
         self._scope = scope
         self._is_websocket = scope["type"] == "websocket"
         self._receive = receive
         self._send = send
-        self._lease = lease
+        self._grant = grant
         self._streams: OpenStreams = scope["app"].state.streams
         self._leave: Callable[[], None] | None = None
         self.has_started = False
@@ -148,7 +148,7 @@ class _Connection:
 
     async def receive(self) -> Message:
         """What the client sends, or that it is gone: to the application, an expired client has left."""
-        over = asyncio.ensure_future(self._lease.over.wait())
+        over = asyncio.ensure_future(self._grant.revoked.wait())
         message = asyncio.ensure_future(self._receive())
         try:
             await asyncio.wait({over, message}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,11 +171,11 @@ class _Connection:
         kind = message["type"]
         if self._is_withheld:
             return
-        if kind == "http.response.start" and self._lease.over.is_set() and await self._must_withhold():
+        if kind == "http.response.start" and self._grant.revoked.is_set() and await self._must_withhold():
             await self._withhold()
             return
         if kind == "websocket.accept" or (kind == "http.response.start" and _is_stream(message)):
-            self._leave = self._streams.enter(self._lease.principal)
+            self._leave = self._streams.enter(self._grant.principal)
         if kind in ("http.response.start", "websocket.accept"):
             self.has_started = True
         if kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
@@ -191,21 +191,21 @@ class _Connection:
         if needed.reach is Reach.PUBLIC or needed.permission is Permission.WRITE:
             return False
         try:
-            return not await self._engine.access.is_valid(self._lease.principal)
+            return not await self._engine.access.is_valid(self._grant.principal)
         except EngineError as error:
-            logger.warning("%s could not be checked again: %s", self._lease.principal.name, error)
+            logger.warning("%s could not be checked again: %s", self._grant.principal.name, error)
             return True
 
     async def _withhold(self) -> None:
         self._is_withheld = self.has_started = self._is_complete = True
-        logger.info("the answer to a request of %s is withheld: its right has ended", self._lease.principal.name)
+        logger.info("the answer to a request of %s is withheld: its right has ended", self._grant.principal.name)
         headers = {"WWW-Authenticate": "Bearer", "X-Request-ID": self._scope["cognizes.request_id"]}
         detail = "the key or token was revoked or has expired while the request was served"
         await problem(HTTPStatus.UNAUTHORIZED, detail, headers=headers)(self._scope, self._receive, self._send)
 
     async def finish(self) -> None:
         """Ends what the application left open because its client seemed to be gone."""
-        if not self.has_started or self._is_complete or not self._lease.over.is_set():
+        if not self.has_started or self._is_complete or not self._grant.revoked.is_set():
             return
         if self._is_websocket:
             await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "the right has expired"})

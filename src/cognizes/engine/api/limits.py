@@ -14,7 +14,7 @@ from starlette.exceptions import WebSocketException
 from starlette.requests import HTTPConnection
 
 from cognizes.engine.access import Principal
-from cognizes.engine.access.desk import Credential
+from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api.requests import Scope
 from cognizes.engine.errors import InvalidInputError, TooManyRequestsError
 from cognizes.engine.settings import Settings

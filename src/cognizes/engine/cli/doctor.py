@@ -23,7 +23,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cognizes.engine.access.api_keys import ApiKeys
+from cognizes.engine.access.authenticator import ApiKeys
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, print_table
 from cognizes.engine.cli.connections import connect, describe_url, has_data, naming_server, open_database
 from cognizes.engine.cli.database import migrator

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cognizes.engine.access import AccessDesk, Permission
-from cognizes.engine.access.api_keys import ApiKey
+from cognizes.engine.access import Authenticator, Permission
+from cognizes.engine.access.authenticator import ApiKey
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, print_table
 from cognizes.engine.cli.connections import naming_server, open_database
 from cognizes.engine.cli.database import migrator
@@ -49,8 +49,8 @@ def create(
         raise typer.BadParameter("give --app (it may be repeated) or --all-apps")
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
 
-    async def run(desk: AccessDesk) -> tuple[ApiKey, str]:
-        return await desk.keys.create(
+    async def run(authenticator: Authenticator) -> tuple[ApiKey, str]:
+        return await authenticator.keys.create(
             permissions=permission or [Permission.READ, Permission.WRITE],
             app_names=None if all_apps else app,
             user_id=user,
@@ -66,8 +66,8 @@ def create(
 def list_keys(data_dir: DataDirectory = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Show all keys, without their secrets."""
 
-    async def run(desk: AccessDesk) -> list[ApiKey]:
-        return await desk.keys.list()
+    async def run(authenticator: Authenticator) -> list[ApiKey]:
+        return await authenticator.keys.list()
 
     found = _run(load_settings(data_dir=data_dir, database_url=database_url), "", run)
     if as_json:
@@ -88,8 +88,8 @@ def list_keys(data_dir: DataDirectory = None, database_url: DatabaseUrl = None, 
 def revoke(key_id: KeyId, data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
     """Revoke a key at once, in every running server, and end its open streams."""
 
-    async def run(desk: AccessDesk) -> str:
-        await desk.keys.revoke(key_id)
+    async def run(authenticator: Authenticator) -> str:
+        await authenticator.keys.revoke(key_id)
         return key_id
 
     _run(load_settings(data_dir=data_dir, database_url=database_url), "revoke", run)
@@ -106,8 +106,8 @@ def rotate(
 ) -> None:
     """Create a key with the same rights, and revoke the old one now or after a grace period."""
 
-    async def run(desk: AccessDesk) -> tuple[ApiKey, str]:
-        return await desk.keys.rotate(key_id, grace=timedelta(hours=grace_hours))
+    async def run(authenticator: Authenticator) -> tuple[ApiKey, str]:
+        return await authenticator.keys.rotate(key_id, grace=timedelta(hours=grace_hours))
 
     key, text = _run(load_settings(data_dir=data_dir, database_url=database_url), f"rotate {key_id}", run)
     _print_new(key, text, as_json=as_json)
@@ -115,23 +115,23 @@ def rotate(
 
 def _run(settings: Settings, action: str, work: Any) -> Any:
     async def run() -> Any:
-        async with _desk(settings) as desk:
-            result = await work(desk)
+        async with _authenticator(settings) as authenticator:
+            result = await work(authenticator)
             if action:
                 key = result[0].id if isinstance(result, tuple) else result
-                await desk.audit.write(actor=_ACTOR, action=f"keys {action}", target=key)
+                await authenticator.audit.write(actor=_ACTOR, action=f"keys {action}", target=key)
             return result
 
     return asyncio.run(run())
 
 
 @asynccontextmanager
-async def _desk(settings: Settings) -> AsyncIterator[AccessDesk]:
+async def _authenticator(settings: Settings) -> AsyncIterator[Authenticator]:
     with naming_server(settings):
         async with open_database(settings) as database:
             async with database.connection() as connection:
                 await migrator(connection, settings).migrate()
-            yield AccessDesk(database, settings)
+            yield Authenticator(database, settings)
 
 
 def _print_new(key: ApiKey, text: str, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cognizes.engine.access.tickets import SECONDS
+from cognizes.engine.access.authenticator import TICKET_SECONDS
 from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.dependencies import CurrentEngine
 from cognizes.engine.api.problems import PROBLEMS
@@ -53,4 +53,4 @@ async def create_ticket(caller: Caller, engine: CurrentEngine) -> Response:
     """For EventSource and WebSocket in browsers, which can send no key: open them with `?ticket=…`, once, within half a
     minute. The stream ends when the key is revoked or the token expires."""
     ticket = await engine.access.tickets.issue(caller)
-    return DocumentResponse({"ticket": ticket, "expires_in": SECONDS}, status_code=201)
+    return DocumentResponse({"ticket": ticket, "expires_in": TICKET_SECONDS}, status_code=201)
