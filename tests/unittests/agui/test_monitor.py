@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine.agui.monitor import MonitorTranslator, frames_of
+from cognizes.engine.agui.monitor import frames_of
+from cognizes.engine.agui.translator import Profile, Translator
 from cognizes.engine.models import DELETE, Event
 from tests.unittests.agui.conftest import adk, call, dump, engine_event, make_translator, response, said, thought
 
@@ -75,7 +76,7 @@ def test_state_changes_come_with_every_key_also_of_what_is_removed() -> None:
 
 
 def test_an_error_of_the_model_is_shown_and_the_stream_goes_on() -> None:
-    translator = MonitorTranslator()
+    translator = Translator(thread_id="", run_id="", profile=Profile.MONITOR)
     failed = frames_of(adk(event_id="e1", error_code="SAFETY", error_message="blocked"), translator)
     assert [(frame.type, frame.data) for frame in failed] == [("RUN_ERROR", {"message": "blocked", "code": "SAFETY"})]
     assert [frame.type for frame in frames_of(adk(said("again"), event_id="e2"), translator)] == [
@@ -92,4 +93,17 @@ def test_a_fragment_that_was_stored_is_told_by_its_whole_event() -> None:
 def test_how_a_run_goes_on_is_custom() -> None:
     assert shown(engine_event("run_waiting", reason="human")) == [
         {"type": "CUSTOM", "name": "run_waiting", "value": {"reason": "human"}}
+    ]
+
+
+def test_the_monitor_profile_has_no_sub_agents_and_no_state() -> None:
+    translator = Translator(thread_id="t", run_id="r", profile=Profile.MONITOR)
+    frames = [
+        *translator.stream("m1", "assistant", "planner", ["Hel"]),
+        *translator.stream("m2", "assistant", "writer", ["lo"]),
+        *translator.translate(adk(said("done"), author="critic", actions={"state_delta": {"n": 1}})),
+    ]
+    assert [frame.type.value for frame in frames] == [
+        *["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT"] * 2,
+        *["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"],
     ]

@@ -28,8 +28,8 @@ from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.followed_messages import FollowedMessages
 from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.model_turn import THOUGHT as THOUGHT_SUFFIX
-from cognizes.engine.agui.translator import Frames, Translator
+from cognizes.engine.agui.open_items import THOUGHT as THOUGHT_SUFFIX
+from cognizes.engine.agui.translator import Profile, Translator
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, PoolTimeoutError, StreamUnavailableError
 from cognizes.engine.models import Event, JsonObject
@@ -46,25 +46,6 @@ _RUN_STATUS = {"run_finished": "completed", "run_failed": "failed", "run_cancell
 _STEPS_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
 _OUTER = ("type", "timestamp")
-
-
-class MonitorTranslator(Translator):
-    """Translates what an event says. State and sub-agents depend on earlier events, so they are left out here."""
-
-    def __init__(self, *, thread_id: str = "", run_id: str = "") -> None:
-        super().__init__(thread_id=thread_id, run_id=run_id, state={}, with_user=True)
-
-    def translate(self, event: Event) -> list[BaseEvent]:
-        """Return the frames of what an event says; an error in it does not end the stream."""
-        frames = super().translate(event)
-        self.has_ended = False
-        return frames
-
-    def _enter(self, event: Event) -> Frames:
-        return iter(())
-
-    def _state_change(self, event: Event) -> Frames:
-        return iter(())
 
 
 def frames_of(event: Event, translator: Translator | None = None) -> list[AgUiEvent]:
@@ -89,7 +70,7 @@ def _content_frames(event: Event, translator: Translator | None) -> list[tuple[A
         error = {"error": content["error"]} if "error" in content else {}
         return [(AgUiEventType.RUN_FINISHED, {"threadId": event.thread_id, "status": _RUN_STATUS[kind]} | error)]
     if translator or adk_field(event, "error_code") or any(True for _ in read_parts(event)):
-        translator = translator or MonitorTranslator()
+        translator = translator or Translator(thread_id="", run_id="", profile=Profile.MONITOR)
         if frames := [_plain(frame, event) for frame in translator.translate(event)]:
             return frames
     if kind == "state_update" or (event.actions.get("state_delta") and "adk" in content):
@@ -239,7 +220,7 @@ class _Following:
         self._thread_id = thread_id
         self._run_id = run_id
         self._watch: StreamWatch | None = None
-        self._translator = MonitorTranslator(thread_id=str(thread_id), run_id=run_id or "")
+        self._translator = Translator(thread_id=str(thread_id), run_id=run_id or "", profile=Profile.MONITOR)
         self._messages = FollowedMessages(streams, self._translator, run_id=run_id)
         self._starts: dict[str, int] = {}
         self._waiting: dict[str, StreamHead] = {}

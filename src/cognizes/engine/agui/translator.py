@@ -1,21 +1,22 @@
-"""From the engine's events to AG-UI frames that every client accepts.
+"""Translates the engine's events into AG-UI frames, for both profiles.
 
 | event | frames |
 | --- | --- |
-| a fragment of text | TEXT_MESSAGE_START once, then TEXT_MESSAGE_CONTENT; one id for a turn of the model |
-| the whole text | what of it was not streamed yet, then TEXT_MESSAGE_END |
-| a thought | REASONING_*, closed before any text or tool frame of its turn |
-| a tool call, its result | TOOL_CALL_START, ARGS, END; TOOL_CALL_RESULT |
-| a question to a person, a long-running tool | no result; they become the outcome of the run |
-| a state delta | STATE_DELTA, without `temp:` |
-| an agent that is not the root | SUBAGENT_STARTED, SUBAGENT_FINISHED around what it does (STEP_* to older clients) |
-| an error, the end of a run | everything open is closed, then RUN_ERROR or RUN_FINISHED, then nothing |
+| text fragment | TEXT_MESSAGE_START once, then TEXT_MESSAGE_CONTENT; one id per model turn |
+| whole text | the part that was not streamed, then TEXT_MESSAGE_END |
+| thought | REASONING_*, closed before any text or tool frame of its turn |
+| tool call, tool result | TOOL_CALL_START, ARGS, END; TOOL_CALL_RESULT |
+| question to a person, long-running tool | no result; they become the outcome of the run |
+| state delta | STATE_DELTA, without `temp:` |
+| agent that is not the root | SUBAGENT_STARTED, SUBAGENT_FINISHED around its events (STEP_* to older clients) |
+| error, end of a run | END of all open items, then RUN_ERROR or RUN_FINISHED, then nothing |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from ag_ui.core import (
@@ -42,14 +43,13 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.frames import clean_text, now, to_json
-from cognizes.engine.agui.interrupts import interrupt_of, waits_for
-from cognizes.engine.agui.model_turn import THOUGHT, ModelTurn
-from cognizes.engine.agui.subagents import Subagents
+from cognizes.engine.agui.open_items import THOUGHT, ModelTurn, Subagents
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
 from cognizes.engine.pulse.messages import message_role
 from cognizes.engine.pulse.scopes import apply_delta, without_temp
 from cognizes.engine.timeline.event_reading import (
+    REQUEST_PREFIX,
     Answer,
     Call,
     Question,
@@ -70,9 +70,30 @@ _SILENT = (
 )
 
 
+CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
+
+_CONFIRMATION_ANSWER: JsonObject = {
+    "type": "object",
+    "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
+    "required": ["confirmed"],
+}
+
+
+class Profile(Enum):
+    """Which frames a translator makes.
+
+    STRICT tracks a run: state, sub-agents, and its end, after which no frame follows. MONITOR translates each event by
+    itself, so that a reader may begin at any event and readers can share frames: no sub-agents, no state tracking, no
+    end of the stream; user messages are included.
+    """
+
+    STRICT = auto()
+    MONITOR = auto()
+
+
 @dataclass(frozen=True)
 class UnfinishedTurn:
-    """A message that broke off; `text` is as far as it came."""
+    """A message whose whole event did not arrive; `text` is the part that was streamed."""
 
     id: str
     author: str
@@ -81,11 +102,11 @@ class UnfinishedTurn:
 
 
 class Translator:
-    """Translates the events of one run, in their order. It has a memory: use one for each stream.
+    """Translates the events of one run, in order. It is stateful: each stream needs its own.
 
-    `state` is what the client holds after STATE_SNAPSHOT; a key is only removed from it when it is there, because a
-    patch that does not fit makes a client drift silently. With `with_user` what people say is told too, for observers.
-    `interrupts` are questions that are open already, `pending` tool calls that wait already.
+    `state` is what the client holds after STATE_SNAPSHOT. The translator removes only keys that the client has, because
+    a patch that does not apply makes the client's state diverge silently. `with_user` includes user messages, for
+    observers. `interrupts` are the questions that are already open, `pending` the tool calls that already wait.
     """
 
     def __init__(
@@ -93,17 +114,19 @@ class Translator:
         *,
         thread_id: str,
         run_id: str,
-        state: Mapping[str, Any],
+        state: Mapping[str, Any] | None = None,
         root_agent: str | None = None,
         with_user: bool = False,
         interrupts: Mapping[str, Interrupt] | None = None,
         pending: Iterable[str] = (),
+        profile: Profile = Profile.STRICT,
     ) -> None:
         self.thread_id = thread_id
         self.run_id = run_id
         self.has_ended = False
-        self._state: JsonObject = without_temp(state)
-        self._with_user = with_user
+        self._is_strict = profile is Profile.STRICT
+        self._state: JsonObject = without_temp(state or {})
+        self._with_user = with_user or not self._is_strict
         self._turns: dict[tuple[str, str], ModelTurn] = {}
         self._followed: dict[str, ModelTurn] = {}
         self._subagents = Subagents(root_agent)
@@ -112,16 +135,16 @@ class Translator:
 
     @property
     def interrupts(self) -> list[Interrupt]:
-        """What people were asked for so far."""
+        """Return the open questions to people."""
         return list(self._interrupts.values())
 
     @property
     def pending(self) -> list[str]:
-        """The tool calls that somebody else has to answer, and has not yet."""
+        """Return the ids of long-running tool calls without a result."""
         return list(self._pending)
 
     def unfinished_turns(self) -> list[UnfinishedTurn]:
-        """What was streamed and is not whole yet, or never became it: it is in no stored event."""
+        """Return the messages that were streamed and are in no stored event."""
         turns = ((author, branch, turn) for (author, branch), turn in self._turns.items())
         return [
             UnfinishedTurn(id=turn.id, author=author, branch=branch, text=turn.streamed_text)
@@ -130,7 +153,7 @@ class Translator:
         ]
 
     def start(self, run_input: RunAgentInput | None = None) -> list[BaseEvent]:
-        """The first frames: the run, with what is new in its input, and the state."""
+        """Return the first frames of a run: RUN_STARTED with the new input, and the state."""
         started = RunStartedEvent(
             thread_id=self.thread_id,
             run_id=self.run_id,
@@ -141,10 +164,12 @@ class Translator:
         return [started, StateSnapshotEvent(snapshot=dict(self._state), timestamp=now())]
 
     def translate(self, event: Event) -> list[BaseEvent]:
-        """The frames of an event; none after the run has ended."""
+        """Return the frames of an event; none after the run has ended."""
         if self.has_ended:
             return []
         frames = list(self._frames(event))
+        if not self._is_strict:
+            self.has_ended = False
         moment = milliseconds(event.created_at)
         for frame in frames:
             frame.timestamp = moment
@@ -153,13 +178,14 @@ class Translator:
     def stream(
         self, message_id: str, role: str, author: str, deltas: Iterable[str], *, is_thought: bool = False
     ) -> list[BaseEvent]:
-        """More of a message that another process is writing, or of the thoughts before it; its whole event comes later,
-        under the same id."""
+        """Return the frames of new chunks of a message that another process writes, or of the thoughts before it. Its
+        whole event arrives later, under the same id."""
         if self.has_ended:
             return []
         frames: list[BaseEvent] = []
         if (turn := self._followed.get(message_id)) is None:
-            frames += self._subagents.enter(author, "", event_id=clean_text(message_id))
+            if self._is_strict:
+                frames += self._subagents.enter(author, "", event_id=clean_text(message_id))
             turn = self._followed[message_id] = ModelTurn(clean_text(message_id), role)
         for delta in deltas:
             frames += turn.stream(Text(delta, is_thought=is_thought))
@@ -168,19 +194,19 @@ class Translator:
         return frames
 
     def break_off(self, message_id: str) -> list[BaseEvent]:
-        """A message that another process was writing ended without ever being stored."""
+        """Close a message of another process that ended without a stored event."""
         turn = self._followed.pop(message_id, None)
         return list(turn.close()) if turn else []
 
     def recall(self, event: Event) -> list[BaseEvent]:
-        """The frames of an event that the client has seen; `state` has its changes already."""
+        """Return the frames of an event that the client has received; `state` contains its changes."""
         state = self._state
         frames = self.translate(event)
         self._state = state
         return frames
 
     def finish(self, *, result: Any = None) -> list[BaseEvent]:
-        """The end of a run that went well; it waits when people were asked for something."""
+        """Return the last frames of a run that succeeded, or that waits if questions are open."""
         outcome: RunFinishedInterruptOutcome | RunFinishedSuccessOutcome | None = None
         if self._interrupts:
             outcome = RunFinishedInterruptOutcome(interrupts=self.interrupts)
@@ -193,7 +219,7 @@ class Translator:
         )
 
     def cancel(self) -> list[BaseEvent]:
-        """The end of a run that somebody stopped."""
+        """Return the last frames of a cancelled run."""
         return self._end(
             RunFinishedEvent(
                 thread_id=self.thread_id,
@@ -204,9 +230,9 @@ class Translator:
         )
 
     def fail(self, message: str, code: str | None = None) -> list[BaseEvent]:
-        """The end of a run that failed."""
-        said = clean_text(message)
-        return self._end(RunErrorEvent(message=said, code=code, timestamp=now()), error=said)
+        """Return the last frames of a failed run."""
+        text = clean_text(message)
+        return self._end(RunErrorEvent(message=text, code=code, timestamp=now()), error=text)
 
     def _end(self, last: BaseEvent, *, error: str | None = None) -> list[BaseEvent]:
         if self.has_ended:
@@ -227,7 +253,7 @@ class Translator:
             yield from self._run_ends(event)
             return
         if waits_for(event, self._interrupts):
-            # For an AG-UI client the run ends here; the next input's `resume` answers.
+            # To an AG-UI client the run ends here; `resume` of the next input continues it.
             yield from self.finish()
             return
         if message_role(event) == "user" or event.author == "user":
@@ -236,7 +262,8 @@ class Translator:
             yield from self._fragment(event)
         else:
             yield from self._whole(event)
-        yield from self._state_change(event)
+        if self._is_strict:
+            yield from self._state_change(event)
         error, message = adk_field(event, "error_code"), adk_field(event, "error_message")
         if (error or message) and not is_partial(event):
             yield from self.fail(message or error, error)
@@ -246,7 +273,7 @@ class Translator:
             yield from self.fail(str(event.content.get("error") or "the run failed"))
         elif event.event_type == "run_cancelled":
             yield from self.cancel()
-            # Its questions are withdrawn.
+            # A cancelled run withdraws its questions.
             self._interrupts.clear()
         else:
             yield from self.finish(result={"status": "completed"})
@@ -255,7 +282,7 @@ class Translator:
         yield from self._enter(event)
         turn = self._turn(event)
         for part in read_parts(event):
-            # A call in a fragment may lack arguments; the whole event has them.
+            # A call in a fragment may lack arguments; the whole event contains them.
             if isinstance(part, Text):
                 yield from turn.stream(part)
 
@@ -282,24 +309,24 @@ class Translator:
         yield from self._leave(event)
 
     def _from_user(self, event: Event) -> Frames:
-        said = ""
+        text = ""
         if any(isinstance(part, Text) for part in read_parts(event)):
-            # Whoever says something else has moved on.
+            # A text instead of an answer abandons the open questions and calls.
             self._interrupts.clear()
             self._pending.clear()
         for number, part in enumerate(read_parts(event)):
             if isinstance(part, Text):
-                said += clean_text(part.text)
+                text += clean_text(part.text)
             elif isinstance(part, Answer):
                 self._interrupts.pop(part.id, None)
             elif isinstance(part, Result):
                 self._pending.pop(part.call_id, None)
                 if self._with_user:
                     yield self._result(event, part, number)
-        if said and self._with_user:
+        if text and self._with_user:
             message_id = _message_id(event)
             yield TextMessageStartEvent(message_id=message_id, role="user")
-            yield TextMessageContentEvent(message_id=message_id, delta=said)
+            yield TextMessageContentEvent(message_id=message_id, delta=text)
             yield TextMessageEndEvent(message_id=message_id)
 
     def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
@@ -331,11 +358,14 @@ class Translator:
         return self._turns.setdefault(_place(event), ModelTurn(_message_id(event), message_role(event)))
 
     def _enter(self, event: Event) -> Frames:
-        yield from self._subagents.enter(event.author, adk_field(event, "branch") or "", event_id=_message_id(event))
+        if self._is_strict:
+            yield from self._subagents.enter(
+                event.author, adk_field(event, "branch") or "", event_id=_message_id(event)
+            )
 
     def _leave(self, event: Event) -> Frames:
         if event.event_type == "thought" and (thinking := self._followed.get(_message_id(event))):
-            # What was thought is whole; what is said under the same id is still to come.
+            # The thoughts are complete; the text under the same id follows.
             yield from thinking.close_thought()
             return
         followed = self._followed.pop(_message_id(event), None)
@@ -344,12 +374,40 @@ class Translator:
 
 
 def _place(event: Event) -> tuple[str, str]:
-    # Parallel agents speak at the same time, each on a branch of its own.
+    # Parallel agents stream at the same time, each on its own branch.
     return event.author, adk_field(event, "branch") or ""
 
 
 def _message_id(event: Event) -> str:
     given = event.content.get("message_id")
     name = clean_text(given if isinstance(given, str) and given else event.id)
-    # Thoughts that were streamed have the id of their frames, which a turn makes of its own.
+    # Streamed thoughts are stored under the id of their frames, which ModelTurn derives from the turn's id.
     return name.removesuffix(THOUGHT) if event.event_type == "thought" else name
+
+
+def wait_key_of(interrupt_ids: Iterable[str]) -> str:
+    """Return the correlation key with which a run waits for the answers to its interrupts."""
+    return ",".join(sorted(interrupt_ids))
+
+
+def waits_for(event: Event, interrupt_ids: Collection[str]) -> bool:
+    """Return whether an event says that its run waits for the answer to one of these interrupts."""
+    if event.event_type != "run_waiting":
+        return False
+    return not set(str(event.content.get("correlation_key")).split(",")).isdisjoint(interrupt_ids)
+
+
+def interrupt_of(question: Question) -> Interrupt:
+    """Return the interrupt of a question; the next input's `resume` answers it by its id."""
+    if question.name != CONFIRMATION:
+        return Interrupt(id=question.id, reason=question.name.removeprefix(REQUEST_PREFIX), metadata=question.arguments)
+    call = question.arguments.get("originalFunctionCall") or {}
+    confirmation = question.arguments.get("toolConfirmation") or {}
+    return Interrupt(
+        id=question.id,
+        reason="confirmation",
+        message=confirmation.get("hint") or f"May {call.get('name')} be called?",
+        tool_call_id=call.get("id"),
+        response_schema=_CONFIRMATION_ANSWER,
+        metadata={"toolName": call.get("name"), "arguments": call.get("args") or {}},
+    )

@@ -33,9 +33,8 @@ from cognizes.engine.adapters.adk.run_watch import ORPHANED, RunWatch, handler_o
 from cognizes.engine.adapters.adk.session_cache import SessionKey
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
-from cognizes.engine.agui.interrupts import wait_key_of
 from cognizes.engine.agui.observation import Observation, started
-from cognizes.engine.agui.translator import Translator
+from cognizes.engine.agui.translator import Translator, wait_key_of
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError

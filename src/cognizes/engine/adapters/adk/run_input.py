@@ -13,7 +13,7 @@ from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMes
 from google.adk.events.event import Event
 from google.genai import types
 
-from cognizes.engine.agui.interrupts import CONFIRMATION
+from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.scopes import SESSION, parse_state_prefix

@@ -11,7 +11,7 @@ from uuid import UUID
 from google.adk.events.event import Event
 
 from cognizes.engine.adapters.adk.event_codec import to_json
-from cognizes.engine.agui.interrupts import wait_key_of
+from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError

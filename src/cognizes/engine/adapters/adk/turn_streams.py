@@ -15,7 +15,7 @@ from uuid import UUID
 
 from google.adk.events.event import Event
 
-from cognizes.engine.agui.model_turn import THOUGHT as THOUGHT_SUFFIX
+from cognizes.engine.agui.open_items import THOUGHT as THOUGHT_SUFFIX
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
 from cognizes.engine.streams.delta_stream import THOUGHT

@@ -1,0 +1,154 @@
+"""Open items of a run: the text and the thoughts of model turns, and sub-agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ag_ui.core import (
+    BaseEvent,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    SubagentErrorEvent,
+    SubagentFinishedEvent,
+    SubagentFinishedSuspendedOutcome,
+    SubagentStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+)
+
+from cognizes.engine.agui.frames import clean_text
+from cognizes.engine.timeline.event_reading import Text
+
+Frames = Iterator[BaseEvent]
+Role = Literal["assistant", "system"]
+
+THOUGHT = "/thought"
+"""The suffix that turns the id of a model turn into the id of its thoughts."""
+
+
+class ModelTurn:
+    """Opens and closes the text and the thoughts of one turn: never both at once, and no text twice."""
+
+    def __init__(self, turn_id: str, role: str | None) -> None:
+        self.id = turn_id
+        self._role: Role = "system" if role == "system" else "assistant"
+        self._open: Literal["text", "thought"] | None = None
+        self._streamed = {"text": "", "thought": ""}
+        self._unmatched = self._streamed
+
+    @property
+    def streamed_text(self) -> str:
+        """The text that fragments have brought so far."""
+        return self._streamed["text"]
+
+    def stream(self, part: Text) -> Frames:
+        """Yield the frames of a fragment."""
+        kind = _kind(part)
+        self._streamed[kind] += part.text
+        yield from self._write(kind, part.text)
+
+    def begin_whole(self) -> None:
+        """Prepare for the parts of the whole event, which repeat the fragments."""
+        self._unmatched = dict(self._streamed)
+
+    def stream_rest(self, part: Text) -> Frames:
+        """Yield the frames of a part of the whole event, without what was streamed.
+
+        When the whole differs from the fragments (a callback rewrote it), the client keeps what it received until its
+        next snapshot: the protocol cannot retract text.
+        """
+        kind = _kind(part)
+        streamed = self._unmatched[kind]
+        known = len(streamed) if part.text.startswith(streamed) else len(part.text)
+        self._unmatched[kind] = streamed[known:]
+        if rest := part.text[known:]:
+            yield from self._write(kind, rest)
+
+    def close(self) -> Frames:
+        """Close the open message; later text opens it again."""
+        if self._open == "text":
+            yield TextMessageEndEvent(message_id=self.id)
+        elif self._open == "thought":
+            yield ReasoningMessageEndEvent(message_id=self.id + THOUGHT)
+            yield ReasoningEndEvent(message_id=self.id + THOUGHT)
+        self._open = None
+
+    def close_thought(self) -> Frames:
+        """Close the thoughts if they are open; open text stays open."""
+        if self._open == "thought":
+            yield from self.close()
+
+    def _write(self, kind: Literal["text", "thought"], text: str) -> Frames:
+        if self._open != kind:
+            yield from self.close()
+            yield from self._begin(kind)
+        delta = clean_text(text)
+        if kind == "text":
+            yield TextMessageContentEvent(message_id=self.id, delta=delta)
+        else:
+            yield ReasoningMessageContentEvent(message_id=self.id + THOUGHT, delta=delta)
+
+    def _begin(self, kind: Literal["text", "thought"]) -> Frames:
+        self._open = kind
+        if kind == "text":
+            yield TextMessageStartEvent(message_id=self.id, role=self._role)
+        else:
+            yield ReasoningStartEvent(message_id=self.id + THOUGHT)
+            yield ReasoningMessageStartEvent(message_id=self.id + THOUGHT)
+
+
+def _kind(part: Text) -> Literal["text", "thought"]:
+    return "thought" if part.is_thought else "text"
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """The work of a sub-agent, from its first event until another agent takes over."""
+
+    id: str
+    branch: str
+
+
+class Subagents:
+    """Yields a START frame when a sub-agent begins and an END frame when another agent takes over.
+
+    Agents on one branch work one after the other, agents on sibling branches at the same time. Without the name of the
+    root agent, the first agent counts as the root. The protocol demands a new id for each activation of an agent, so
+    ids come from the event that begins the activation.
+    """
+
+    def __init__(self, root: str | None) -> None:
+        self._root = root
+        self._open: dict[str, _Activation] = {}
+
+    def enter(self, agent: str, branch: str, *, event_id: str) -> Iterator[BaseEvent]:
+        """Yield the frames that precede an event of an agent."""
+        if self._root is None:
+            self._root = agent
+        for name, activation in list(self._open.items()):
+            if name != agent and _is_over(activation.branch, branch):
+                del self._open[name]
+                yield SubagentFinishedEvent(subagent_run_id=activation.id)
+        if agent != self._root and agent not in self._open:
+            self._open[agent] = _Activation(f"{event_id}/{agent}", branch)
+            yield SubagentStartedEvent(subagent_run_id=self._open[agent].id, name=agent)
+
+    def close(self, *, error: str | None = None, is_waiting: bool = False) -> Iterator[BaseEvent]:
+        """Yield the END frames of all open sub-agents, when the run ends, fails or waits for a person."""
+        for activation in reversed(self._open.values()):
+            if error is not None:
+                yield SubagentErrorEvent(subagent_run_id=activation.id, message=error)
+            else:
+                outcome = SubagentFinishedSuspendedOutcome() if is_waiting else None
+                yield SubagentFinishedEvent(subagent_run_id=activation.id, outcome=outcome)
+        self._open.clear()
+
+
+def _is_over(place: str, branch: str) -> bool:
+    return branch in (place, "") or place.startswith(f"{branch}.")
