@@ -31,7 +31,7 @@ from google.genai import types
 
 from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.recall import Candidate, Pool, Weights, rank
+from cognizes.engine.memory.recall import Candidate, Pool, Recall, Weights, rank
 from cognizes.engine.memory.scope import MemoryScope
 from memory_scale import FULL, MILLION, QUICK, measure_scale
 from report import Bars, Grid, Report, Target
@@ -148,8 +148,9 @@ async def ask(engine: Engine, conversation: Conversation) -> list[Asked]:
     await drained(engine)
     rows = await engine.database.pool.fetch("SELECT id, source_id FROM memories WHERE user_id = $1", conversation.name)
     names = {row["id"]: row["source_id"] for row in rows}
+    recall = Recall(engine.database, embedder=engine.memory.embedder)
     return [
-        Asked(question, await engine.memory.recaller.gather(question.text, app=_APP, user=conversation.name), names)
+        Asked(question, await recall.gather(question.text, app=_APP, user=conversation.name), names)
         for question in conversation.questions
     ]
 

@@ -20,7 +20,7 @@ from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.memory.vector_graph import VectorGraph
+from cognizes.engine.memory.vectors import VectorIndex
 from report import Grid, Lines, Report, Target
 
 _APP = "bench"
@@ -128,7 +128,7 @@ class Scale:
         embedder = self._engine.memory.embedder
         assert embedder is not None, "install the extra `embeddings`"
         started = time.perf_counter()
-        await VectorGraph(self._engine.database, embedder).grow()
+        await VectorIndex(self._engine.database, embedder).grow()
         self.seconds["the graph of the large scope is built"] = time.perf_counter() - started
 
     async def fill(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What happens without being asked for: an episode when a run ends, whoever ended it."""
+"""The background task writes an episode when a run ends, in any way and from any process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_run_that_ends_leaves_an_episode_that_can_be_recalled(engine: En
     assert [hit.memory.source_id for hit in hits] == [entry.id]
 
 
-async def test_a_process_that_died_before_writing_it_loses_none(database_url: str) -> None:
+async def test_an_episode_survives_the_death_of_its_process(database_url: str) -> None:
     async with Engine.open(database_url, memory_background=False) as first:
         await end_run(first, "one")
         assert len(await first.database.fetch("claim_episodes", 10, timedelta(hours=1))) == 1
@@ -46,7 +46,7 @@ async def test_a_process_that_died_before_writing_it_loses_none(database_url: st
         assert {entry.summary for entry in await episodes(second, 2)} == {"one", "two"}
 
 
-async def test_a_summariser_that_never_answers_keeps_nobody_waiting(database_url: str) -> None:
+async def test_a_summariser_that_never_returns_blocks_no_other_episode(database_url: str) -> None:
     async with Engine.open(database_url, memory_background=False) as engine:
 
         async def summarise(run: EndedRun) -> str:
@@ -63,7 +63,7 @@ async def test_a_summariser_that_never_answers_keeps_nobody_waiting(database_url
         assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["summary of good"]
 
 
-async def test_a_cancelled_run_leaves_none_and_a_summariser_that_fails_is_asked_again(database_url: str) -> None:
+async def test_a_cancelled_run_has_no_episode_and_a_failing_summariser_is_retried(database_url: str) -> None:
     async with Engine.open(database_url, memory_background=False) as engine:
         calls: list[str] = []
 

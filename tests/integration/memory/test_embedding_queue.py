@@ -1,4 +1,4 @@
-"""The queue of memories that wait for a vector: nothing stops it, nothing is lost, nothing stale is kept."""
+"""The embedding queue: no failure stops it, no memory is lost, no stale vector is stored."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError, Vectors
-from cognizes.engine.memory.embedding_queue import EmbeddingQueue
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.vectors import EmbeddingQueue
 
 ADA = MemoryScope("shop", "ada")
 
 
 class FussyEmbedder:
-    """Refuses poison, and everything while it is away."""
+    """Refuses some texts, and all of them while it is unavailable."""
 
     def __init__(self, name: str = "fussy-3", dimension: int = 3) -> None:
         self.name = name
@@ -59,10 +59,10 @@ async def models(engine: Engine) -> dict[str, str]:
 
 
 def queue_of(engine: Engine, embedder: FussyEmbedder) -> EmbeddingQueue:
-    return EmbeddingQueue(engine.database, embedder, first_pause=timedelta(0))
+    return EmbeddingQueue(engine.database, embedder, first_delay=timedelta(0))
 
 
-async def test_a_poisoned_text_is_parked_with_its_error_and_stops_nobody(engine: Engine) -> None:
+async def test_a_refused_text_is_parked_with_its_error_and_blocks_no_other(engine: Engine) -> None:
     texts = [f"good {n}" for n in range(20)]
     await remember(engine, *texts[:7], "poison", *texts[7:])
     queue = queue_of(engine, FussyEmbedder())
@@ -82,7 +82,7 @@ async def test_a_poisoned_text_is_parked_with_its_error_and_stops_nobody(engine:
     assert "an antidote" in await models(engine)
 
 
-async def test_an_embedder_that_is_away_parks_nobody(engine: Engine) -> None:
+async def test_an_unavailable_embedder_parks_no_memory(engine: Engine) -> None:
     await remember(engine, "a", "b")
     embedder = FussyEmbedder()
     embedder.is_away = True
@@ -121,7 +121,7 @@ async def test_a_vector_of_an_old_text_is_not_kept(engine: Engine) -> None:
     assert await models(engine) == {"k: new": "fussy-3"}
 
 
-async def test_a_memory_that_is_deleted_meanwhile_leaves_nothing(engine: Engine) -> None:
+async def test_a_memory_that_is_deleted_while_it_is_embedded_leaves_nothing(engine: Engine) -> None:
     await engine.memory.long_term.set(ADA, "", "k", "v")
 
     class Slow(FussyEmbedder):
@@ -189,8 +189,8 @@ async def test_from_wordllama_to_minilm(engine: Engine, database_url: str) -> No
     assert "cosine" not in hit.scores
 
 
-async def test_a_text_that_says_nothing_stands_in_nobodys_way(engine: Engine) -> None:
-    """Its vector is all zeros: near to nothing, and no number to divide by."""
+async def test_a_text_without_words_does_not_affect_the_others(engine: Engine) -> None:
+    """Its vector is zero, so no cosine exists."""
     assert engine.memory.queue is not None
     await engine.memory.remember(ADA, [Remembered("empty", "\x00"), Remembered("dog", "my dog is ill")])
     while await engine.memory.queue.work():

@@ -134,14 +134,14 @@ def _said(thread_id: str, text: str) -> Event:
     )
 
 
-async def test_the_graph_is_built_and_walked(engine: Engine) -> None:
+async def test_the_vector_index_is_built_and_used(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "my car broke down", "green tea")
     await talk(engine, "shop", "bob", "his automobile is new")
-    await engine.memory.message_index.build_graph()
+    await engine.memory.message_index.build_vector_index()
     graphs = "SELECT indexdef FROM pg_indexes WHERE tablename = 'messages' AND indexdef LIKE '%hnsw%'"
     assert await engine.database.pool.fetch(graphs) == []
     await index(engine)
-    await engine.memory.message_index.build_graph()
+    await engine.memory.message_index.build_vector_index()
     ((definition,),) = await engine.database.pool.fetch(graphs)
     assert "halfvec(256)" in definition
     exact = await found(engine, "vehicle")
@@ -170,7 +170,7 @@ async def test_one_process_at_a_time_indexes(engine: Engine) -> None:
     assert await second.work() == 1
 
 
-async def test_while_the_embedder_is_away_words_are_found(engine: Engine) -> None:
+async def test_words_are_found_while_the_embedder_is_unavailable(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "green tea")
     embedder = FussyEmbedder("fussy-256", 256)
     embedder.is_away = True
@@ -201,7 +201,7 @@ async def test_a_refused_text_is_found_by_words_and_does_not_stop_others(engine:
 async def test_an_embedder_of_another_dimension(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "green tea")
     await index(engine)
-    await engine.memory.message_index.build_graph()
+    await engine.memory.message_index.build_vector_index()
     await talk(engine, "shop", "ada", "black tea")
     other = MessageIndex(engine.database, FussyEmbedder("fussy-8", 8))
     await engine.database.pool.execute("UPDATE maintenance_jobs SET last_run_at = now() WHERE name = 'index_messages'")
@@ -213,7 +213,7 @@ async def test_an_embedder_of_another_dimension(engine: Engine) -> None:
         pass
     rows = await engine.database.pool.fetch("SELECT embedding_model, vector_dims(embedding) FROM messages")
     assert [tuple(row) for row in rows] == [("fussy-8", 8)] * 2
-    await other.build_graph()
+    await other.build_vector_index()
     search = MessageSearch(engine.database, FussyEmbedder("fussy-8", 8))
     assert len(await search.search("tea", app="shop", k=10, filters=MessageFilters())) == 2
 

@@ -21,7 +21,7 @@ OTHER_APP = MemoryScope("bank", "ada")
 
 
 async def embedded(engine: Engine) -> None:
-    """Waits until nothing waits for a vector."""
+    """Wait until the embedding queue is empty."""
     assert engine.memory.queue is not None
     deadline = asyncio.get_running_loop().time() + 60
     while (await engine.memory.queue.length()).waiting:
@@ -126,7 +126,7 @@ class TestByWords:
         with pytest.raises(InvalidInputError):
             await texts(k=0)
 
-    async def test_what_changed_is_found_as_it_is_and_what_was_deleted_is_not(self, engine: Engine) -> None:
+    async def test_changed_memories_are_found_and_deleted_ones_are_not(self, engine: Engine) -> None:
         await engine.memory.long_term.set(ADA, "", "drink", "coffee")
         await engine.memory.long_term.set(ADA, "", "drink", "tea")
         assert await recall(engine, "coffee") == []
@@ -153,10 +153,10 @@ class TestByWords:
         assert await engine.memory.episodic.get(ADA, episode.id) is None
         assert await engine.memory.remember_turns(ADA, [turn]) == 0
         assert await recall(engine, "forgettable") == []
-        with pytest.raises(InvalidInputError, match="id of a memory"):
+        with pytest.raises(InvalidInputError, match="invalid memory id"):
             await engine.memory.forget("shop", "ada", "x")
 
-    async def test_a_session_is_remembered_once_and_further(self, engine: Engine) -> None:
+    async def test_a_session_is_stored_once_and_then_only_its_new_messages(self, engine: Engine) -> None:
         session = await engine.sessions.create("shop", "ada")
         await engine.sessions.append(session, author="user", kind="user_message", text="my cat is called Tom\x00")
         await engine.sessions.append(session, author="agent", kind="thought", text="a secret thought about the cat")
@@ -206,14 +206,14 @@ class TestByMeaning:
         await embedded(engine)
         assert {hit.memory.kind for hit in await recall(engine, "is the puppy sick?", kinds=["note"])} == {"note"}
 
-    async def test_many_memories_are_found_through_the_graph(self, engine: Engine) -> None:
-        from cognizes.engine.memory.vector_graph import VectorGraph
+    async def test_many_memories_are_found_through_the_vector_index(self, engine: Engine) -> None:
+        from cognizes.engine.memory.vectors import VectorIndex
 
         assert engine.memory.embedder is not None
         await notes(engine, "my dog needs the veterinarian", *FILLER)
         await notes(engine, "my dog needs the veterinarian too", scope=BOB)
         await embedded(engine)
-        graph = VectorGraph(engine.database, engine.memory.embedder, crowded=10)
+        graph = VectorIndex(engine.database, engine.memory.embedder, large=10)
         assert await graph.grow() == 1
         assert await graph.grow() == 0
         await notes(engine, "a kitten was born")
@@ -226,7 +226,7 @@ class TestByMeaning:
 
 
 class TestOfACrowdedUser:
-    """More memories than are looked at one by one."""
+    """More memories than an exact scan reads."""
 
     async def test_frequent_words_are_found_and_rare_ones_dominate(self, database_url: str) -> None:
         async with Engine.open(database_url, embedder="none") as engine:
@@ -274,7 +274,7 @@ _writes = st.lists(st.tuples(st.sampled_from([ADA, BOB, OTHER_APP]), _texts), mi
 
 
 async def test_two_tenants_memories_never_mix(database_url: str) -> None:
-    """Whatever is written by three users and asked for, everyone gets his own and only his own."""
+    """Each of three users recalls only his own memories."""
     async with Engine.open(database_url) as engine:
         loop = asyncio.get_running_loop()
 
@@ -306,7 +306,7 @@ async def test_two_tenants_memories_never_mix(database_url: str) -> None:
         await asyncio.to_thread(check)
 
 
-async def test_of_very_many_memories_common_words_are_not_counted_to_the_end(database_url: str) -> None:
+async def test_common_words_of_many_memories_are_not_counted_exhaustively(database_url: str) -> None:
     async with Engine.open(database_url, embedder="none") as engine:
         await engine.database.pool.execute(
             """

@@ -66,7 +66,7 @@ class TestTake:
         with pytest.raises(NotFoundError):
             await engine.memory.snapshots.take(session)
 
-    def test_what_is_no_snapshot_is_refused(self) -> None:
+    def test_an_invalid_snapshot_is_refused(self) -> None:
         with pytest.raises(InvalidInputError, match="memory snapshot"):
             MemorySnapshot.from_json({"episodic_tail": []})
         with pytest.raises(InvalidInputError, match="working memory"):
@@ -129,7 +129,7 @@ class TestApply:
         assert (await engine.sessions.at(session, sequence=before)).state["late"] == 1e300
         assert (await engine.sessions.at(session, sequence=session.last_sequence)).state == session.state
 
-    async def test_nothing_to_change_is_still_done_once_and_changes_no_version(self, engine: Engine) -> None:
+    async def test_an_equal_snapshot_is_applied_once_and_changes_no_version(self, engine: Engine) -> None:
         session = await busy_session(engine)
         snapshot = await engine.memory.snapshots.take(session)
         version = session.version
@@ -153,7 +153,7 @@ class TestApply:
         await engine.memory.long_term.set(ADA, "facts", "a", "new")
         assert [entry.value for entry in await engine.memory.snapshots.preload(session, snapshot)] == ["new"]
 
-    async def test_agents_of_one_session_have_minds_of_their_own(self, engine: Engine) -> None:
+    async def test_agents_of_one_session_have_separate_memories(self, engine: Engine) -> None:
         session = await engine.sessions.create("shop", "ada")
         clerk = MemoryScope("shop", "ada", "clerk")
         await engine.memory.working.save(clerk, WorkingMemory("clerk", session.id, scratchpad="clerk's"))

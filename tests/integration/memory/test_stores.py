@@ -77,7 +77,7 @@ class TestWorkingMemory:
         assert loaded is not None
         assert (loaded.scratchpad, loaded.variables) == (None, {"a": 1})
 
-    async def test_it_goes_with_its_session(self, engine: Engine) -> None:
+    async def test_it_is_deleted_with_its_session(self, engine: Engine) -> None:
         session = await engine.sessions.create("shop", "ada")
         await engine.memory.working.save(ADA, WorkingMemory("shop", session.id))
         await engine.memory.working.save(ADA, WorkingMemory("shop", "no-such-session"))
@@ -86,7 +86,7 @@ class TestWorkingMemory:
         assert await engine.memory.working.delete(ADA, "no-such-session")
         assert not await engine.memory.working.delete(ADA, "no-such-session")
 
-    def test_what_is_no_working_memory_is_refused(self) -> None:
+    def test_an_invalid_working_memory_is_refused(self) -> None:
         with pytest.raises(InvalidInputError, match="working memory"):
             WorkingMemory.from_json({"agent_id": "a"})
 
@@ -115,7 +115,7 @@ class TestLongTermMemory:
         assert await store.get(ADA, "a", "k") is None
         assert [e.value for e in await store.list_by_agent(ADA)] == [2]
 
-    async def test_nobody_else_sees_it(self, engine: Engine) -> None:
+    async def test_other_owners_do_not_see_it(self, engine: Engine) -> None:
         await engine.memory.long_term.set(ADA, "", "k", 1)
         for scope in (MemoryScope("shop", "bob"), MemoryScope("bank", "ada", "shop"), MemoryScope("shop", "ada", "x")):
             assert await engine.memory.long_term.get(scope, "", "k") is None
@@ -209,7 +209,7 @@ class TestEpisodesOfRuns:
         assert len({entry.id for entry in entries}) == 1
         assert len(await engine.memory.episodic.list_by_agent(ADA)) == 1
 
-    async def test_a_summariser_tells_it_in_its_own_words(self, engine: Engine) -> None:
+    async def test_a_summariser_replaces_the_first_lines(self, engine: Engine) -> None:
         async def summarise(run: EndedRun) -> str:
             return f"{run.status}: {run.answer}"
 
@@ -226,7 +226,7 @@ class TestEpisodesOfRuns:
         assert len(entry.summary) <= 500
         assert entry.summary.endswith("…")
 
-    async def test_a_run_that_was_tried_again_is_told_by_its_last_end(self, engine: Engine) -> None:
+    async def test_the_episode_of_a_retried_run_describes_its_last_end(self, engine: Engine) -> None:
         session = await engine.sessions.create("shop", "ada")
         run = await engine.runs.enqueue(session, "work")
         with pytest.raises(ConflictError, match="pending"):
@@ -248,7 +248,7 @@ class TestEpisodesOfRuns:
             await engine.memory.remember_run(session.thread_id, "no-such-run")
 
 
-async def test_writing_and_forgetting_at_once_never_waits_in_a_circle(engine: Engine) -> None:
+async def test_writing_and_forgetting_at_once_never_deadlocks(engine: Engine) -> None:
     """Every function that writes a user's memories takes its locks in one order."""
 
     async def write(number: int) -> None:

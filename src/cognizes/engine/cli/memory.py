@@ -10,8 +10,8 @@ from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_s
 from cognizes.engine.cli.connections import naming_server
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
-from cognizes.engine.memory.embedding_queue import EmbeddingQueue, QueueLength
 from cognizes.engine.memory.message_search import MessageIndex, WaitingMessages
+from cognizes.engine.memory.vectors import EmbeddingQueue, QueueLength
 from cognizes.engine.settings import Settings
 
 memory = typer.Typer(help="Memories: their vectors.", no_args_is_help=True)
@@ -74,7 +74,7 @@ async def _reindex_messages(index: MessageIndex) -> None:
     while (count := await index.count()).waiting or count.without_vector:
         if not await index.work():
             await asyncio.sleep(_POLL_SECONDS)
-    await index.build_graph()
+    await index.build_vector_index()
 
 
 def _queue(engine: Engine) -> EmbeddingQueue:

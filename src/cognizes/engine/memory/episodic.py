@@ -1,4 +1,4 @@
-"""Episodic memory: what happened, told in a few lines, newest first."""
+"""Episodic memory: short summaries of what happened, newest first."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ENDS = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 _SUMMARY_LINES = 3
 _SUMMARY_SECONDS = 60.0
 _SUMMARY_LENGTH = 500
-_READ_FOR_SUMMARY = 10_000
+_SUMMARISED_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True)
 class EpisodicEntry:
-    """One episode. An entry without an id gets one; `text` is what recall reads, by default the summary."""
+    """An episode. `append` assigns an id if it is empty."""
 
     scope: MemoryScope
     summary: str
@@ -41,7 +41,6 @@ class EpisodicEntry:
     created_at: datetime | None = None
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         return {
             "id": self.id,
             "app_name": self.scope.app_name,
@@ -56,7 +55,7 @@ class EpisodicEntry:
 
     @classmethod
     def from_json(cls, document: JsonObject) -> EpisodicEntry:
-        """Undoes `to_json`."""
+        """Read the result of `to_json`."""
         try:
             return cls(
                 MemoryScope(document["app_name"], document["user_id"], document["agent_id"]),
@@ -68,12 +67,12 @@ class EpisodicEntry:
                 created_at=datetime.fromisoformat(document["created_at"]) if document["created_at"] else None,
             )
         except (TypeError, ValueError, KeyError) as error:
-            raise InvalidInputError(f"this is not an episode: {error}") from error
+            raise InvalidInputError(f"invalid episode: {error}") from error
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """What a summariser gets to see of a run."""
+    """The argument of a summariser."""
 
     thread_id: str
     run_id: str
@@ -88,7 +87,7 @@ Summariser = Callable[[EndedRun], Awaitable[str]]
 
 
 class EpisodicMemoryStore:
-    """Episodes in `agent_episodic_chunks`."""
+    """Stores episodes in `agent_episodic_chunks`."""
 
     def __init__(self, database: Database, ingest: Ingest, *, summariser: Summariser | None = None) -> None:
         self._database = database
@@ -97,7 +96,8 @@ class EpisodicMemoryStore:
         self.summary_seconds = _SUMMARY_SECONDS
 
     async def append(self, entry: EpisodicEntry, *, text: str | None = None) -> EpisodicEntry:
-        """Keeps an episode; one of the same id is kept as it is and returned. `text` is what recall reads."""
+        """Store an episode; return the existing one of the same id unchanged. Recall searches `text`, by default the
+        summary."""
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
@@ -115,32 +115,31 @@ class EpisodicMemoryStore:
             self._ingest.embeds,
         )
         if is_new:
-            self._ingest.ring()
+            self._ingest.pending.set()
             return new
-        kept = await self.get(new.scope, new.id)
-        return kept if kept is not None else new
+        existing = await self.get(new.scope, new.id)
+        return existing if existing is not None else new
 
     async def get(self, scope: MemoryScope, episode_id: str) -> EpisodicEntry | None:
-        """One episode of a user, or None."""
         row = await self._database.fetch_row(
             "read_episode", scope.app_name, scope.user_id, check_text("id", episode_id)
         )
         return _entry(row) if row else None
 
     async def delete(self, scope: MemoryScope, episode_id: str) -> bool:
-        """Removes an episode, from recall too; whether it was there."""
+        """Delete an episode, also from recall; return whether it existed."""
         found: bool = await self._database.fetch_value(
             "delete_episode", scope.app_name, scope.user_id, check_text("id", episode_id)
         )
         return found
 
     async def list_by_agent(self, scope: MemoryScope, *, limit: int = 100) -> list[EpisodicEntry]:
-        """An agent's episodes with a user, newest first."""
+        """Return the episodes of an agent with a user, newest first."""
         rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, _checked(limit), 0, None)
         return [_entry(row) for row in rows]
 
     async def list_by_session(self, scope: MemoryScope, session_id: str, *, limit: int = 100) -> list[EpisodicEntry]:
-        """An agent's episodes of one session, newest first."""
+        """Return the episodes of an agent in one session, newest first."""
         session = check_text("session_id", session_id)
         rows = await self._database.fetch("list_episodes_of_session", *scope.columns, session, _checked(limit), 0, None)
         return [_entry(row) for row in rows]
@@ -148,7 +147,7 @@ class EpisodicMemoryStore:
     async def read_page(
         self, scope: MemoryScope, session_id: str | None = None, *, limit: int, offset: int = 0
     ) -> MemoryPage[EpisodicEntry]:
-        """An agent's episodes, or those of one session, after the first `offset`, as many as fit into a page."""
+        """Return the episodes of an agent, or of one session, after the first `offset` that fit into a page."""
         limits = _checked(limit) + 1, offset, self._database.page_bytes
         if session_id is None:
             rows = await self._database.fetch("list_episodes_of_agent", *scope.columns, *limits)
@@ -160,24 +159,24 @@ class EpisodicMemoryStore:
     async def write_for_run(
         self, thread_id: str | UUID, run_id: str, *, agent_id: str | None = None, summary: str | None = None
     ) -> EpisodicEntry:
-        """The episode of a run that ended; written once, however often it is asked for. `ConflictError` before its end.
+        """Write the episode of an ended run once and return it. Raise `ConflictError` while the run has not ended.
 
-        Its summary is the given one, the summariser's, or the first lines of the final answer. A run that was tried
-        again has another end, and the episode tells of that.
+        The summary is the given one, the result of the summariser, or the first lines of the final answer. After a
+        retry of the run, the episode describes the new end.
         """
         ended, row = await self._read_end(thread_id, run_id)
         if ended.status not in _ENDS:
-            raise ConflictError(f"run {run_id} is {ended.status}; there is an episode of it when it has ended")
+            raise ConflictError(f"run {run_id} is {ended.status}; an episode can be written after it has ended")
         scope = MemoryScope(row["app_name"], row["user_id"], agent_id or "")
         episode_id = f"run/{thread_uuid(thread_id)}/{run_id}"
-        if (kept := await self.get(scope, episode_id)) is not None:
-            if kept.created_at == row["completed_at"]:
-                return kept
+        if (existing := await self.get(scope, episode_id)) is not None:
+            if existing.created_at == row["completed_at"]:
+                return existing
             await self.delete(scope, episode_id)
-        told = summary if summary is not None else await self._summarise(ended)
+        text = summary if summary is not None else await self._summarise(ended)
         entry = EpisodicEntry(
             scope,
-            told,
+            text,
             id=episode_id,
             session_id=row["session_id"],
             run_id=run_id,
@@ -190,7 +189,7 @@ class EpisodicMemoryStore:
             },
             created_at=row["completed_at"],
         )
-        return await self.append(entry, text="\n".join(part for part in (ended.question, told) if part))
+        return await self.append(entry, text="\n".join(part for part in (ended.question, text) if part))
 
     async def _read_end(self, thread_id: str | UUID, run_id: str) -> tuple[EndedRun, asyncpg.Record]:
         row = await self._database.fetch_row("read_run_end", thread_uuid(thread_id), run_id)
@@ -212,11 +211,11 @@ class EpisodicMemoryStore:
 
 
 def first_lines(run: EndedRun) -> str:
-    """The first lines of the final answer; of a run that failed, why."""
+    """Return the first lines of the final answer, after the error of a failed run."""
     answer = run.answer or ""
     if run.error:
         answer = f"failed: {run.error}\n{answer}"
-    lines = [line.strip() for line in answer[:_READ_FOR_SUMMARY].splitlines() if line.strip()]
+    lines = [line.strip() for line in answer[:_SUMMARISED_CHARACTERS].splitlines() if line.strip()]
     summary = "\n".join(lines[:_SUMMARY_LINES])
     return summary if len(summary) <= _SUMMARY_LENGTH else summary[: _SUMMARY_LENGTH - 1].rstrip() + "…"
 
@@ -227,7 +226,7 @@ def _text(stored: str | None) -> str | None:
 
 def _checked(limit: int) -> int:
     if limit < 1:
-        raise InvalidInputError("a list has at least one item; raise the limit")
+        raise InvalidInputError(f"invalid limit {limit}; it must be at least 1")
     return limit
 
 

@@ -1,4 +1,4 @@
-"""Texts on their way into recall: split into words, stored in batches, and rung for those who make vectors."""
+"""Store texts for recall: split them into words, insert them in batches, and wake the embedding task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Remembered:
-    """A text to be recalled later. `source_id` is the caller's own id of it: stored twice, it is there once."""
+    """A text to store for recall. `source_id` is an id of the caller and makes storing idempotent."""
 
     source_id: str
     text: str
@@ -33,25 +33,21 @@ class Remembered:
 
 
 class Ingest:
-    """Stores memories. `embeds` says whether anybody is to make vectors of them."""
+    """Stores memories; with `embeds`, queues them for embedding."""
 
     def __init__(self, database: Database, *, embeds: bool) -> None:
         self._database = database
         self.embeds = embeds
-        self.rung = asyncio.Event()
-
-    def ring(self) -> None:
-        """Something may wait for its vector."""
-        self.rung.set()
+        self.pending = asyncio.Event()
 
     async def store(self, scope: MemoryScope, kind: str, items: Iterable[Remembered]) -> int:
-        """Stores what is new or has changed; returns how many that were. Each batch is one transaction."""
+        """Store new and changed items; return their number. Each batch is one transaction."""
         stored = 0
         remaining = iter(items)
         while batch := list(islice(remaining, _BATCH)):
             stored += await self._store_batch(scope, kind, batch)
         if stored:
-            self.ring()
+            self.pending.set()
         return stored
 
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
@@ -78,5 +74,5 @@ class Ingest:
 
 
 def index_words(text: str, author: str | None) -> str:
-    """The words under which a text is found; who said it is one of them."""
+    """Return the words of a text and of its author."""
     return join_words(split_words(f"{author} {text}" if author else text))

@@ -1,4 +1,4 @@
-"""Long-term memory: what an agent knows for good, by namespace and key."""
+"""Long-term memory: facts of an agent by namespace and key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cognizes.engine.pulse.event_log import check_text
 
 @dataclass(frozen=True)
 class LongTermKey:
-    """The name of a fact, as a snapshot keeps it."""
+    """The name of a fact, as stored in a snapshot."""
 
     namespace: str
     key: str
@@ -28,7 +28,7 @@ class LongTermKey:
 
 @dataclass(frozen=True)
 class LongTermEntry:
-    """A fact: any JSON value, and the text by which it is recalled."""
+    """A fact: a JSON value, and the text that recall searches."""
 
     scope: MemoryScope
     namespace: str
@@ -39,7 +39,6 @@ class LongTermEntry:
     updated_at: datetime
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         return {
             "agent_id": self.scope.agent_id,
             "namespace": self.namespace,
@@ -52,7 +51,7 @@ class LongTermEntry:
 
 
 class LongTermMemoryStore:
-    """Facts in `agent_long_term_memory`. One key of one namespace holds one value; the newest write wins."""
+    """Stores facts in `agent_long_term_memory`. A key of a namespace has one value; the last write wins."""
 
     def __init__(self, database: Database, ingest: Ingest, *, max_depth: int) -> None:
         self._database = database
@@ -62,7 +61,7 @@ class LongTermMemoryStore:
     async def set(
         self, scope: MemoryScope, namespace: str, key: str, value: Any, *, text: str | None = None
     ) -> LongTermEntry:
-        """Sets a key. `text` is what recall reads: by default key and value, empty for nothing."""
+        """Set a key. Recall searches `text`, by default key and value; an empty text excludes the fact from recall."""
         _check(namespace, key)
         document = dump_jsonb(value)
         check_depth(document, value, self._max_depth)
@@ -78,23 +77,22 @@ class LongTermMemoryStore:
             words,
             self._ingest.embeds,
         )
-        self._ingest.ring()
-        assert row is not None  # noqa: S101 - the function always answers
+        self._ingest.pending.set()
+        assert row is not None  # noqa: S101 - the function returns one row
         return LongTermEntry(scope, namespace, key, value, readable, row["created_at"], row["updated_at"])
 
     async def get(self, scope: MemoryScope, namespace: str, key: str) -> LongTermEntry | None:
-        """The fact of a key, or None."""
         _check(namespace, key)
         row = await self._database.fetch_row("get_long_term", *scope.columns, namespace, key)
         return _entry(scope, row) if row else None
 
     async def get_many(self, scope: MemoryScope, keys: list[LongTermKey]) -> list[LongTermEntry]:
-        """Those of the keys that are there, in the order asked for."""
+        """Return the facts of the keys that exist, in the order of `keys`."""
         names = [key.namespace for key in keys], [key.key for key in keys]
         return [_entry(scope, row) for row in await self._database.fetch("get_many_long_term", *scope.columns, *names)]
 
     async def delete(self, scope: MemoryScope, namespace: str, key: str) -> bool:
-        """Removes a key, from recall too; whether it was there."""
+        """Delete a key, also from recall; return whether it existed."""
         _check(namespace, key)
         found: bool = await self._database.fetch_value("delete_long_term", *scope.columns, namespace, key)
         return found
@@ -102,31 +100,31 @@ class LongTermMemoryStore:
     async def list_by_agent(
         self, scope: MemoryScope, namespace: str | None = None, *, limit: int = 100
     ) -> list[LongTermEntry]:
-        """Newest change first; without a namespace, of all."""
+        """Return facts, last changed first, of one namespace or of all."""
         if limit < 1:
-            raise InvalidInputError("a list has at least one item; raise the limit")
+            raise InvalidInputError(f"invalid limit {limit}; it must be at least 1")
         rows = await self._database.fetch("list_long_term", *scope.columns, namespace, limit, 0, None)
         return [_entry(scope, row) for row in rows]
 
     async def read_page(
         self, scope: MemoryScope, namespace: str | None = None, *, limit: int, offset: int = 0
     ) -> MemoryPage[LongTermEntry]:
-        """The entries of `list_by_agent` after the first `offset`, as many as fit into a page."""
+        """Return the entries of `list_by_agent` after the first `offset` that fit into a page."""
         limits = limit + 1, offset, self._database.page_bytes
         rows = await self._database.fetch("list_long_term", *scope.columns, namespace, *limits)
         return MemoryPage.of(rows, limit, lambda row: _entry(scope, row))
 
 
 def describe(key: str, value: Any) -> str:
-    """A fact in words: its key and its value."""
-    spoken = value if isinstance(value, str) else "" if value is None else dump_jsonb(value)
-    return f"{key}: {spoken}" if spoken else key
+    """Return the default text of a fact: key and value."""
+    readable = value if isinstance(value, str) else "" if value is None else dump_jsonb(value)
+    return f"{key}: {readable}" if readable else key
 
 
 def _check(namespace: str, key: str) -> None:
     check_text("namespace", namespace)
     if not check_text("key", key):
-        raise InvalidInputError("key is empty; give it a name")
+        raise InvalidInputError("key is empty; give a name")
 
 
 def _entry(scope: MemoryScope, row: asyncpg.Record) -> LongTermEntry:

@@ -1,4 +1,4 @@
-"""`engine.memory`: the stores, snapshots and recall, in as few words as they deserve."""
+"""`engine.memory`: the stores, snapshots, recall and message search."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.background import MemoryBackground
-from cognizes.engine.memory.embedders.choice import choose_embedder
-from cognizes.engine.memory.embedding_queue import EmbeddingQueue
+from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
@@ -21,7 +20,7 @@ from cognizes.engine.memory.message_search import MessageFilters, MessageHit, Me
 from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord, Recall, record_from_row
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
-from cognizes.engine.memory.vector_graph import VectorGraph
+from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -30,14 +29,14 @@ from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
-_NEWEST = 2**63 - 1
-_LARGEST_ID = 18
+_MAX_ID = 2**63 - 1
+_ID_DIGITS = 18
 
 
 class Memory:
-    """What an agent remembers: `working`, `long_term`, `episodic`, `snapshots`, and recall over all of it.
+    """The memory of agents: `working`, `long_term`, `episodic`, `snapshots`, and recall over all of them.
 
-    Recall works by words at once, and by meaning as soon as a background task has made the vectors.
+    Recall finds a memory by its words at once, and by meaning after a background task has embedded it.
     """
 
     def __init__(
@@ -62,42 +61,39 @@ class Memory:
             long_term=self.long_term,
             max_state_bytes=settings.max_state_bytes,
         )
-        self.recaller = Recall(database, embedder=self.embedder)
+        self._recall = Recall(database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
         self.message_index = MessageIndex(database, self.embedder)
         self._message_search = MessageSearch(database, self.embedder)
         self.background = MemoryBackground(
             database,
-            self._ingest.rung,
+            self._ingest.pending,
             queue=self.queue,
-            graph=VectorGraph(database, self.embedder) if self.embedder else None,
+            vector_index=VectorIndex(database, self.embedder) if self.embedder else None,
             messages=self.message_index,
             episodic=self.episodic,
             supervisor=supervisor,
         )
-        self._works_in_background = settings.memory_background
+        self._runs_background = settings.memory_background
 
     async def start(self) -> None:
-        """Begins what happens in the background, unless the settings leave it to other processes."""
-        if self._works_in_background:
+        """Start the background tasks unless the setting `memory_background` is off."""
+        if self._runs_background:
             await self.background.start()
 
     async def close(self) -> None:
-        """Stops it."""
         await self.background.close()
 
-    # Remembering
-
     async def remember(self, scope: MemoryScope, items: Iterable[Remembered]) -> int:
-        """Keeps texts as notes of an agent; returns how many are new or changed. The same `source_id` is kept once."""
+        """Store texts as notes of an agent; return the number of new or changed ones. A `source_id` is stored once."""
         return await self._ingest.store(scope, "note", items)
 
     async def remember_turns(self, scope: MemoryScope, items: Iterable[Remembered]) -> int:
-        """Keeps what was said in sessions; returns how many are new or changed. What was forgotten stays so."""
+        """Store messages of sessions; return the number of new or changed ones. Forgotten ones are not stored again."""
         return await self._ingest.store(scope, "turn", items)
 
     async def remember_session(self, session: Session, *, agent_id: str | None = None, after: int = 0) -> int:
-        """Keeps what was said in a session after a sequence number; returns how many turns are new."""
+        """Store the messages of a session after a sequence number; return the number of new ones."""
         scope = MemoryScope.of(session, agent_id)
         thread_id = await self._manager.sessions.find_thread(session)
         stored = 0
@@ -107,12 +103,10 @@ class Memory:
         return stored
 
     async def remember_run(self, thread_id: str | UUID, run_id: str) -> EpisodicEntry:
-        """The episode of a run that ended; written once, however often it is asked for."""
+        """Write the episode of an ended run once and return it."""
         entry = await self.episodic.write_for_run(thread_id, run_id)
         await self._database.fetch("finish_episode", thread_uuid(thread_id), run_id)
         return entry
-
-    # Recalling
 
     async def recall(
         self,
@@ -127,9 +121,9 @@ class Memory:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Hit]:
-        """The `k` memories of a user that answer the query best; each says by its `scores` why."""
+        """Return the `k` best memories of a user for the query; `scores` holds the parts of each score."""
         filters = Filters(agent=agent, kinds=kinds, namespace=namespace, since=since, until=until)
-        return await self.recaller.recall(query, app=app, user=user, k=k, filters=filters)
+        return await self._recall.recall(query, app=app, user=user, k=k, filters=filters)
 
     async def search_messages(
         self,
@@ -143,9 +137,9 @@ class Memory:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[MessageHit]:
-        """The `k` messages of an app, a user or a session that fit the query best, by words and by meaning.
+        """Return the `k` best messages of an app, a user or a session, by words and by meaning.
 
-        A message is found as soon as a background task has indexed it, seconds after it was appended.
+        A message can be found after a background task has indexed it, usually within seconds.
         """
         filters = MessageFilters(user=user, session_id=session_id, roles=roles, since=since, until=until)
         return await self._message_search.search(query, app=app, k=k, filters=filters)
@@ -153,14 +147,14 @@ class Memory:
     async def list(
         self, app: str, user: str, *, filters: Filters | None = None, limit: int = 100, before: str | None = None
     ) -> list[MemoryRecord]:
-        """A user's memories, newest first; `before` goes on after the last of a page."""
+        """Return a user's memories, newest first. `before` is the id of the last memory of the previous page."""
         rows = await self._database.fetch(
             "list_memories",
             app,
             user,
             *(filters or Filters()).columns,
             limit,
-            _NEWEST if before is None else memory_number(before),
+            _MAX_ID if before is None else memory_number(before),
             None,
         )
         return [record_from_row(row) for row in rows]
@@ -168,22 +162,22 @@ class Memory:
     async def read_page(
         self, app: str, user: str, *, filters: Filters, limit: int, before: str | None = None
     ) -> MemoryPage[MemoryRecord]:
-        """The memories of `list`, as many as fit into a page."""
-        start = _NEWEST if before is None else memory_number(before)
+        """Return the memories of `list` that fit into a page."""
+        start = _MAX_ID if before is None else memory_number(before)
         limits = limit + 1, start, self._database.page_bytes
         rows = await self._database.fetch("list_memories", app, user, *filters.columns, *limits)
         return MemoryPage.of(rows, limit, record_from_row)
 
     async def forget(self, app: str, user: str, memory_id: str) -> bool:
-        """Deletes a memory for good, with the fact or episode it tells of; whether it was there."""
+        """Delete a memory and its fact or episode; return whether it existed."""
         found: bool = await self._database.fetch_value("forget_memory", app, user, memory_number(memory_id))
         return found
 
 
 def memory_number(memory_id: str) -> int:
-    """The database's key of a memory id."""
-    if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _LARGEST_ID:
-        raise InvalidInputError(f"{memory_id!r} is no id of a memory; ids are those that recall and list return")
+    """Return the database key of a memory id."""
+    if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _ID_DIGITS:
+        raise InvalidInputError(f"invalid memory id {memory_id!r}; use an id that recall or list returned")
     return int(memory_id)
 
 

@@ -1,7 +1,7 @@
-"""Messages found by words and by meaning: within a session, a user or an app.
+"""Search messages by words and by meaning, within a session, a user or an app.
 
-Appending a message writes neither words nor a vector. A background task of one process at a time indexes what waits,
-newest first, with one update for each message. Scores are those of recall: `words` and `meaning`, weighed 7 to 3.
+Appending a message writes neither words nor a vector. A background task of one process at a time indexes messages,
+newest first, with one update per message. The parts of a score are those of recall: `words` and `meaning`, 7 to 3.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
-from cognizes.engine.memory.embedding_queue import in_halves
-from cognizes.engine.memory.recall import Candidate, Pool, Weights, is_related, rank, read_query, spell_vector
-from cognizes.engine.memory.vector_graph import LONGEST_BUILD_SECONDS, build_graph
+from cognizes.engine.memory.recall import Candidate, Pool, Weights, is_related, rank, read_query, vector_literal
+from cognizes.engine.memory.vectors import BUILD_SECONDS, bisect_failures, build_index
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Message
 from cognizes.engine.pulse.event_log import check_name, check_text
@@ -31,13 +30,13 @@ from cognizes.engine.pulse.messages import ROLES
 
 logger = logging.getLogger(__name__)
 
-MESSAGES_AT_ONCE = 128
+MESSAGE_BATCH = 128
 _INDEXED_CHARACTERS = 50_000
 _LEASE = timedelta(seconds=60)
 _CANDIDATES = 200
-_LARGEST_K = 1000
-_LARGEST_GRAPH = 4000
-"""Numbers of a vector that pgvector can put into a graph in half precision."""
+_MAX_K = 1000
+_INDEXED_DIMENSIONS = 4000
+"""Largest dimension that pgvector indexes in half precision."""
 _WEIGHTS = Weights(rarity=0, speaker=0, previous=0, next=0, session=0)
 
 Key = tuple[UUID, int]
@@ -45,7 +44,7 @@ Key = tuple[UUID, int]
 
 @dataclass(frozen=True)
 class MessageFilters:
-    """Which messages may be found; None lets all pass. `since` is included, `until` is not."""
+    """Filters of a search; None matches all. `since` is inclusive, `until` is exclusive."""
 
     user: str | None = None
     session_id: str | None = None
@@ -55,9 +54,9 @@ class MessageFilters:
 
     def __post_init__(self) -> None:
         if self.session_id is not None and self.user is None:
-            raise InvalidInputError("a session is found by its user; name the user as well")
+            raise InvalidInputError("session_id requires user; give the user of the session")
         if unknown := set(self.roles or ()) - set(ROLES):
-            raise InvalidInputError(f"there is no role {sorted(unknown)[0]!r}; roles are {', '.join(ROLES)}")
+            raise InvalidInputError(f"unknown role {sorted(unknown)[0]!r}; roles are {', '.join(ROLES)}")
         for moment in (self.since, self.until):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidInputError("since and until need a time zone; use an aware datetime")
@@ -65,7 +64,7 @@ class MessageFilters:
 
 @dataclass(frozen=True)
 class MessageHit:
-    """A message that was found, whose it is, its score, and the parts of the score."""
+    """A found message, its owner, its score and the parts of the score."""
 
     message: Message
     app_name: str
@@ -75,35 +74,36 @@ class MessageHit:
     scores: dict[str, float]
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         message = vars(self.message) | {"created_at": self.message.created_at.isoformat()}
         return {**message, **{name: value for name, value in vars(self).items() if name != "message"}}
 
 
 class MessageSearch:
-    """Finds messages. Row level security holds for every message that it returns."""
+    """Searches messages. Row level security applies to every message that it returns."""
 
     def __init__(self, database: Database, embedder: Embedder | None) -> None:
         self._database = database
         self._embedder = embedder
 
     async def search(self, query: str, *, app: str, k: int, filters: MessageFilters) -> list[MessageHit]:
-        """The `k` best messages, best first, that fit into `COGNIZES_PAGE_BYTES`. `NotFoundError` when there is no such
-        session."""
-        if not 1 <= k <= _LARGEST_K:
-            raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
+        """Return the `k` best messages that fit into `COGNIZES_PAGE_BYTES`, best first.
+
+        Raises `NotFoundError` if the session does not exist.
+        """
+        if not 1 <= k <= _MAX_K:
+            raise InvalidInputError(f"invalid k {k}; it must be between 1 and {_MAX_K}")
         app, user = check_name("app", app), None if filters.user is None else check_name("user", filters.user)
         thread_id = await self._find_thread(app, filters)
-        asked = await read_query(query)
+        terms = await read_query(query)
         vector = await self._embedder.embed_query(query) if self._embedder is not None and query.strip() else None
         roles = None if filters.roles is None else list(filters.roles)
         where = app, user, thread_id, roles, filters.since, filters.until, max(_CANDIDATES, k)
         found: dict[Key, Candidate] = {}
         async with self._database.asking() as fetch:
-            for row in await fetch("find_messages_by_words", *where, join_words(asked.words)):
+            for row in await fetch("find_messages_by_words", *where, join_words(terms.words)):
                 _candidate(found, row).bm25 = row["score"]
             if vector is not None and self._embedder is not None:
-                model = self._embedder.name, self._embedder.dimension, spell_vector(vector)
+                model = self._embedder.name, self._embedder.dimension, vector_literal(vector)
                 for row in await fetch("find_messages_by_vector", *where, *model):
                     if is_related(row["cosine"]):
                         _candidate(found, row).cosine = row["cosine"]
@@ -113,7 +113,7 @@ class MessageSearch:
             threads, numbers = [key[0] for key in chosen], [key[1] for key in chosen]
             rows = await fetch("read_found_messages", app, user, threads, numbers, self._database.page_bytes)
         read = {(row["thread_id"], row["sequence_num"]): row for row in rows}
-        # A message that is missing did not fit, or was deleted between two queries.
+        # A missing message did not fit into the page, or was deleted between two queries.
         return [_hit(read[key], one) for key, one in zip(chosen, ranked, strict=True) if key in read]
 
     async def _find_thread(self, app: str, filters: MessageFilters) -> UUID | None:
@@ -122,7 +122,7 @@ class MessageSearch:
         session_id = check_text("session_id", filters.session_id)
         found: UUID | None = await self._database.fetch_value("find_thread", app, filters.user, session_id)
         if found is None:
-            raise NotFoundError(f"there is no session {session_id[:200]!r} of {app!r}, {filters.user!r}")
+            raise NotFoundError(f"there is no session {session_id[:200]!r} of app {app!r}, user {filters.user!r}")
         return found
 
 
@@ -148,14 +148,14 @@ def _hit(row: asyncpg.Record, candidate: Candidate) -> MessageHit:
 
 @dataclass(frozen=True)
 class WaitingMessages:
-    """How many messages wait to be indexed, and how many of the others have no vector."""
+    """The number of messages to index, and of indexed messages without a vector."""
 
     waiting: int
     without_vector: int
 
 
 class MessageIndex:
-    """Indexes messages that wait for it. One process at a time does so, under a lease that expires if it dies."""
+    """Indexes new messages. One process at a time does so, under a lease that expires if it dies."""
 
     def __init__(self, database: Database, embedder: Embedder | None) -> None:
         self._database = database
@@ -165,13 +165,12 @@ class MessageIndex:
         self._renew_at = 0.0
 
     async def count(self) -> WaitingMessages:
-        """How many wait."""
         row = await self._database.fetch_row("count_waiting_messages")
-        assert row is not None  # noqa: S101 - a count always answers
+        assert row is not None  # noqa: S101 - a count returns one row
         return WaitingMessages(row["waiting"], row["without_vector"])
 
     async def work(self) -> int:
-        """Index one batch; return how many messages it took. `EmbedderUnavailableError` after words were indexed."""
+        """Index one batch; return its size. Raise `EmbedderUnavailableError` after indexing the words."""
         embeds = await self._embeds()
         rows = await self._read("read_waiting_messages")
         if not rows and embeds:
@@ -179,24 +178,24 @@ class MessageIndex:
         if not rows or not await self._hold_lease():
             return 0
         try:
-            await in_halves(rows, self._index if embeds else self._index_words, refuse=self._refuse)
+            await bisect_failures(rows, self._index if embeds else self._index_words, refuse=self._refuse)
         except EmbedderUnavailableError:
             await self._index_words(rows)
             raise
         return len(rows)
 
-    async def build_graph(self) -> None:
-        """Build the graph (HNSW index) of the embedder's vectors, if there are vectors and no graph yet."""
-        if self._embedder is None or not await self._embeds() or self._embedder.dimension > _LARGEST_GRAPH:
+    async def build_vector_index(self) -> None:
+        """Build the HNSW index of the embedder's vectors if there are vectors and no index."""
+        if self._embedder is None or not await self._embeds() or self._embedder.dimension > _INDEXED_DIMENSIONS:
             return
         model = self._embedder.name
-        graph = await self._database.fetch_row("describe_message_graph", model, self._embedder.dimension)
-        assert graph is not None  # noqa: S101 - a format always answers
-        if await self._database.fetch_value("lacks_message_graph", model, graph["name"]):
-            await build_graph(self._database, graph["name"], graph["statement"])
+        index = await self._database.fetch_row("describe_message_index", model, self._embedder.dimension)
+        assert index is not None  # noqa: S101 - a format returns one row
+        if await self._database.fetch_value("lacks_message_index", model, index["name"]):
+            await build_index(self._database, index["name"], index["statement"])
 
     async def queue_all(self) -> None:
-        """Let every message wait that has no vector of this embedder; change a column of another dimension first."""
+        """Queue every message without a vector of this embedder; first change the dimension of the column if needed."""
         if self._embedder is None:
             return
         if not await self._embeds():
@@ -206,10 +205,10 @@ class MessageIndex:
             last = (row["thread_id"], row["sequence_num"])
 
     async def _read(self, query: str) -> list[asyncpg.Record]:
-        return await self._database.fetch(query, MESSAGES_AT_ONCE, _INDEXED_CHARACTERS)
+        return await self._database.fetch(query, MESSAGE_BATCH, _INDEXED_CHARACTERS)
 
     async def _embeds(self) -> bool:
-        """Whether vectors of the embedder fit into the column."""
+        """Return whether vectors of the embedder fit into the column."""
         if self._embedder is None:
             return False
         if self._fits is None:
@@ -217,8 +216,8 @@ class MessageIndex:
             self._fits = column in (-1, self._embedder.dimension)
             if not self._fits:
                 logger.warning(
-                    "messages have vectors of %d numbers and the embedder %s makes %d; messages are found by words "
-                    "alone until `cognizes memory reembed` changes the column",
+                    "the vectors of messages have %d dimensions and the embedder %s has %d; messages are found only by "
+                    "words until `cognizes memory reembed` changes the column",
                     column, self._embedder.name, self._embedder.dimension,
                 )  # fmt: skip
         return self._fits
@@ -233,11 +232,11 @@ class MessageIndex:
         return True
 
     async def _index(self, rows: Sequence[asyncpg.Record]) -> None:
-        assert self._embedder is not None  # noqa: S101 - asked for only with an embedder
+        assert self._embedder is not None  # noqa: S101 - called only with an embedder
         texts = [unescape_text(row["content"]) for row in rows]
         vectors = await self._embedder.embed(texts)
-        words, spelled = await asyncio.to_thread(lambda: (_words(texts), [spell_vector(vector) for vector in vectors]))
-        await self._store(rows, words, [self._embedder.name] * len(rows), spelled)
+        words, literals = await asyncio.to_thread(lambda: (_words(texts), list(map(vector_literal, vectors))))
+        await self._store(rows, words, [self._embedder.name] * len(rows), literals)
 
     async def _index_words(self, rows: Sequence[asyncpg.Record]) -> None:
         words = await asyncio.to_thread(_words, [unescape_text(row["content"]) for row in rows])
@@ -258,10 +257,10 @@ class MessageIndex:
         await self._database.fetch_value("index_messages", *keys, *columns)
 
     async def _change_dimension(self, dimension: int) -> None:
-        for graph in await self._database.fetch("list_message_graphs"):
-            await self._database.execute_within(LONGEST_BUILD_SECONDS, f"DROP INDEX IF EXISTS {graph['name']}")
+        for index in await self._database.fetch("list_message_indexes"):
+            await self._database.execute_within(BUILD_SECONDS, f"DROP INDEX IF EXISTS {index['name']}")
         statement = await self._database.fetch_value("describe_dimension_change", dimension)
-        await self._database.execute_within(LONGEST_BUILD_SECONDS, statement)
+        await self._database.execute_within(BUILD_SECONDS, statement)
         self._fits = True
 
 

@@ -1,13 +1,13 @@
-"""Recall: the memories that answer a question, by words and by meaning, fused by score.
+"""Recall: find the memories that match a query, by words and by meaning.
 
-The score of a memory is a sum that can be read off its hit:
+The score of a memory is a sum. Its hit contains the parts:
 
-- `words`: BM25, as a share of the best memory's; `meaning`: the cosine of the vectors, from 0 for the worst of the
-  candidates to 1 for the best. They are weighed 7 to 3: static vectors are the weaker judge of the two.
-- `rarity`: 1 when it holds a word of the question that no other memory holds, 2 when that word is an identifier.
-- `speaker`: 1 when the question names who said it.
-- `neighbours`: what the turns before and after it in the session score: a question lends to its answer.
-- `session`: the mean of the best three of its session: what is talked about there.
+- `words`: BM25 divided by the best BM25; `meaning`: the cosine of the vectors, scaled from 0 for the worst candidate to
+  1 for the best. Their weights are 7 to 3, because static vectors rank less well than BM25.
+- `rarity`: 1 if the memory contains a word of the query that no other memory contains, 2 if that word is an identifier.
+- `speaker`: 1 if the query contains the name of the author.
+- `neighbours`: scores of the messages before and after it in the session, so that a question raises its answer.
+- `session`: the mean score of the best three memories of its session.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from cognizes.engine.pulse.event_log import check_name, check_text
 KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200
 _BEST_OF_SESSION = 3
-_LARGEST_K = 1000
-_MOST_WORDS = 256
-"""Different words of a query that are looked for: each of them is compared with every memory that holds one."""
-_LONGEST_AUTHOR = 200
+_MAX_K = 1000
+_MAX_WORDS = 256
+"""Distinct words of a query that are searched; the cost of a search grows with their number."""
+_AUTHOR_LENGTH = 200
 _UNRELATED = 0.15
-"""A cosine below this says nothing: texts that have nothing to do with each other reach it."""
+"""Cosines below this are ignored: unrelated texts reach them."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What each part of a score counts."""
+    """The weight of each part of a score."""
 
     meaning: float = 0.3
     rarity: float = 0.5
@@ -55,7 +55,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which memories may be recalled; None lets all pass. `since` is included, `until` is not."""
+    """Filters of a recall; None matches all. `since` is inclusive, `until` is exclusive."""
 
     agent: str | None = None
     kinds: Sequence[str] | None = None
@@ -65,14 +65,14 @@ class Filters:
 
     def __post_init__(self) -> None:
         if unknown := set(self.kinds or ()) - set(KINDS):
-            raise InvalidInputError(f"there is no kind {sorted(unknown)[0]!r} of memory; kinds are {', '.join(KINDS)}")
+            raise InvalidInputError(f"unknown kind of memory {sorted(unknown)[0]!r}; kinds are {', '.join(KINDS)}")
         for moment in (self.since, self.until):
             if moment is not None and moment.tzinfo is None:
-                raise InvalidInputError("a time without a time zone could be any; give it one")
+                raise InvalidInputError("since and until need a time zone; use an aware datetime")
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """As the queries want them."""
+        """The arguments of the queries."""
         return (
             None if self.agent is None else check_text("agent", self.agent),
             None if self.kinds is None else list(self.kinds),
@@ -84,7 +84,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class MemoryRecord:
-    """A memory as it is stored. `id` is for `forget`; `source_id` is the caller's own."""
+    """A stored memory. `forget` takes its `id`; `source_id` is the id given by the caller."""
 
     id: str
     agent_id: str
@@ -98,13 +98,12 @@ class MemoryRecord:
     created_at: datetime
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         return vars(self) | {"created_at": self.created_at.isoformat()}
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A memory that was recalled, its score, and what the score is made of."""
+    """A recalled memory, its score and the parts of the score."""
 
     memory: MemoryRecord
     score: float
@@ -112,17 +111,15 @@ class Hit:
 
     @property
     def text(self) -> str:
-        """What it says."""
         return self.memory.text
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         return {**self.memory.to_json(), "score": self.score, "scores": self.scores}
 
 
 @dataclass
 class Candidate:
-    """A memory that may be recalled, with what the two judges and its place say of it."""
+    """A memory that matches a query, with the inputs and the parts of its score."""
 
     id: int
     bm25: float = 0.0
@@ -137,7 +134,7 @@ class Candidate:
 
 @dataclass
 class Pool:
-    """Candidates, which of them follows which in a session, and the words that were asked for."""
+    """Candidates, pairs of consecutive candidates of a session, and the words of the query."""
 
     candidates: list[Candidate]
     edges: list[tuple[int, int]]
@@ -145,9 +142,9 @@ class Pool:
 
 
 class Recall:
-    """Finds memories of one user. No query of it reads another user's rows.
+    """Finds memories of one user; no query reads rows of another user.
 
-    Of a user with very many memories the candidates are chosen by an index, which may miss one; `exact` looks at all.
+    For a user with many memories an approximate index selects the candidates; `exact` scans all memories.
     """
 
     def __init__(
@@ -161,34 +158,34 @@ class Recall:
     async def recall(
         self, query: str, *, app: str, user: str, k: int = 10, filters: Filters | None = None
     ) -> list[Hit]:
-        """The `k` best memories, best first, that fit into `COGNIZES_PAGE_BYTES`."""
-        if not 1 <= k <= _LARGEST_K:
-            raise InvalidInputError(f"k is between 1 and {_LARGEST_K}")
+        """Return the `k` best memories that fit into `COGNIZES_PAGE_BYTES`, best first."""
+        if not 1 <= k <= _MAX_K:
+            raise InvalidInputError(f"invalid k {k}; it must be between 1 and {_MAX_K}")
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
-        asked = await read_query(query)
+        terms = await read_query(query)
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
-            search = _Search(fetch, scope, exact=self._exact)
-            pool = await self._gather(search, asked, vector, max(_POOL, k))
+            search = _RecallQueries(fetch, scope, exact=self._exact)
+            pool = await self._gather(search, terms, vector, max(_POOL, k))
             ranked = rank(pool, self.weights)[:k]
             records = await search.read((candidate.id for candidate in ranked), max_bytes=self._database.page_bytes)
-        # A memory that is missing did not fit, or was deleted between two queries.
+        # A missing memory did not fit into the page, or was deleted between two queries.
         return [_hit(records[candidate.id], candidate) for candidate in ranked if candidate.id in records]
 
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
-        """The candidates of a recall before they are ranked: for those who measure the ranking."""
-        asked = await read_query(query)
+        """Return the candidates of a recall without ranking them, for benchmarks of the ranking."""
+        terms = await read_query(query)
         vector = await self._embed(query)
         async with self._database.asking() as fetch:
-            search = _Search(fetch, (app, user, *Filters().columns), exact=self._exact)
-            return await self._gather(search, asked, vector, _POOL)
+            search = _RecallQueries(fetch, (app, user, *Filters().columns), exact=self._exact)
+            return await self._gather(search, terms, vector, _POOL)
 
-    async def _gather(self, search: _Search, asked: Asked, vector: list[float] | None, size: int) -> Pool:
-        found = await search.by_words(asked, size)
+    async def _gather(self, search: _RecallQueries, terms: QueryTerms, vector: list[float] | None, size: int) -> Pool:
+        found = await search.by_words(terms, size)
         if vector is not None and self._embedder is not None:
             await search.by_vector(found, self._embedder, vector, size)
         edges = await search.neighbours(found)
-        return Pool(list(found.values()), edges, set(asked.words))
+        return Pool(list(found.values()), edges, set(terms.words))
 
     async def _embed(self, query: str) -> list[float] | None:
         if self._embedder is None or not query.strip():
@@ -197,44 +194,44 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The words of a query, and those of them that name one thing."""
+class QueryTerms:
+    """The words of a query, and those that are identifiers."""
 
     words: list[str]
     identifiers: list[str]
 
 
-async def read_query(query: str) -> Asked:
-    """Split a query into words. `LimitExceededError` when it is too long; of very many words the first ones count."""
+async def read_query(query: str) -> QueryTerms:
+    """Split a query into words and keep the first 256 distinct ones. Raise `LimitExceededError` if it is too long."""
     if len(query) > MAX_QUERY_LENGTH:
         raise LimitExceededError("query", size=len(query), limit=MAX_QUERY_LENGTH, unit="characters")
     words, named = await off_loop(len(query), lambda: (split_words(query), identifiers(query)))
-    wanted = set(islice(dict.fromkeys(words), _MOST_WORDS))
-    return Asked([word for word in words if word in wanted], [word for word in named if word in wanted])
+    wanted = set(islice(dict.fromkeys(words), _MAX_WORDS))
+    return QueryTerms([word for word in words if word in wanted], [word for word in named if word in wanted])
 
 
-class _Search:
+class _RecallQueries:
     """The queries of one recall, on one connection."""
 
     def __init__(self, fetch: Fetch, arguments: tuple[Any, ...], *, exact: bool) -> None:
-        self._ask = fetch
+        self._run_query = fetch
         self._arguments = arguments
         self._exact = exact
 
-    async def by_words(self, asked: Asked, limit: int) -> dict[int, Candidate]:
-        words, named = join_words(asked.words), join_words(asked.identifiers)
+    async def by_words(self, terms: QueryTerms, limit: int) -> dict[int, Candidate]:
+        words, named = join_words(terms.words), join_words(terms.identifiers)
         rows = await self._fetch("recall_by_words", limit, self._exact, words, named)
         return {row["id"]: Candidate(row["id"], bm25=row["bm25"], rarity=row["rarity"]) for row in rows}
 
     async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
-        spelled = spell_vector(vector)
-        rows = await self._fetch("recall_by_vector", limit, self._exact, embedder.name, embedder.dimension, spelled)
+        literal = vector_literal(vector)
+        rows = await self._fetch("recall_by_vector", limit, self._exact, embedder.name, embedder.dimension, literal)
         for row in rows:
             if is_related(row["cosine"]):
                 found.setdefault(row["id"], Candidate(row["id"])).cosine = row["cosine"]
 
     async def neighbours(self, found: dict[int, Candidate]) -> list[tuple[int, int]]:
-        """Completes the candidates, adds those beside them, and says which follows which."""
+        """Fill in session and author of the candidates, add their neighbours, and return the pairs of neighbours."""
         edges: set[tuple[int, int]] = set()
         for row in await self._fetch("read_memory_neighbours", list(found)):
             candidate = found[row["id"]]
@@ -247,36 +244,36 @@ class _Search:
         return sorted(edges)
 
     async def read(self, ids: Iterable[int], *, max_bytes: int) -> dict[int, MemoryRecord]:
-        rows = await self._ask("read_memories", *self._arguments[:2], list(ids), max_bytes)
+        rows = await self._run_query("read_memories", *self._arguments[:2], list(ids), max_bytes)
         return {row["id"]: record_from_row(row) for row in rows}
 
     async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        return await self._ask(query, *self._arguments, *arguments)
+        return await self._run_query(query, *self._arguments, *arguments)
 
 
 def rank(pool: Pool, weights: Weights) -> list[Candidate]:
-    """Best first. Pure arithmetic, so that it can be read, tested and measured without a database."""
+    """Score the candidates and return them, best first. Needs no database."""
     by_id = {candidate.id: candidate for candidate in pool.candidates}
-    _score_alone(pool, weights)
-    lent: dict[int, float] = defaultdict(float)
+    _score_individually(pool, weights)
+    from_neighbours: dict[int, float] = defaultdict(float)
     for earlier, later in pool.edges:
-        lent[later] += weights.previous * by_id[earlier].own
-        lent[earlier] += weights.next * by_id[later].own
+        from_neighbours[later] += weights.previous * by_id[earlier].own
+        from_neighbours[earlier] += weights.next * by_id[later].own
     sessions = _session_scores(by_id.values())
     for candidate in by_id.values():
         session = sessions.get(candidate.session_id, 0.0) if candidate.session_id is not None else 0.0
-        candidate.parts |= {"neighbours": lent[candidate.id], "session": weights.session * session}
+        candidate.parts |= {"neighbours": from_neighbours[candidate.id], "session": weights.session * session}
         candidate.score = candidate.own + candidate.parts["neighbours"] + candidate.parts["session"]
     return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
 
 
-def _score_alone(pool: Pool, weights: Weights) -> None:
+def _score_individually(pool: Pool, weights: Weights) -> None:
     candidates = pool.candidates
     best = max((candidate.bm25 for candidate in candidates), default=0.0) or 1.0
     cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
     meaning = weights.meaning if cosines else 0.0
     lowest, span = (min(cosines), max(cosines) - min(cosines) or 1.0) if cosines else (0.0, 1.0)
-    # One alone is the best there is, not the worst.
+    # A single value gets the best score, not the worst.
     lowest = lowest - span if len(set(cosines)) == 1 else lowest
     named: dict[str | None, float] = {None: 0.0}
     for candidate in candidates:
@@ -304,22 +301,21 @@ def _session_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
 
 
 def _is_named(author: str | None, words: set[str]) -> bool:
-    return not words.isdisjoint(split_words((author or "")[:_LONGEST_AUTHOR]))
+    return not words.isdisjoint(split_words((author or "")[:_AUTHOR_LENGTH]))
 
 
 def is_related(cosine: float) -> bool:
-    """Whether a cosine says something. NaN does not: the vector of a text without words is all zeros."""
+    """Return whether a cosine is significant. NaN is not: the vector of a text without words is zero."""
     return cosine >= _UNRELATED
 
 
-def spell_vector(vector: Sequence[float]) -> str:
-    """As pgvector reads it."""
-    # A half-precision number has four digits.
+def vector_literal(vector: Sequence[float]) -> str:
+    """Return a vector in the input format of pgvector."""
+    # Half precision has four significant digits.
     return f"[{','.join([f'{value:.6g}' for value in vector])}]"
 
 
 def record_from_row(row: asyncpg.Record) -> MemoryRecord:
-    """A memory as it was stored."""
     return MemoryRecord(
         id=str(row["id"]),
         agent_id=row["agent_id"],

@@ -1,4 +1,4 @@
-"""Whose memory it is: (app, user, agent), on every row and in every query; and pages of what it owns."""
+"""The owner of memories, (app, user, agent), which every row and every query contains; and pages of memories."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MemoryPage(Generic[T]):
-    """Some items of a list, at most `COGNIZES_PAGE_BYTES` of them or one larger item, and whether there are more."""
+    """At most `COGNIZES_PAGE_BYTES` of a list, or one larger item, and whether there are more."""
 
     items: list[T]
     has_more: bool
 
     @classmethod
     def of(cls, rows: list[asyncpg.Record], limit: int, read: Callable[[asyncpg.Record], T]) -> MemoryPage[T]:
-        """Make a page of the rows of a query that was asked for one more than `limit`."""
+        """Make a page of the rows of a query whose limit was `limit + 1`."""
         has_more = bool(rows) and rows[0]["found"] > len(rows[:limit])
         return cls([read(row) for row in rows[:limit]], has_more)
 
 
 @dataclass(frozen=True)
 class MemoryScope:
-    """The owner of memories. Without an `agent_id` it is the app's one agent, called like the app."""
+    """The owner of memories. `agent_id` defaults to the name of the app."""
 
     app_name: str
     user_id: str
@@ -45,10 +45,10 @@ class MemoryScope:
 
     @classmethod
     def of(cls, session: Session, agent_id: str | None = None) -> MemoryScope:
-        """The scope in which an agent works on a session."""
+        """Return the scope of an agent in a session."""
         return cls(session.app_name, session.user_id, agent_id or "")
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """As every query wants it, first."""
+        """The first arguments of every query."""
         return self.app_name, self.user_id, self.agent_id

@@ -1,8 +1,8 @@
-"""Memory snapshots: what an agent had in mind when it began to wait, and putting it back when it goes on.
+"""Memory snapshots: the memory of an agent when its run begins to wait, restored when the run resumes.
 
-Messages are entries of an immutable log: a snapshot shows them and never removes or overwrites any, so what was said
-while the run waited stays. Variables (the session's own state keys) and the scratchpad become those of the snapshot.
-When a run resumes, a variable that another writer has changed since keeps its newer value.
+Messages are entries of an immutable log: a snapshot contains copies and never removes or overwrites any, so messages
+that arrived while the run waited stay. Variables (the session's own state keys) and the scratchpad are restored. When
+a run resumes, a variable that another writer has changed since keeps its newer value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHANGES_PER_PAGE = 500
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """The mind of an agent at one moment. `id` says which one it is: it is applied once."""
+    """The memory of an agent at one moment. A snapshot is applied once, identified by `id`."""
 
     working_memory: WorkingMemory
     episodic_tail: list[EpisodicEntry] = field(default_factory=list)
@@ -41,7 +41,7 @@ class MemorySnapshot:
     id: str = field(default_factory=lambda: str(new_id()))
 
     def to_json(self) -> JsonObject:
-        """As JSON data, for a run's `resumption_context`."""
+        """Return JSON data for the `resumption_context` of a run."""
         return {
             "id": self.id,
             "working_memory": self.working_memory.to_json(),
@@ -52,7 +52,7 @@ class MemorySnapshot:
 
     @classmethod
     def from_json(cls, document: JsonObject) -> MemorySnapshot:
-        """Undoes `to_json`."""
+        """Read the result of `to_json`."""
         try:
             return cls(
                 working_memory=WorkingMemory.from_json(document["working_memory"]),
@@ -62,14 +62,14 @@ class MemorySnapshot:
                 id=document["id"],
             )
         except (TypeError, ValueError, KeyError) as error:
-            raise InvalidInputError(f"this is not a memory snapshot: {error}") from error
+            raise InvalidInputError(f"invalid memory snapshot: {error}") from error
 
 
 class MemorySnapshots:
     """Takes and applies snapshots.
 
-    Applying is one transaction, marked by the snapshot's id on the thread's log: whoever dies in the middle has applied
-    all of it or nothing, and whoever tries again applies nothing twice.
+    A snapshot is applied in one transaction with an event whose id contains the snapshot's id: a crash leaves all of it
+    or nothing, and a retry applies nothing twice.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class MemorySnapshots:
         messages: int = 200,
         episodes: int = 10,
     ) -> MemorySnapshot:
-        """The present working memory, the newest episodes, and the names of the long-term keys that were used."""
+        """Copy the current working memory, the newest episodes, and the given long-term keys."""
         scope = MemoryScope.of(session, agent_id)
         thread_id = await self._manager.sessions.find_thread(session)
         row = await self._database.fetch_row("read_working_memory", thread_id, scope.agent_id, messages)
@@ -111,9 +111,9 @@ class MemorySnapshots:
         )
 
     async def apply(self, session: Session, snapshot: MemorySnapshot, *, run_id: str | None = None) -> bool:
-        """Restore variables, scratchpad and the kept working memory, with one event. False: it was done before.
+        """Restore variables, scratchpad and working memory with one event. Return False if that was done before.
 
-        The session object follows. Variables that the snapshot lacks are deleted; messages stay, also newer ones.
+        The session object is refreshed. Variables that the snapshot lacks are deleted; all messages stay.
         With a `run_id` the snapshot is that of a run that resumes, see `resume`.
         """
         is_applied, _ = await self._apply(session, snapshot, run_id)
@@ -129,19 +129,19 @@ class MemorySnapshots:
         return kept_keys
 
     async def kept_keys(self, thread_id: UUID, snapshot_id: str) -> list[str]:
-        """Return what `resume` returned; empty when the snapshot was not applied yet."""
+        """Return the result of `resume`; empty if the snapshot has not been applied."""
         event = await self._manager.events.find(thread_id, _event_id(snapshot_id))
         return list(event.content.get("kept_keys", [])) if event is not None else []
 
     async def preload(self, session: Session, snapshot: MemorySnapshot) -> list[LongTermEntry]:
-        """The present values of the snapshot's long-term keys, as far as they are there."""
+        """Return the current facts of the snapshot's long-term keys that exist."""
         scope = MemoryScope.of(session, snapshot.working_memory.agent_id)
         return await self._long_term.get_many(scope, snapshot.long_term_keys)
 
     async def _apply(self, session: Session, snapshot: MemorySnapshot, run_id: str | None) -> tuple[bool, list[str]]:
         memory = snapshot.working_memory
         if memory.session_id != session.id:
-            raise InvalidInputError(f"this snapshot is of session {memory.session_id!r}, not of {session.id!r}")
+            raise InvalidInputError(f"the snapshot belongs to session {memory.session_id!r}, not to {session.id!r}")
         thread_id = await self._manager.sessions.find_thread(session)
         changes = _LaterChanges(self._database, thread_id, run_id, memory) if run_id is not None else None
         while True:
@@ -206,7 +206,7 @@ class _LaterChanges:
         self.version = max(up_to, self._read_up_to)
 
     def merge(self, variables: JsonObject) -> JsonObject:
-        """Return the variables of the snapshot, with the present values of the keys that others have changed."""
+        """Return the variables of the snapshot, with the current values of the keys that other writers have changed."""
         return apply_delta(variables, {key: self._latest[key] for key in self.keys})
 
 

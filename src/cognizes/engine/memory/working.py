@@ -1,4 +1,4 @@
-"""Working memory: what an agent has in mind in one session (the AgentState of seed 004)."""
+"""Working memory: the current state of an agent in one session (the AgentState of seed 004)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkingMemory:
     """The messages, variables, tool calls and scratchpad of one session, as of `last_checkpoint`.
 
     `variables` are the session's own state keys; `tool_calls` are `{tool_name, input, output, at}`; `last_checkpoint`
-    says which sequence number and version of the thread it shows.
+    holds the sequence number and the version of the thread.
     """
 
     agent_id: str
@@ -33,28 +33,27 @@ class WorkingMemory:
     updated_at: datetime | None = None
 
     def to_json(self) -> JsonObject:
-        """As JSON data."""
         return asdict(self) | {"updated_at": self.updated_at.isoformat() if self.updated_at else None}
 
     @classmethod
     def from_json(cls, document: JsonObject) -> WorkingMemory:
-        """Undoes `to_json`; a field that is missing is empty."""
+        """Read the result of `to_json`; a missing field is empty."""
         try:
             updated_at = document.get("updated_at")
             known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
             return cls(**known | {"updated_at": datetime.fromisoformat(updated_at) if updated_at else None})
         except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(f"this is not a working memory: {error}") from error
+            raise InvalidInputError(f"invalid working memory: {error}") from error
 
 
 class WorkingMemoryStore:
-    """Keeps working memories in `agent_states`: one for each agent and session, gone with the session."""
+    """Stores one working memory per agent and session in `agent_states`; deleting the session deletes it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, scope: MemoryScope, memory: WorkingMemory) -> WorkingMemory:
-        """Replaces what is kept for the session; returns it with the time of saving."""
+        """Replace the working memory of the session; return it with `updated_at`."""
         saved = replace(memory, agent_id=scope.agent_id, updated_at=datetime.now(UTC))
         is_saved = await self._database.fetch_value(
             "save_agent_state",
@@ -67,7 +66,6 @@ class WorkingMemoryStore:
         return saved
 
     async def load(self, scope: MemoryScope, session_id: str) -> WorkingMemory | None:
-        """What is kept for the session, or None."""
         document = await self._database.fetch_value(
             "read_agent_state", *scope.columns, check_text("session_id", session_id)
         )
@@ -76,7 +74,7 @@ class WorkingMemoryStore:
     async def write_scratchpad(
         self, scope: MemoryScope, session_id: str, scratchpad: Any, *, fence: RunFence | None = None
     ) -> None:
-        """Replaces the scratchpad alone; with a fence, by the attempt that holds its run or not at all."""
+        """Replace only the scratchpad. With a fence, raise unless its attempt holds the lease of the run."""
         empty = WorkingMemory(scope.agent_id, check_text("session_id", session_id), updated_at=datetime.now(UTC))
         is_saved = await self._database.fetch_value(
             "write_scratchpad",
@@ -89,7 +87,7 @@ class WorkingMemoryStore:
         _check_saved(is_saved, session_id)
 
     async def delete(self, scope: MemoryScope, session_id: str) -> bool:
-        """Forgets what is kept for the session; whether there was anything."""
+        """Delete the working memory of the session; return whether it existed."""
         deleted = await self._database.fetch_value(
             "delete_agent_state", *scope.columns, check_text("session_id", session_id)
         )

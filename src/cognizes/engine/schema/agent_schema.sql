@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 10 OR max(number) > 21 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 11 OR max(number) > 21 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1054,8 +1054,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- branches/branch_path.sql
--- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
--- those up to the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
+-- Return the events of a branch as ordered ranges of sequence numbers: its own segments, and those of its ancestors up to
+-- the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
 CREATE OR REPLACE FUNCTION "public".find_branch(p_thread_id uuid, p_name text) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1081,7 +1081,7 @@ RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STA
 DECLARE
     v_end CONSTANT bigint := 9223372036854775807;
 BEGIN
-    -- Nearly every thread: nobody ever branched off, or nobody ever went there.
+    -- The usual case: the thread has no branches, or never left `main`.
     IF NOT EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = p_thread_id)
        AND coalesce(p_name, 'main') = 'main' THEN
         RETURN QUERY SELECT 1::bigint, v_end;
@@ -1108,13 +1108,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/branch_path.sql', 0, '785c01c649b0e4151a65c0252833219583f548c147caa2bcd8351a4bf806f6b7', '0.1.0')
+VALUES ('branches/branch_path.sql', 0, '2c93f594a3c4cc89f7ef6bb3c7f24c3c7823005977a2d30761cac5a00ed7511f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- branches/create_branch.sql
--- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- Create a branch that forks at an event (null: the newest), and append an event about it. Its parent is the branch of
+-- that event. Readers follow the ancestors, so their number is limited.
 -- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
 CREATE OR REPLACE FUNCTION "public".create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -1167,12 +1167,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/create_branch.sql', 0, 'df99bd4dd575c49749a215884d28e66ff5303ce91f8c6925f7caf3dd41d21137', '0.1.0')
+VALUES ('branches/create_branch.sql', 0, '769c7b3198e9b15307eeb485cb8b150240f1933ff4fb124f44f208132bbbc780', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- branches/delete_branch.sql
--- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
+-- Delete a branch and append an event about it. Its events stay in the log and belong to no visible branch.
 -- SQLSTATE CZ404: no such thread or branch; CZ409: it is `main`, the active one, or others fork from it.
 CREATE OR REPLACE FUNCTION "public".delete_branch(p_thread_id uuid, p_name text, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -1205,18 +1205,18 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/delete_branch.sql', 0, '81d06a24eee4fa07343140c5e1bb62dc23fc80f0c4dfa948ca8651c3dbbe1b21', '0.1.0')
+VALUES ('branches/delete_branch.sql', 0, '8197d4dc4b79cfc4634ad99d15bdd61b99133d2b54eb96a337d4a36ce46357b6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- branches/switch_branch.sql
--- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
--- state what it was at the branch's tip. So the state after any event is that of its branch, and replays need not know
--- of branches. One answer:
+-- Make a branch the active one. The appended event is the first of a new segment, and its delta restores the session's
+-- state at the tip of the branch. So the state after any event is that of its branch, and replays ignore branches.
+-- Status:
 --   switched  `sequence_num` is that of the event
---   same      it is the active one already; nothing was written
---   conflict  the state changed meanwhile: make the delta anew
--- SQLSTATE CZ404: no such thread or branch; CZ409: a run goes on, whose events would end up on the wrong branch.
+--   same      it is already the active one; nothing was written
+--   conflict  the state has changed; compute the delta again
+-- SQLSTATE CZ404: no such thread or branch; CZ409: a run is active, whose events would be appended to the wrong branch.
 CREATE OR REPLACE FUNCTION "public".switch_branch(
     p_thread_id uuid, p_name text, p_event_id text, p_actions json, p_delta jsonb, p_expected_version bigint,
     p_max_state_bytes integer, OUT status text, OUT sequence_num bigint
@@ -1260,7 +1260,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/switch_branch.sql', 0, '95e9a8e0474adacb7ae1cee5f20d3babcc2348ad3c9a58d9d50d09411916eb57', '0.1.0')
+VALUES ('branches/switch_branch.sql', 0, '3b415b9eec0d4ada4834306236b4c43d50881de8149d2e9c502fbaa2060473e4', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1803,14 +1803,14 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/append_episode.sql
--- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
--- session was deleted.
+-- Append an episode and its text for recall, once per id. Returns false if it exists. SQLSTATE CZ404: its session was
+-- deleted.
 CREATE OR REPLACE FUNCTION "public".append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     IF p_session_id IS NOT NULL AND "public".is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));
@@ -1833,17 +1833,17 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/append_episode.sql', 0, '8d10b65edd53d0eb0de5f043e948def6828b7ff4306e7e980f79d3b5d6a825a9', '0.1.0')
+VALUES ('memory/append_episode.sql', 0, '6dd5a534e3dbdcae58b94817b22be7b04f98be1ac5a6867707cac3dd8906a376', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/apply_memory_snapshot.sql
--- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
--- id is that of the snapshot. Keys that p_variables lacks are deleted, so emptiness is restored too; messages stay.
--- Answers:
+-- Restore the state of a thread and the working memory of an agent from a snapshot, in one transaction with one event
+-- whose id is that of the snapshot. Keys that p_variables lacks are deleted; messages stay.
+-- Status:
 --   applied   the state is p_variables, p_content is the content of the event
 --   known     the snapshot was applied before; `content` is the content of that event
---   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
+--   conflict  the state is not at p_expected_version (null: any); `version` is its version. Nothing changed
 -- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
 CREATE OR REPLACE FUNCTION "public".apply_memory_snapshot(
     p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,
@@ -1891,12 +1891,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/apply_memory_snapshot.sql', 0, 'e9cfceb04fecee7e4c31f12ebeeb38c3e8c2ccdcead8eff723873c383eb151b3', '0.1.0')
+VALUES ('memory/apply_memory_snapshot.sql', 0, '20cd22a8a3064394e1a7b3f66b8657099ccbe9092f41b65e225ea79e1ce9c7b1', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/count_memories.sql
--- Keeps `memory_scopes` true, whoever changes memories.
+-- Trigger: update the counts in `memory_scopes` after any change of memories.
 CREATE OR REPLACE FUNCTION "public".count_memories() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP IN ('INSERT', 'UPDATE') THEN
@@ -1924,18 +1924,18 @@ CREATE OR REPLACE TRIGGER count_removed_memories AFTER DELETE ON "public".memori
     REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/count_memories.sql', 0, 'aba9775010fdc1a2a7362ea891857fbf3d152058b5b8799cf88031490dec6c93', '0.1.0')
+VALUES ('memory/count_memories.sql', 0, '2d96a1c45c71feea06d5c3b6db5ffdbb75cfcafb9decc8418fc1c5c1b0bc458b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/delete_episode.sql
--- Removes an episode, from recall too; whether it was there.
+-- Delete an episode, also from recall. Returns whether it existed.
 CREATE OR REPLACE FUNCTION "public".delete_episode(p_app_name text, p_user_id text, p_id text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_gone record;
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM "public".agent_episodic_chunks
      WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(p_id)
@@ -1951,19 +1951,19 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/delete_episode.sql', 0, 'e35e0aad14788bf932fb663ea196a9359477e745a1ec8eeff44494f80985e8dd', '0.1.0')
+VALUES ('memory/delete_episode.sql', 0, '8972881821c6ceb6fa8b8538eda84b408d4e96c41997303507d86e1e18b24060', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/delete_long_term_memory.sql
--- Removes a key, from recall too; whether it was there.
+-- Delete a key, also from recall. Returns whether it existed.
 CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_found boolean;
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM "public".agent_long_term_memory
      WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
@@ -1977,13 +1977,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/delete_long_term_memory.sql', 0, '107e9ff33dbbb5965924b8e16cba4b966f300624123d2764e4997c4c71f198ad', '0.1.0')
+VALUES ('memory/delete_long_term_memory.sql', 0, '8ad793eb10542cd79c50170352d36a8c71aff17af526d3e6ab94b5113c674cca', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/find_by_frequent_terms.sql
--- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
--- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
+-- Find memories of a user that contain all of these keys, then all but one, and so on, until at least p_enough are found
+-- or p_fewest keys are left. Reads at most 5 000 memories per step, however frequent the keys are.
 CREATE OR REPLACE FUNCTION "public".find_by_frequent_terms(
     p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
     p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
@@ -2013,13 +2013,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_by_frequent_terms.sql', 0, '523cee77e71cae99f5f07a05f8c9e3ad4a15beb0fe23d8949f0a6118b04a9271', '0.1.0')
+VALUES ('memory/find_by_frequent_terms.sql', 0, '12f6770aa44443e13be9805422aaed378abb1a3406368ff9c630971c3db72242', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/find_frequent_terms.sql
--- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
--- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
+-- Return the keys of a query that an estimated 2 500 or more memories of a user contain, rarest first, with the estimates.
+-- The sample is a thousand memories spread over twenty periods, because the subjects of a user change over time.
 CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
     p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
     OUT keys bigint[], OUT found double precision[]
@@ -2046,13 +2046,13 @@ CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_frequent_terms.sql', 0, '27d9807962682c6e70e353b8e6a67d6e2ba945f727d3aa080d86885135278eed', '0.1.0')
+VALUES ('memory/find_frequent_terms.sql', 0, 'b742b40f3fca216a76566ff5cef428fbd9a23e8e619ef90ab805881597ac444e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/forget_memory.sql
--- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
--- bring it back. Whether it was there.
+-- Delete a memory and its fact or episode. A forgotten message is recorded, so that storing its session again does not
+-- restore it. Returns whether the memory existed.
 CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -2085,13 +2085,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_memory.sql', 0, '99318ab7ee81a09cdfbefdc6f92585fef6eff90a56a6de32ae2d85e1621a653d', '0.1.0')
+VALUES ('memory/forget_memory.sql', 0, '3eb123faa03a2bb5c3f9a29ff9c2a2c4cb1d646a7b6f1f70242b2aa460817933', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/forget_threads.sql
--- Whether a session was deleted and none of its id exists now. Nothing of it is stored any more: what was read of it before
--- its deletion would bring it back. A session of another service, which the engine never had, was not deleted.
+-- Return whether a session was deleted and not created again. Writers check it, because data that they read before the
+-- deletion must not be stored after it. A session of another service, which the engine never stored, was not deleted.
 CREATE OR REPLACE FUNCTION "public".is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM "public".memory_deletions
@@ -2101,13 +2101,13 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
                               AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
 $$;
 
--- Removes what a deleted thread leaves in tables that know it by its session id, in the transaction of its deletion. What
--- does not come from the session stays: facts, and the state of the user and the app.
+-- Delete the rows of deleted threads in tables that refer to them by session id, in the transaction of the deletion.
+-- Facts, and the state of the user and the app, do not belong to the session and stay.
 CREATE OR REPLACE FUNCTION "public".forget_threads() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    -- The lock of every writer of a user's memories: one that began before the deletion is waited for, and one that
-    -- begins later finds that the session is deleted. In one order, because a deletion may concern many users.
+    -- The lock of every writer of a user's memories: waits for writers that began before the deletion; later ones see
+    -- that the session is deleted. Locks are taken in one order, because a deletion may concern many users.
     PERFORM pg_advisory_xact_lock(lock.key)
        FROM (SELECT DISTINCT hashtextextended('memory ' || app_name || chr(1) || user_id, 0) AS key
                FROM gone ORDER BY 1) lock;
@@ -2132,12 +2132,12 @@ CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_threads.sql', 0, '1df184a07a464f424b07510d365aff2deabbcd08821351c0f49bb25325d9e1c5', '0.1.0')
+VALUES ('memory/forget_threads.sql', 0, 'f11ac261f0346210269e5b654cadee660acfc9264ea2fd0781f6d296ecd40637', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/memory_passes.sql
--- Whether a memory passes the filters of a recall; a null filter lets everything pass.
+-- Return whether a memory matches the filters of a recall; a null filter matches everything.
 CREATE OR REPLACE FUNCTION "public".memory_passes(
     m "public".memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -2147,13 +2147,13 @@ CREATE OR REPLACE FUNCTION "public".memory_passes(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_passes.sql', 0, '213a5f354b1784b0ab43076b0fba782c3288b98e4ed9de6ae274cbaeacb979c4', '0.1.0')
+VALUES ('memory/memory_passes.sql', 0, '30969627ef722f3abbac899046b5fe6daadcb3aafb5d7570f7b46e6fefcc3e4b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/memory_term_keys.sql
--- The keys of words in one user's memories: stemmed, stop words left out, each as often as it occurs. A key holds the
--- user as well as the word. md5, not hashtext: a dump must still fit on another machine or a newer server.
+-- Return the index keys of words: stemmed, without stop words, with repetitions. A key is a hash of the user and the word.
+-- md5, not hashtext: a dump must be valid on another machine or a newer server.
 CREATE OR REPLACE FUNCTION "public".memory_term_keys(p_app_name text, p_user_id text, p_words text) RETURNS bigint[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(array_agg(('x' || left(md5(p_app_name || chr(1) || p_user_id || chr(1) || stem), 16))::bit(64)::bigint
@@ -2163,12 +2163,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_term_keys.sql', 0, '93dc19bf2e3d4069caba976911a9d2747a15be0f0f8f16c4259d0854354a3a49', '0.1.0')
+VALUES ('memory/memory_term_keys.sql', 0, 'a2f91c4d7831659a6c7a6158dde98eaebcd70fc09475f4d8b42d73c1fed37949', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/note_run_end.sql
--- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
+-- Trigger: queue an ended run for its episode, in the transaction that ends it.
 CREATE OR REPLACE FUNCTION "public".note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO "public".agent_episodes_due (thread_id, run_id, app_name)
@@ -2183,13 +2183,13 @@ CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
     EXECUTE FUNCTION "public".note_run_end();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/note_run_end.sql', 0, 'd7dba70fc86c9291ec30e35aca168b4e48a26c3b133df8a000b4be422df222aa', '0.1.0')
+VALUES ('memory/note_run_end.sql', 0, 'b18128183fec17bebd75bd3a26b54ecc2818877f29ad8a46e6147ee88c5968fa', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/recall_by_vector.sql
--- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
--- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
+-- Find the memories of a user nearest to a vector, with their cosine: by an exact scan for a user with few memories or
+-- with p_exact, else by the HNSW index.
 CREATE OR REPLACE FUNCTION "public".recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
@@ -2208,7 +2208,7 @@ BEGIN
                                     AND "public".memory_passes(m, $4, $5, $6, $7, $8))';
     END IF;
     IF v_has_graph THEN
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
             'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
@@ -2228,20 +2228,20 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_vector.sql', 0, 'c7feb06f30be54c13ca66f2aa32b37af47dba5d075ab5b88e6bd59113fd2ce91', '0.1.0')
+VALUES ('memory/recall_by_vector.sql', 0, '1cab59f87ed8b0f9ef9d84e3caf9b38a620587ee4c0189f103189f2a849dbdbf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/recall_by_words.sql
--- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
--- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
--- other memory has, and falls quickly; of an identifier it counts twice.
--- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
--- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
--- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
--- down to a single one only if rare words bring too little, since it counts less than any of them.
--- It is the owner's: behind row level security a GIN index is of no use, because `&&` is not leakproof. It tells ids and
--- scores; whose they are is asked by the query that calls it, and the memories themselves are read behind the wall.
+-- Find the best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). Word frequencies are those of all memories of
+-- the user; the filters apply afterwards. `rarity` is 1 for a memory with a word of the query that no other memory
+-- contains, and falls quickly with the frequency of the word; an identifier counts twice.
+-- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
+-- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
+-- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
+-- is searched only if rare words find too few, because it weighs less than any of them.
+-- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
+-- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION "public".recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
@@ -2250,7 +2250,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    -- Limited here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
     v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
     v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
@@ -2286,8 +2286,8 @@ BEGIN
                v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_keys) AS key GROUP BY key
     ), matching AS MATERIALIZED (
-        -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
-        -- planner cannot use to read all memories of a user instead.
+        -- The key already contains the user. This condition separates users even after a hash collision, in a form that
+        -- the planner cannot use to scan all memories of a user instead.
         SELECT m.id, m.length, m.terms,
                NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
           FROM "public".memories m
@@ -2316,18 +2316,18 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, 'f95c62f318405e4655c4a07a76c781f14094417c69add363ed610b8305e7ec5d', '0.1.0')
+VALUES ('memory/recall_by_words.sql', 0, 'fa36a9ec5b3f2a0b615e964fd0da1a2463b26e5c2a8bf4e5e1240a5ec0f27d35', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/set_long_term_memory.sql
--- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
+-- Set a key of an agent's long-term memory, and its text for recall. An empty text excludes it from recall.
 CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
     p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
     VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
@@ -2348,20 +2348,20 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/set_long_term_memory.sql', 0, 'fd1665f2cac471b4d50c0c501d681d17eba40ec3770222483c9635a9e180fc09', '0.1.0')
+VALUES ('memory/set_long_term_memory.sql', 0, '146128be53447068157945e4326f676981f590ac31c7a6acad66a7f2cc817403', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/store_memories.sql
--- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
--- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
--- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
+-- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
+-- changed. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
+-- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION "public".store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
     p_created_at timestamptz[], p_embed boolean
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -2369,8 +2369,8 @@ AS $$
 DECLARE
     v_stored bigint;
 BEGIN
-    -- One writer of a user's memories at a time: two that store the same ones in another order would wait for each
-    -- other, and the row of the user's counts is shared anyway.
+    -- One writer of a user's memories at a time: two that store the same ones in another order would deadlock, and
+    -- they share the row of the user's counts.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     WITH given AS (
         SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
@@ -2429,17 +2429,17 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_memories.sql', 0, '525102ef93ac1e093df8eff3f123e83e6c1b37dff2110d0f8631bcfdbee3aa28', '0.1.0')
+VALUES ('memory/store_memories.sql', 0, 'e8fd8725c4fe365018d69dfc5f731eebcc28db2647cb30ce4749bb106218e248', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/store_vectors.sql
--- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
--- users with many memories go into the graph. Returns how many were kept.
+-- Store the vectors of memories whose text has not changed since it was embedded, and remove them from the queue. Vectors
+-- of users with many memories go into the HNSW index. Returns the number of stored vectors.
 CREATE OR REPLACE FUNCTION "public".store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -2451,8 +2451,8 @@ BEGIN
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
                       AS g (app_name, user_id, memory_id, revision, vector)
     ), current AS (
-        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
-        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
+        -- Locked until commit, so that a text cannot change under its new vector. SKIP LOCKED: a memory that another
+        -- transaction changes or deletes would get a stale vector, and waiting for it could deadlock.
         SELECT g.* FROM given g
           JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
          WHERE m.revision = g.revision
@@ -2478,14 +2478,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_vectors.sql', 0, '0e1b70b952edff5cf68fa6e0ab0982cd68acba2e26b16257f872e6ab0136e9f5', '0.1.0')
+VALUES ('memory/store_vectors.sql', 0, 'd257d48a3f0d9008123c63581937167d2581f1f40b990e50c4f807d15f23e309', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- messages/count_messages.sql
--- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
--- that have no text and so no row there. Counts that readers left behind make it cheap
--- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
+-- Count the messages of a branch (null: the active one) up to an event: rows of `messages`, and tool calls and results
+-- without text, which have no row there. Stored counts bound the cost for long threads; if it had to count many rows,
+-- `counted_to` and `messages_to` are a count to store.
 CREATE OR REPLACE FUNCTION "public".count_messages(
     p_thread_id uuid, p_name text, p_last_sequence bigint,
     OUT messages bigint, OUT counted_to bigint, OUT messages_to bigint
@@ -2538,7 +2538,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/count_messages.sql', 0, '22c7ff49dbd8f2370faeae63c13d31831f6e7d07398c6b26db4bd6ac04365022', '0.1.0')
+VALUES ('messages/count_messages.sql', 0, '0c965a5e7032f13be139baf833249ed969ea52d615437cdfcbd0f769f88e0be3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2578,9 +2578,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- messages/find_messages_by_vector.sql
--- The messages of an app, a user or a thread whose vectors are nearest to a query's, with their cosine. Of a thread, and of
--- a user or an app with less than 20 000 events, every vector is compared; else the graph (HNSW index) is walked until
--- enough of them are found.
+-- Find the messages of an app, a user or a thread nearest to a vector, with their cosine: by an exact scan of a thread, and
+-- of a user or an app with less than 20 000 events, else by the HNSW index.
 CREATE OR REPLACE FUNCTION "public".find_messages_by_vector(
     p_app_name text, p_user_id text, p_thread_id uuid, p_model text, p_dimension integer, p_query text, p_roles text[],
     p_since timestamptz, p_until timestamptz, p_limit integer
@@ -2609,7 +2608,7 @@ BEGIN
         )
         SELECT c.thread_id, c.sequence_num, 1 - c.distance FROM compared c ORDER BY c.distance LIMIT p_limit;
     ELSE
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
             'SELECT m.thread_id, m.sequence_num, 1 - (m.embedding::halfvec(%s) <=> $3::halfvec(%s))
@@ -2626,16 +2625,16 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/find_messages_by_vector.sql', 0, '94841fdca1da7860bfd0599dbccfee1e829575f7e7a4821db01eb85c17dbdc86', '0.1.0')
+VALUES ('messages/find_messages_by_vector.sql', 0, '3ccb7ff6d3be56cdf6d61d2287358badeac1023941d69ee91f50e641d70a5787', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- messages/find_messages_by_words.sql
--- The messages of an app, a user or a thread that hold words of a query, best first. Of each word up to 1 000 messages are
--- looked at, and up to 1 000 that hold all of them, so the work is bounded however frequent a word is. A rare word counts
--- more than a frequent one; a word that is repeated, or stands in a short message, counts a little more.
--- It is the owner's: behind row level security a GIN index is of no use, because `@>` is not leakproof. It tells keys and
--- scores; the query that reads the messages does so behind row level security.
+-- Find the messages of an app, a user or a thread that contain words of a query, best first. Reads up to 1 000 messages per
+-- word, and up to 1 000 that contain all words, so the cost is limited however frequent a word is. A rare word counts more
+-- than a frequent one; a repeated word, or one in a short message, counts a little more.
+-- SECURITY DEFINER: row level security disables the GIN index, because `@>` is not leakproof. It returns keys and scores;
+-- the calling query reads the messages under row level security.
 CREATE OR REPLACE FUNCTION "public".find_messages_by_words(
     p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
     p_until timestamptz, p_limit integer
@@ -2644,7 +2643,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- A key stands for a word in the app, or in one user's messages.
+    -- A key is a hash of a word and the app, or the user.
     v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
         ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
 BEGIN
@@ -2679,18 +2678,18 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/find_messages_by_words.sql', 0, 'd87be841ef13f62c83b93fdbd20773b083d74dfaae170a6af0549493497564a3', '0.1.0')
+VALUES ('messages/find_messages_by_words.sql', 0, '1896b4339033a42b2907f365ea1f4b1cdd5bd75dec9bbcc7e76e210ae4badb57', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- messages/index_messages.sql
--- Stores the words and vectors of messages that wait for them. What another transaction indexes or deletes right now is left
--- out. A null model means that no vector was made yet; a model without a vector, that it refused the text. Returns how many
--- messages were changed.
+-- Store the words and vectors of messages. Skips messages that another transaction indexes or deletes. A null model means
+-- that the message was not embedded; a model without a vector means that the model refused the text. Returns the number of
+-- changed messages.
 CREATE OR REPLACE FUNCTION "public".index_messages(
     p_thread_ids uuid[], p_sequence_nums bigint[], p_words text[], p_models text[], p_vectors text[]
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -2723,12 +2722,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/index_messages.sql', 0, 'ba801a0da4a2eb2f9583efd7aa52284659c29d8211e259419470fa601fd13f31', '0.1.0')
+VALUES ('messages/index_messages.sql', 0, '3e68f2cc0f74d6b0aa0e6f2a05e5e8e2cd316e5e51eef664ca502a9019cd8286', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- messages/message_passes.sql
--- Whether a message passes the filters of a search; a null filter lets everything pass.
+-- Return whether a message matches the filters of a search; a null filter matches everything.
 CREATE OR REPLACE FUNCTION "public".message_passes(
     m "public".messages, p_thread_id uuid, p_roles text[], p_since timestamptz, p_until timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -2737,7 +2736,7 @@ CREATE OR REPLACE FUNCTION "public".message_passes(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/message_passes.sql', 0, '4c9e32d235e11d06aaae19e5a3ec6c8dbca01fe57e6615199df103d76b5685d5', '0.1.0')
+VALUES ('messages/message_passes.sql', 0, '6859d91b75ae582eb5b72fe8a65956fc50e45181f8bd590b2d80ee4c581b4af3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4362,5 +4361,5 @@ VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 10 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 11 WHERE number = 0;
 COMMIT;

@@ -1,4 +1,4 @@
-"""What an embedder promises."""
+"""The protocol of embedders."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Vectors = list[list[float]]
 
 
 class EmbedderUnavailableError(EngineError):
-    """The embedder cannot be reached or refuses us now; the texts are not to blame, and trying later may help."""
+    """The embedder is unreachable or refuses requests; a later retry of the same texts may succeed."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. `name` says which model made a vector; vectors of two names are never compared."""
+    """Turns texts into vectors. Only vectors with the same `name` are compared."""
 
     @property
     def name(self) -> str:
-        """The model, with its dimension."""
+        """The name of the model and its dimension."""
 
     @property
     def dimension(self) -> int:
-        """How many numbers a vector has."""
+        """The length of a vector."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text. `EmbedderUnavailableError` when it is away; any other error is the texts' fault."""
+        """Return one vector per text. Any error but `EmbedderUnavailableError` means that a text was refused."""
 
     async def embed_query(self, text: str) -> list[float]:
-        """The vector to look for."""
+        """Return the vector of a query."""

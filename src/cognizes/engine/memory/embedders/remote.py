@@ -1,4 +1,4 @@
-"""Embedders behind HTTP: OpenAI and what speaks like it (Ollama, vLLM, LM Studio, …), and Gemini."""
+"""Embedders over HTTP: OpenAI and compatible servers (Ollama, vLLM, LM Studio, …), and Gemini."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cognizes.engine.models import JsonObject
 
 _SECONDS = 60
 _TEXTS_AT_ONCE = 100
-_NOT_THE_TEXTS_FAULT = (401, 403, 404, 408, 409, 425, 429)
+_RETRYABLE = (401, 403, 404, 408, 409, 425, 429)
 
 OPENAI_URL = "https://api.openai.com/v1"
 GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class OpenAiEmbedder:
-    """`POST {url}/embeddings`, as OpenAI defines it. A dimension of None leaves the choice to the model."""
+    """Uses `POST {url}/embeddings` of the OpenAI API."""
 
     def __init__(self, *, model: str, dimension: int, url: str = OPENAI_URL, api_key: str = "") -> None:
         self.name = f"{model}-{dimension}"
@@ -33,7 +33,6 @@ class OpenAiEmbedder:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text."""
         vectors: Vectors = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             body = {
@@ -41,21 +40,20 @@ class OpenAiEmbedder:
                 "input": [text or " " for text in texts[start : start + _TEXTS_AT_ONCE]],
                 "dimensions": self.dimension,
             }
-            vectors += await asyncio.to_thread(self._ask, body)
-        return _counted(vectors, len(texts))
+            vectors += await asyncio.to_thread(self._request, body)
+        return _check_count(vectors, len(texts))
 
     async def embed_query(self, text: str) -> list[float]:
-        """The vector to look for."""
         (vector,) = await self.embed([text])
         return vector
 
-    def _ask(self, body: JsonObject) -> Vectors:
+    def _request(self, body: JsonObject) -> Vectors:
         found = sorted(_field(_post(self._url, self._headers, body), "data"), key=lambda item: item["index"])
-        return _checked([item["embedding"] for item in found], self.dimension)
+        return _check_vectors([item["embedding"] for item in found], self.dimension)
 
 
 class GeminiEmbedder:
-    """`models/{model}:batchEmbedContents` of the Gemini API, with its task types for documents and queries."""
+    """Uses `models/{model}:batchEmbedContents` of the Gemini API, with its task types for documents and queries."""
 
     def __init__(self, *, model: str, dimension: int, url: str = GEMINI_URL, api_key: str = "") -> None:
         self.name = f"{model}-{dimension}"
@@ -65,11 +63,9 @@ class GeminiEmbedder:
         self._headers = {"x-goog-api-key": api_key}
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text."""
         return await self._embed(texts, "RETRIEVAL_DOCUMENT")
 
     async def embed_query(self, text: str) -> list[float]:
-        """The vector to look for."""
         (vector,) = await self._embed([text], "RETRIEVAL_QUERY")
         return vector
 
@@ -85,50 +81,50 @@ class GeminiEmbedder:
                 }
                 for text in texts[start : start + _TEXTS_AT_ONCE]
             ]
-            vectors += await asyncio.to_thread(self._ask, {"requests": requests})
-        return _counted(vectors, len(texts))
+            vectors += await asyncio.to_thread(self._request, {"requests": requests})
+        return _check_count(vectors, len(texts))
 
-    def _ask(self, body: JsonObject) -> Vectors:
+    def _request(self, body: JsonObject) -> Vectors:
         found = _field(_post(self._url, self._headers, body), "embeddings")
-        return _checked([item["values"] for item in found], self.dimension)
+        return _check_vectors([item["values"] for item in found], self.dimension)
 
 
 def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
-    # Lone surrogates go out escaped, as JSON allows.
+    # JSON escapes lone surrogates.
     data = json.dumps(body).encode()
     request = Request(url, data=data, headers={"Content-Type": "application/json", **headers})  # noqa: S310 - a setting
     try:
-        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - the operator's own setting
+        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - a setting
             return json.load(answer)
     except HTTPError as error:
         with error:
-            told = error.read(500).decode(errors="replace")
-        if error.code >= 500 or error.code in _NOT_THE_TEXTS_FAULT:
-            raise EmbedderUnavailableError(f"the embedder answered {error.code}: {told}") from error
-        raise InvalidInputError(f"the embedder refused a text ({error.code}): {told}") from error
+            detail = error.read(500).decode(errors="replace")
+        if error.code >= 500 or error.code in _RETRYABLE:
+            raise EmbedderUnavailableError(f"the embedder answered {error.code}: {detail}") from error
+        raise InvalidInputError(f"the embedder refused a text ({error.code}): {detail}") from error
     except (URLError, OSError, json.JSONDecodeError) as error:
         raise EmbedderUnavailableError(f"the embedder cannot be reached: {error}") from error
 
 
 def _field(answer: Any, name: str) -> list[Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get(name), list):
-        raise EmbedderUnavailableError(f"the embedder's answer has no {name!r}; is the URL that of an embedding API?")
+        raise EmbedderUnavailableError(f"the embedder's answer has no {name!r}; check COGNIZES_EMBEDDING_URL")
     found: list[Any] = answer[name]
     return found
 
 
-def _counted(vectors: Vectors, count: int) -> Vectors:
+def _check_count(vectors: Vectors, count: int) -> Vectors:
     if len(vectors) != count:
-        raise EngineError(f"the embedder was asked for {count} vectors and sent {len(vectors)}")
+        raise EngineError(f"the embedder returned {len(vectors)} vectors for {count} texts")
     return vectors
 
 
-def _checked(vectors: Vectors, dimension: int) -> Vectors:
+def _check_vectors(vectors: Vectors, dimension: int) -> Vectors:
     for vector in vectors:
         if len(vector) != dimension:
             raise EngineError(
-                f"the embedder sends {len(vector)} numbers, not {dimension}; set COGNIZES_EMBEDDING_DIMENSION"
+                f"the embedder returned {len(vector)} dimensions, not {dimension}; set COGNIZES_EMBEDDING_DIMENSION"
             )
         if not all(isinstance(value, int | float) and math.isfinite(value) for value in vector):
-            raise EngineError("the embedder sent a vector that holds no finite numbers")
+            raise EngineError("the embedder returned a vector with values that are not finite numbers")
     return vectors

@@ -1,4 +1,4 @@
-"""The local default: static word vectors of WordLlama, 256 numbers, weights in the wheel. Needs no network, ever."""
+"""The local default: static word vectors of WordLlama, 256 dimensions, weights in the wheel. Needs no network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ _LONGEST = 4000
 
 
 def has_word_llama() -> bool:
-    """Whether the package is installed."""
     return find_spec("wordllama") is not None
 
 
 class WordLlamaEmbedder:
-    """Vectors of WordLlama, made in a thread, of the first 4 000 characters of a text.
+    """Embeds the first 4 000 characters of a text, in a thread.
 
-    The weights are read when first needed and shared in the process.
+    The weights are loaded on first use and shared by the process.
     """
 
     name = f"wordllama-{_DIMENSION}"
@@ -36,19 +35,17 @@ class WordLlamaEmbedder:
             raise SetupError("the local embedder is not installed; run: pip install 'cognizes-engine[embeddings]'")
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text."""
         return await asyncio.to_thread(_embed, list(texts))
 
     async def embed_query(self, text: str) -> list[float]:
-        """The vector to look for."""
         (vector,) = await self.embed([text])
         return vector
 
 
 def _embed(texts: list[str]) -> Vectors:
-    # The tokenizer takes no lone surrogates, and makes every text of a batch as long as the longest.
+    # The tokenizer refuses lone surrogates, and pads every text of a batch to the longest one.
     clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
-    # Normed here: a text without a token has a vector of zeros, and must not become one of NaN.
+    # Normalised here: WordLlama would turn the zero vector of a text without tokens into NaN.
     return [_norm(vector) for vector in _model().embed(clean, norm=False).tolist()]
 
 
@@ -59,9 +56,9 @@ def _norm(vector: list[float]) -> list[float]:
 
 @cache
 def _model() -> Any:
-    # Here and not above: numpy and the weights cost half a second and 100 MB, and many never recall by meaning.
+    # A late import: numpy and the weights cost half a second and 100 MB.
     import wordllama  # noqa: PLC0415
 
-    # Its own folder as the cache: the weights are there, and nothing is looked for in a home directory.
+    # The package contains the weights; the default cache would be in the home directory.
     folder = Path(wordllama.__file__).parent
     return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)

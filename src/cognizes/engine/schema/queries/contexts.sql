@@ -1,4 +1,4 @@
--- read_context: What a context is, without its content.
+-- read_context: Read the properties of a context, without its content.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, coalesce(b.name, 'main') AS branch, counted.messages, counted.counted_to,
        counted.messages_to,
@@ -9,15 +9,16 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
  CROSS JOIN LATERAL {schema}.count_messages(t.id, NULL, t.last_sequence) AS counted
  WHERE t.id = $1;
 
--- save_message_count: How many messages there were up to an event, so that nobody counts them again.
+-- save_message_count: Store the number of messages up to an event, as a starting point of later counts.
 INSERT INTO {schema}.message_counts (thread_id, sequence_num, app_name, messages)
 SELECT id, $2, app_name, $3 FROM {schema}.threads WHERE id = $1
 ON CONFLICT DO NOTHING;
 
--- count_branch_messages: How many messages a branch shows.
+-- count_branch_messages: Count the messages of a branch.
 SELECT messages FROM {schema}.threads t, {schema}.count_messages(t.id, $2, t.last_sequence) WHERE t.id = $1;
 
--- read_newest_events: The newest events up to one, newest first. What is large is left out: it moves no state.
+-- read_newest_events: Read the newest events up to one, newest first, without large contents, which do not affect the
+-- state.
 SELECT sequence_num, left(id, 1000) AS id, thread_id, run_id, left(invocation_id, 1000) AS invocation_id,
        left(author, 1000) AS author, event_type, CASE WHEN bytes < $4 THEN content::text ELSE '{}' END AS content,
        CASE WHEN bytes < $4 THEN actions::text ELSE '{}' END AS actions, version, created_at
@@ -26,8 +27,8 @@ SELECT sequence_num, left(id, 1000) AS id, thread_id, run_id, left(invocation_id
  ORDER BY sequence_num DESC
  LIMIT $3;
 
--- read_branch_messages: The messages of a branch after an event, oldest first; a page behind an offset. Tool calls and
--- results that have no text are among them. Events are read where a text is not all of a message.
+-- read_branch_messages: Read a page of the messages of a branch after an event, oldest first, with an offset, including
+-- tool calls and results without text. Reads the event where the text is not the whole message.
 SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
        CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
        CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
@@ -59,7 +60,7 @@ SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status,
  CROSS JOIN LATERAL (SELECT e.bytes + coalesce(octet_length(m.content), 0) AS bytes) size
  ORDER BY page.sequence_num;
 
--- read_branch_messages_before: Those before an event, newest first; a page.
+-- read_branch_messages_before: Read a page of the messages of a branch before an event, newest first.
 SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
        CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
        CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
@@ -91,7 +92,7 @@ SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status,
  CROSS JOIN LATERAL (SELECT e.bytes + coalesce(octet_length(m.content), 0) AS bytes) size
  ORDER BY page.sequence_num DESC;
 
--- read_branch_messages_at: The messages of these sequence numbers, whole.
+-- read_branch_messages_at: Read the messages with the given sequence numbers, whole.
 SELECT e.sequence_num, m.role, e.event_type, e.created_at, s.status, s.final_sequence, m.id, m.content,
        e.id AS event_id, e.author,
        CASE WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
@@ -102,8 +103,8 @@ SELECT e.sequence_num, m.role, e.event_type, e.created_at, s.status, s.final_seq
     ON s.thread_id = m.thread_id AND md5(s.message_id) = md5(m.id) AND s.message_id = m.id
  WHERE e.thread_id = $1 AND e.sequence_num = ANY ($2::bigint[]);
 
--- read_messages_by_id: Messages of a thread by their ids, in the order asked for; a page. The id of a tool call or result
--- that has no text is that of its event.
+-- read_messages_by_id: Read a page of messages of a thread by id, in the order of the ids. A tool call or result
+-- without text has the id of its event.
 SELECT asked.id AS asked_id, e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status, s.final_sequence,
        CASE WHEN size.bytes <= $4 THEN m.id END AS id, CASE WHEN size.bytes <= $4 THEN m.content END AS content,
        CASE WHEN size.bytes <= $4 THEN e.id END AS event_id, CASE WHEN size.bytes <= $4 THEN e.author END AS author,
@@ -126,8 +127,8 @@ SELECT asked.id AS asked_id, e.sequence_num, size.bytes, m.role, e.event_type, e
  ORDER BY asked.place
  LIMIT $3;
 
--- list_branches: Every branch that is not deleted, `main` first. The tip is the end of the branch's newest segment, else its
--- fork. The segments are read once, so the cost does not grow with how deep branches are nested.
+-- list_branches: List all branches that are not deleted, `main` first. The tip is the end of the newest segment of the
+-- branch, or its fork. The segments are read once, so the cost does not depend on the nesting of branches.
 WITH segment AS (
     SELECT s.branch, coalesce(lead(s.from_sequence) OVER (ORDER BY s.from_sequence) - 1, 9223372036854775807) AS up_to
       FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
@@ -151,19 +152,19 @@ SELECT b.number, b.name, coalesce(p.name, 'main') AS parent, b.forked_at, b.crea
  WHERE t.id = $1
  ORDER BY b.number;
 
--- create_branch: A branch that forks at an event, or now.
+-- create_branch: Create a branch that forks at an event, or at the newest one.
 SELECT {schema}.create_branch($1, $2, $3, $4);
 
--- switch_branch: From now on events belong to another branch.
+-- switch_branch: Make another branch the active one.
 SELECT status, sequence_num FROM {schema}.switch_branch($1, $2, $3, $4::text::json, $5::text::jsonb, $6, $7);
 
--- delete_branch: A branch is shown no more.
+-- delete_branch: Delete a branch. Its events stay in the log.
 SELECT {schema}.delete_branch($1, $2, $3);
 
--- list_active_runs: Runs that are going on or wait.
+-- list_active_runs: List running and waiting runs.
 SELECT id, status FROM {schema}.runs
  WHERE thread_id = $1 AND status IN ('pending', 'running', 'waiting') ORDER BY created_at DESC LIMIT 100;
 
--- read_final_sequence: The number of the last chunk of a message that was streamed.
+-- read_final_sequence: Read the sequence of the last chunk of a streamed message.
 SELECT final_sequence FROM {schema}.message_streams
  WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2;

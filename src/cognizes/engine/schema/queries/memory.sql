@@ -1,4 +1,4 @@
--- save_agent_state: Replaces an agent's working memory of a session; nothing of a session that was deleted.
+-- save_agent_state: Replace the working memory of an agent in a session. Stores nothing if the session was deleted.
 INSERT INTO {schema}.agent_states AS s (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
 SELECT $1, $2, $3, $4, (SELECT id FROM {schema}.threads
                          WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
@@ -8,8 +8,8 @@ ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
    DO UPDATE SET payload = excluded.payload, thread_id = excluded.thread_id, updated_at = excluded.updated_at
 RETURNING true;
 
--- write_scratchpad: The same, for the scratchpad alone; the document is used whole when there is none yet. An attempt that
--- does not hold its run is refused.
+-- write_scratchpad: Replace only the scratchpad; store the whole document if there is no working memory. Refuses an
+-- attempt that does not hold the lease of its run.
 INSERT INTO {schema}.agent_states AS s (app_name, user_id, agent_id, session_id, thread_id, payload, updated_at)
 SELECT $1, $2, $3, $4, (SELECT id FROM {schema}.threads
                          WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($4) AND session_id = $4),
@@ -22,16 +22,16 @@ ON CONFLICT (app_name, user_id, agent_id, md5(session_id))
                  updated_at = excluded.updated_at
 RETURNING true;
 
--- read_agent_state: An agent's working memory of a session.
+-- read_agent_state: Read the working memory of an agent in a session.
 SELECT payload::text FROM {schema}.agent_states
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4);
 
--- delete_agent_state: Forgets it.
+-- delete_agent_state: Delete the working memory of an agent in a session.
 DELETE FROM {schema}.agent_states
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4) RETURNING true;
 
--- read_working_memory: A thread as a working memory shows it: its newest messages, its runs' tool calls, its
--- own state and the agent's scratchpad, all of one moment.
+-- read_working_memory: Read the inputs of a working memory in one snapshot: the newest messages of the thread, the tool
+-- calls of its runs, its state and the agent's scratchpad.
 SELECT t.session_id, t.app_name, t.user_id, t.version, t.last_sequence, t.updated_at, t.state::text AS state,
        (SELECT payload -> 'scratchpad' FROM {schema}.agent_states s
          WHERE s.app_name = t.app_name AND s.user_id = t.user_id AND s.agent_id = $2
@@ -48,19 +48,19 @@ SELECT t.session_id, t.app_name, t.user_id, t.version, t.last_sequence, t.update
   FROM {schema}.threads t
  WHERE t.id = $1;
 
--- apply_memory_snapshot: Makes a thread's variables and the agent's working memory those of a snapshot, once; an attempt
--- that does not hold its run is refused.
+-- apply_memory_snapshot: Restore the variables of a thread and the working memory of an agent from a snapshot, once.
+-- Refuses an attempt that does not hold the lease of its run.
 SELECT status, version, content
   FROM {schema}.apply_memory_snapshot($1, $2, $3, $4::text::json, $5::text::jsonb, $6::text::jsonb, $7, $8, $9, $10);
 
--- set_long_term: Sets a key.
+-- set_long_term: Set a key.
 SELECT * FROM {schema}.set_long_term_memory($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9);
 
--- get_long_term: One key.
+-- get_long_term: Read one key.
 SELECT namespace, key, value::text AS value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5);
 
--- get_many_long_term: Several keys, in the order asked for.
+-- get_many_long_term: Read several keys, in the order of the arguments.
 SELECT l.namespace, l.key, l.value::text AS value, l.text, l.created_at, l.updated_at
   FROM unnest($4::text[], $5::text[]) WITH ORDINALITY AS wanted (namespace, key, place)
   JOIN {schema}.agent_long_term_memory l
@@ -68,11 +68,11 @@ SELECT l.namespace, l.key, l.value::text AS value, l.text, l.created_at, l.updat
    AND md5(l.namespace) = md5(wanted.namespace) AND md5(l.key) = md5(wanted.key)
  ORDER BY wanted.place;
 
--- delete_long_term: Removes a key.
+-- delete_long_term: Delete a key.
 SELECT {schema}.delete_long_term_memory($1, $2, $3, $4, $5);
 
--- list_long_term: Newest change first, after some; a null namespace means all. At most as many bytes as given, or one larger
--- row; null: no limit. `found` counts the rows before that limit.
+-- list_long_term: List facts, last changed first, with an offset; a null namespace means all. Returns at most the given
+-- number of bytes, or one larger row; null means no limit. `found` counts the rows before that limit.
 SELECT namespace, key, value::text AS value, text, created_at, updated_at, found
   FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
           FROM (SELECT namespace, key, value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
@@ -84,17 +84,17 @@ SELECT namespace, key, value::text AS value, text, created_at, updated_at, found
  WHERE place = 1 OR $7::bigint IS NULL OR total <= $7
  ORDER BY place;
 
--- append_episode: An episode, once per id; null when it was there already.
+-- append_episode: Append an episode, once per id; null if it exists.
 SELECT {schema}.append_episode($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12);
 
--- read_episode: One episode.
+-- read_episode: Read one episode.
 SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at
   FROM {schema}.agent_episodic_chunks WHERE app_name = $1 AND user_id = $2 AND md5(id) = md5($3);
 
--- delete_episode: Removes one.
+-- delete_episode: Delete one episode.
 SELECT {schema}.delete_episode($1, $2, $3);
 
--- list_episodes_of_agent: Newest first, after some; limits and `found` as in list_long_term.
+-- list_episodes_of_agent: List episodes, newest first, with an offset; limits and `found` as in list_long_term.
 SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at, found
   FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
           FROM (SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload, created_at
@@ -107,7 +107,7 @@ SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::te
  WHERE place = 1 OR $6::bigint IS NULL OR total <= $6
  ORDER BY place;
 
--- list_episodes_of_session: Newest first, after some; limits and `found` as in list_long_term.
+-- list_episodes_of_session: List episodes, newest first, with an offset; limits and `found` as in list_long_term.
 SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at, found
   FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
           FROM (SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload, created_at
@@ -120,7 +120,8 @@ SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::te
  WHERE place = 1 OR $7::bigint IS NULL OR total <= $7
  ORDER BY place;
 
--- read_run_end: What an episode of a run is made of: how it ended, what was asked, what was answered last.
+-- read_run_end: Read the inputs of an episode: status and error of the run, the question, the final answer and the tool
+-- calls.
 SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_calls::text AS tool_calls, t.app_name,
        t.user_id, t.session_id, answer.content AS answer, answer.sequence_num AS answer_sequence,
        (SELECT m.content FROM {schema}.messages m
@@ -139,17 +140,17 @@ SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_cal
          ORDER BY m.sequence_num DESC LIMIT 1) answer ON true
  WHERE r.thread_id = $1 AND r.id = $2;
 
--- store_memories: A batch of memories of one user, one transaction.
+-- store_memories: Store a batch of memories of one user in one transaction.
 SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
--- recall_by_words: The best memories of a user by BM25; none of one whom row level security hides.
+-- recall_by_words: Find the best memories of a user by BM25; none of a user that row level security hides.
 SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9)
  WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2);
 
--- recall_by_vector: The memories of a user nearest to a vector.
+-- recall_by_vector: Find the memories of a user nearest to a vector.
 SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9);
 
--- read_memory_neighbours: Who said a memory, in which session, and what stands before and after it there.
+-- read_memory_neighbours: Read author and session of memories, and the memories before and after them in the session.
 SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS previous_author, after.id AS next_id,
        after.author AS next_author
   FROM unnest($8::bigint[]) AS wanted (id)
@@ -167,7 +168,7 @@ SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS 
            AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
          ORDER BY n.position, n.id LIMIT 1) after ON m.session_id IS NOT NULL;
 
--- read_memories: Memories by their ids, in that order: at most as many bytes as given, or one larger memory.
+-- read_memories: Read memories by id, in the order of the ids: at most the given number of bytes, or one larger memory.
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
   FROM (SELECT m.id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at,
                row_number() OVER best AS number, sum(size.bytes) OVER best AS total
@@ -178,7 +179,8 @@ SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, conte
         WINDOW best AS (ORDER BY wanted.place)) fitting
  WHERE number = 1 OR total <= $4;
 
--- list_memories: Newest first, those before an id: limits and `found` as in list_long_term.
+-- list_memories: List memories with smaller ids than the given one, newest first; limits and `found` as in
+-- list_long_term.
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at, found
   FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
           FROM (SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at
@@ -191,19 +193,19 @@ SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, conte
  WHERE place = 1 OR $10::bigint IS NULL OR total <= $10
  ORDER BY place;
 
--- forget_memory: Deletes a memory and what it was made of.
+-- forget_memory: Delete a memory and its fact or episode.
 SELECT {schema}.forget_memory($1, $2, $3);
 
--- read_session_turns: The messages of a thread as memories, after a sequence number.
+-- read_session_turns: Read the messages of a thread after a sequence number, as memories.
 SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
   FROM {schema}.messages m
   JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
  WHERE m.thread_id = $1 AND m.sequence_num > $2 AND m.role IN ('user', 'assistant') AND m.content <> ''
  ORDER BY m.sequence_num LIMIT $3;
 
--- claim_embeddings: Memories that wait for a vector, longest first. The claim runs out by itself.
+-- claim_embeddings: Claim queued memories, oldest first. The claim expires.
 WITH claimed AS (
-    -- By their places, which are locked: found by their keys, all of a long queue would be read for every batch.
+    -- By ctid of the locked rows: a join by key would scan the whole queue for each batch.
     UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp() + $2::interval
      WHERE q.ctid = ANY (ARRAY(SELECT due.ctid FROM {schema}.memory_embedding_queue due
                                 WHERE NOT due.is_parked AND due.due_at <= now()
@@ -214,30 +216,30 @@ SELECT claimed.*, m.text, m.author, m.revision
   FROM claimed JOIN {schema}.memories m
     ON m.app_name = claimed.app_name AND m.user_id = claimed.user_id AND m.id = claimed.memory_id;
 
--- store_vectors: Vectors of memories that have not changed since; those leave the queue.
+-- store_vectors: Store the vectors of memories that have not changed, and remove them from the queue.
 SELECT {schema}.store_vectors($1, $2, $3, $4, $5, $6);
 
--- postpone_embedding: A text that could not be embedded: later again, or never, with the reason.
+-- postpone_embedding: Schedule a retry of a text that could not be embedded, or park it with the error.
 UPDATE {schema}.memory_embedding_queue
    SET attempts = attempts + 1, error = $4, is_parked = attempts + 1 >= $5, due_at = clock_timestamp() + $6::interval
  WHERE app_name = $1 AND user_id = $2 AND memory_id = $3;
 
--- release_embeddings: Gives claimed memories back: the embedder is away, they are not to blame.
+-- release_embeddings: Release claimed memories, because the embedder is unavailable.
 UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp()
   FROM (SELECT app_name, user_id, memory_id FROM {schema}.memory_embedding_queue
          WHERE (app_name, user_id, memory_id) IN (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]))
            FOR UPDATE SKIP LOCKED) given
  WHERE q.app_name = given.app_name AND q.user_id = given.user_id AND q.memory_id = given.memory_id;
 
--- count_embedding_queue: How many wait, and how many are parked.
+-- count_embedding_queue: Count the queued and the parked memories.
 SELECT count(*) FILTER (WHERE NOT is_parked) AS waiting, count(*) FILTER (WHERE is_parked) AS parked
   FROM {schema}.memory_embedding_queue;
 
--- list_parked_embeddings: What could not be embedded, and why.
+-- list_parked_embeddings: List the memories that could not be embedded, with the errors.
 SELECT app_name, user_id, memory_id, attempts, error FROM {schema}.memory_embedding_queue WHERE is_parked
  ORDER BY app_name, user_id, memory_id LIMIT $1;
 
--- queue_for_embedding: A page of memories in the order of their keys; those without a vector of the model are queued.
+-- queue_for_embedding: Queue the memories of a page, in the order of their keys, that have no vector of the model.
 WITH page AS (
     SELECT m.app_name, m.user_id, m.id FROM {schema}.memories m
      WHERE (m.app_name, m.user_id, m.id) > ($2, $3, $4)
@@ -252,14 +254,14 @@ WITH page AS (
 )
 SELECT app_name, user_id, id FROM page ORDER BY app_name DESC, user_id DESC, id DESC LIMIT 1;
 
--- find_crowded_scopes: Users whose memories are so many that their vectors belong into the graph, and are not all there.
+-- find_large_scopes: Find users with at least the given number of memories whose vectors are not all in the HNSW index.
 SELECT app_name, user_id FROM {schema}.memory_scopes
  WHERE memories >= $1 AND (graph_model IS DISTINCT FROM $2 OR NOT graph_is_ready);
 
--- begin_graph: From now on new vectors of a user go into the graph.
+-- begin_vector_index: Put new vectors of a user into the HNSW index from now on.
 UPDATE {schema}.memory_scopes SET graph_model = $3, graph_is_ready = false WHERE app_name = $1 AND user_id = $2;
 
--- move_into_graph: Some older vectors of a user follow.
+-- move_into_vector_index: Move some older vectors of a user into the HNSW index.
 WITH older AS (
     SELECT app_name, user_id, memory_id FROM {schema}.memory_vectors
      WHERE app_name = $1 AND user_id = $2 AND model = $3 AND NOT in_graph LIMIT $4 FOR UPDATE SKIP LOCKED
@@ -267,7 +269,7 @@ WITH older AS (
 UPDATE {schema}.memory_vectors v SET in_graph = true FROM older
  WHERE v.app_name = older.app_name AND v.user_id = older.user_id AND v.memory_id = older.memory_id RETURNING 1;
 
--- finish_graph: All vectors of a user are in the graph, and the graph can be walked.
+-- finish_vector_index: Mark the HNSW index as usable for a user if it contains all his vectors and is valid.
 UPDATE {schema}.memory_scopes s SET graph_is_ready = true
  WHERE app_name = $1 AND user_id = $2 AND graph_model = $3
    AND NOT EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = s.app_name AND v.user_id = s.user_id
@@ -275,68 +277,70 @@ UPDATE {schema}.memory_scopes s SET graph_is_ready = true
    AND EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($4) AND indisvalid)
 RETURNING true;
 
--- describe_graph: The statement that builds a model's graph, and the name of the graph.
+-- describe_vector_index: Return the name of the HNSW index of a model and the statement that builds it.
 SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON {schema}.memory_vectors USING hnsw '
               || '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE in_graph AND model = %L',
               'memory_vectors_graph_' || md5($1::text), $2::integer, $1::text) AS statement,
        format('%s.%I', '{schema}', 'memory_vectors_graph_' || md5($1::text)) AS name;
 
--- find_broken_graph: Whether a build of the graph was interrupted: what is there is no use.
+-- find_invalid_index: Return whether an interrupted build left an invalid index.
 SELECT EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = to_regclass($1) AND NOT i.indisvalid
                   AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid));
 
--- claim_episodes: Runs that ended and have no episode yet. The claim runs out by itself.
+-- claim_episodes: Claim ended runs without an episode. The claim expires.
 UPDATE {schema}.agent_episodes_due d SET due_at = clock_timestamp() + $2::interval, attempts = attempts + 1
   FROM (SELECT thread_id, run_id FROM {schema}.agent_episodes_due
          WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
  WHERE d.thread_id = due.thread_id AND d.run_id = due.run_id
 RETURNING d.thread_id, d.run_id, d.attempts;
 
--- finish_episode: The episode is written, or will never be.
+-- finish_episode: Remove a run from the queue of episodes.
 DELETE FROM {schema}.agent_episodes_due WHERE thread_id = $1 AND run_id = $2;
 
--- lease_message_index: One process at a time indexes messages: null while another one holds the lease.
+-- lease_message_index: Acquire or renew the lease of the message index; null while another process holds it.
 INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ('index_messages', clock_timestamp() + $1::interval)
 ON CONFLICT (name) DO UPDATE SET last_run_at = excluded.last_run_at
  WHERE m.last_run_at <= clock_timestamp() OR m.last_run_at = $2::timestamptz
 RETURNING last_run_at;
 
--- read_waiting_messages: Messages that are not indexed yet, newest first, as much of them as is indexed.
+-- read_waiting_messages: Read messages that are not indexed, newest first, truncated to the indexed length.
 SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
  WHERE terms IS NULL AND content <> '' ORDER BY created_at DESC LIMIT $1;
 
--- read_messages_without_vector: Messages that are indexed by their words alone, newest first.
+-- read_messages_without_vector: Read messages that are indexed only by words, newest first.
 SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
  WHERE terms IS NOT NULL AND embedding_model IS NULL ORDER BY created_at DESC LIMIT $1;
 
--- count_waiting_messages: How many messages are not indexed yet, and how many of the others have no vector.
+-- count_waiting_messages: Count the messages that are not indexed, and the indexed ones without a vector.
 SELECT (SELECT count(*) FROM {schema}.messages WHERE terms IS NULL AND content <> '') AS waiting,
        (SELECT count(*) FROM {schema}.messages WHERE terms IS NOT NULL AND embedding_model IS NULL) AS without_vector;
 
--- index_messages: The words and vectors of messages.
+-- index_messages: Store the words and vectors of messages.
 SELECT {schema}.index_messages($1, $2, $3, $4, $5);
 
--- read_embedding_dimension: Of the messages' vectors; -1 when the column takes any.
+-- read_embedding_dimension: Read the dimension of the column of message vectors; -1 if it accepts any.
 SELECT atttypmod FROM pg_attribute WHERE attrelid = '{schema}.messages'::regclass AND attname = 'embedding';
 
--- describe_message_graph: The statement that builds the graph of the messages' vectors, and the name of the graph.
+-- describe_message_index: Return the name of the HNSW index of message vectors of a model and the statement that builds
+-- it.
 SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON {schema}.messages USING hnsw '
               || '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE embedding_model = %L',
               'messages_graph_' || md5($1::text), $2::integer, $1::text) AS statement,
        format('%s.%I', '{schema}', 'messages_graph_' || md5($1::text)) AS name;
 
--- lacks_message_graph: Whether there are vectors of a model, and no graph of them that can be walked.
+-- lacks_message_index: Return whether there are vectors of a model and no valid index of them.
 SELECT EXISTS (SELECT FROM {schema}.messages WHERE embedding_model = $1)
        AND NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($2) AND indisvalid);
 
--- list_message_graphs: All graphs of the messages' vectors.
+-- list_message_indexes: List the HNSW indexes of message vectors.
 SELECT format('%s.%I', '{schema}', c.relname) AS name FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
  WHERE i.indrelid = '{schema}.messages'::regclass AND starts_with(c.relname, 'messages_graph_');
 
--- describe_dimension_change: The statement that makes room for vectors of another dimension and removes the present ones.
+-- describe_dimension_change: Return the statement that changes the dimension of message vectors and removes the
+-- existing vectors.
 SELECT format('ALTER TABLE {schema}.messages ALTER COLUMN embedding TYPE vector(%s) USING NULL', $1::integer);
 
--- reindex_messages: A page of messages in the order of their keys; those without a vector of the model wait again.
+-- reindex_messages: Queue the messages of a page, in the order of their keys, that have no vector of the model.
 WITH page AS (
     SELECT m.thread_id, m.sequence_num,
            m.terms IS NOT NULL AND (m.embedding IS NULL OR m.embedding_model IS DISTINCT FROM $1) AS is_other
@@ -348,15 +352,15 @@ WITH page AS (
 )
 SELECT thread_id, sequence_num FROM page ORDER BY thread_id DESC, sequence_num DESC LIMIT 1;
 
--- find_messages_by_words: Messages that hold words of a query; none of an app that row level security hides.
+-- find_messages_by_words: Find messages that contain words of a query; none of an app that row level security hides.
 SELECT * FROM {schema}.find_messages_by_words($1, $2, $3, $8, $4, $5, $6, $7)
  WHERE EXISTS (SELECT FROM {schema}.threads WHERE app_name = $1);
 
--- find_messages_by_vector: Messages nearest to a vector.
+-- find_messages_by_vector: Find the messages nearest to a vector.
 SELECT * FROM {schema}.find_messages_by_vector($1, $2, $3, $8, $9, $10, $4, $5, $6, $7);
 
--- read_found_messages: Messages by their keys, those of the app and the user, in that order: at most as many bytes as given,
--- or one larger message.
+-- read_found_messages: Read messages of the app and the user by key, in the order of the keys: at most the given number
+-- of bytes, or one larger message.
 SELECT thread_id, sequence_num, id, event_id, role, content, metadata::text AS metadata, created_at, app_name, user_id,
        session_id
   FROM (SELECT m.thread_id, m.sequence_num, m.id, m.event_id, m.role, m.content, m.metadata, m.created_at, t.app_name,

@@ -1,5 +1,5 @@
--- read_timeline_before: The newest events of these kinds on a branch between two sequence numbers, newest first;
--- a page.
+-- read_timeline_before: Read a page of the newest events of the given kinds on a branch between two sequence numbers,
+-- newest first.
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $7 THEN e.id END AS id, CASE WHEN e.bytes <= $7 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $7 THEN e.author END AS author,
@@ -15,7 +15,8 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
  ORDER BY e.sequence_num DESC
  LIMIT $6;
 
--- read_timeline_after: The oldest ones, oldest first; a page.
+-- read_timeline_after: Read a page of the oldest events of the given kinds on a branch between two sequence numbers,
+-- oldest first.
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $7 THEN e.id END AS id, CASE WHEN e.bytes <= $7 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $7 THEN e.author END AS author,
@@ -31,10 +32,10 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
  ORDER BY e.sequence_num
  LIMIT $6;
 
--- thread_exists: Whether there is such a thread.
+-- thread_exists: Return whether a thread exists.
 SELECT EXISTS (SELECT FROM {schema}.threads WHERE id = $1);
 
--- read_shown_events: The events of the active branch after one, oldest first; a page.
+-- read_shown_events: Read a page of the events of the active branch after a sequence number, oldest first.
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $4 THEN e.author END AS author,

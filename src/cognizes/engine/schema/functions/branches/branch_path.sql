@@ -1,5 +1,5 @@
--- The events that a branch shows, as ranges of sequence numbers in their order: its own segments, and of every ancestor
--- those up to the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
+-- Return the events of a branch as ordered ranges of sequence numbers: its own segments, and those of its ancestors up to
+-- the fork. Null means the active branch. SQLSTATE CZ404: no such branch.
 CREATE OR REPLACE FUNCTION {schema}.find_branch(p_thread_id uuid, p_name text) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -25,7 +25,7 @@ RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STA
 DECLARE
     v_end CONSTANT bigint := 9223372036854775807;
 BEGIN
-    -- Nearly every thread: nobody ever branched off, or nobody ever went there.
+    -- The usual case: the thread has no branches, or never left `main`.
     IF NOT EXISTS (SELECT FROM {schema}.branch_segments s WHERE s.thread_id = p_thread_id)
        AND coalesce(p_name, 'main') = 'main' THEN
         RETURN QUERY SELECT 1::bigint, v_end;

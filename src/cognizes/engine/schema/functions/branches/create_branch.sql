@@ -1,5 +1,5 @@
--- Creates a branch that forks at an event (null: the newest), with the event that says so. Its parent is the branch that
--- event belongs to. A reader follows the line of ancestors, so its length is bounded.
+-- Create a branch that forks at an event (null: the newest), and append an event about it. Its parent is the branch of
+-- that event. Readers follow the ancestors, so their number is limited.
 -- SQLSTATE CZ404: no such thread or event; CZ409: the name is taken, or the parent is nested too deep.
 CREATE OR REPLACE FUNCTION {schema}.create_branch(p_thread_id uuid, p_name text, p_at_sequence bigint, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$

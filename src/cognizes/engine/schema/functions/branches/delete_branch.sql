@@ -1,4 +1,4 @@
--- Deletes a branch, with the event that says so. Its events stay in the log and are shown by no branch.
+-- Delete a branch and append an event about it. Its events stay in the log and belong to no visible branch.
 -- SQLSTATE CZ404: no such thread or branch; CZ409: it is `main`, the active one, or others fork from it.
 CREATE OR REPLACE FUNCTION {schema}.delete_branch(p_thread_id uuid, p_name text, p_event_id text)
 RETURNS void LANGUAGE plpgsql AS $$

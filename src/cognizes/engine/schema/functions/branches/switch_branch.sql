@@ -1,10 +1,10 @@
--- Makes a branch the active one: the event that says so is the first of a new segment, and its delta makes the session's
--- state what it was at the branch's tip. So the state after any event is that of its branch, and replays need not know
--- of branches. One answer:
+-- Make a branch the active one. The appended event is the first of a new segment, and its delta restores the session's
+-- state at the tip of the branch. So the state after any event is that of its branch, and replays ignore branches.
+-- Status:
 --   switched  `sequence_num` is that of the event
---   same      it is the active one already; nothing was written
---   conflict  the state changed meanwhile: make the delta anew
--- SQLSTATE CZ404: no such thread or branch; CZ409: a run goes on, whose events would end up on the wrong branch.
+--   same      it is already the active one; nothing was written
+--   conflict  the state has changed; compute the delta again
+-- SQLSTATE CZ404: no such thread or branch; CZ409: a run is active, whose events would be appended to the wrong branch.
 CREATE OR REPLACE FUNCTION {schema}.switch_branch(
     p_thread_id uuid, p_name text, p_event_id text, p_actions json, p_delta jsonb, p_expected_version bigint,
     p_max_state_bytes integer, OUT status text, OUT sequence_num bigint

@@ -1,11 +1,11 @@
--- Appends an episode, once for each id, and what recall reads of it. False when it was there already. SQLSTATE CZ404: its
--- session was deleted.
+-- Append an episode and its text for recall, once per id. Returns false if it exists. SQLSTATE CZ404: its session was
+-- deleted.
 CREATE OR REPLACE FUNCTION {schema}.append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
     p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     IF p_session_id IS NOT NULL AND {schema}.is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('session %s was deleted', left(p_session_id, 200));

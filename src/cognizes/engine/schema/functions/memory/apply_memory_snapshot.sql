@@ -1,9 +1,9 @@
--- Makes a thread's own state and an agent's working memory those of a snapshot, in one transaction with one event whose
--- id is that of the snapshot. Keys that p_variables lacks are deleted, so emptiness is restored too; messages stay.
--- Answers:
+-- Restore the state of a thread and the working memory of an agent from a snapshot, in one transaction with one event
+-- whose id is that of the snapshot. Keys that p_variables lacks are deleted; messages stay.
+-- Status:
 --   applied   the state is p_variables, p_content is the content of the event
 --   known     the snapshot was applied before; `content` is the content of that event
---   conflict  the state is not at p_expected_version (null: any); `version` says where it is. Nothing changed
+--   conflict  the state is not at p_expected_version (null: any); `version` is its version. Nothing changed
 -- SQLSTATE CZ404: no such thread, or run; CZ423: p_attempt (null: not checked) does not hold the run.
 CREATE OR REPLACE FUNCTION {schema}.apply_memory_snapshot(
     p_thread_id uuid, p_agent_id text, p_event_id text, p_content json, p_variables jsonb, p_working_memory jsonb,

@@ -1,4 +1,4 @@
--- Keeps `memory_scopes` true, whoever changes memories.
+-- Trigger: update the counts in `memory_scopes` after any change of memories.
 CREATE OR REPLACE FUNCTION {schema}.count_memories() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP IN ('INSERT', 'UPDATE') THEN

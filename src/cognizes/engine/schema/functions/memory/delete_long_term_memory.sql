@@ -1,11 +1,11 @@
--- Removes a key, from recall too; whether it was there.
+-- Delete a key, also from recall. Returns whether it existed.
 CREATE OR REPLACE FUNCTION {schema}.delete_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_found boolean;
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     DELETE FROM {schema}.agent_long_term_memory
      WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id

@@ -1,5 +1,5 @@
--- Memories of a user that hold as many of these keys as it takes to find at least p_enough: all of them first, then all
--- but one in whatever way, and so on, but p_fewest in any case. At most 5 000 at a time, however frequent the keys are.
+-- Find memories of a user that contain all of these keys, then all but one, and so on, until at least p_enough are found
+-- or p_fewest keys are left. Reads at most 5 000 memories per step, however frequent the keys are.
 CREATE OR REPLACE FUNCTION {schema}.find_by_frequent_terms(
     p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
     p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer

@@ -1,5 +1,5 @@
--- Those of a query's keys that some 2 500 of a user's memories or more seem to hold, rarest first, and how many hold each:
--- told by a thousand memories out of every twentieth of their time, because what is talked about changes.
+-- Return the keys of a query that an estimated 2 500 or more memories of a user contain, rarest first, with the estimates.
+-- The sample is a thousand memories spread over twenty periods, because the subjects of a user change over time.
 CREATE OR REPLACE FUNCTION {schema}.find_frequent_terms(
     p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
     OUT keys bigint[], OUT found double precision[]

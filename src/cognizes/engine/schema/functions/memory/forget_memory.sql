@@ -1,5 +1,5 @@
--- Deletes a memory for good: with the fact or episode it tells of, and a turn so that adding its session again does not
--- bring it back. Whether it was there.
+-- Delete a memory and its fact or episode. A forgotten message is recorded, so that storing its session again does not
+-- restore it. Returns whether the memory existed.
 CREATE OR REPLACE FUNCTION {schema}.forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,5 +1,5 @@
--- Whether a session was deleted and none of its id exists now. Nothing of it is stored any more: what was read of it before
--- its deletion would bring it back. A session of another service, which the engine never had, was not deleted.
+-- Return whether a session was deleted and not created again. Writers check it, because data that they read before the
+-- deletion must not be stored after it. A session of another service, which the engine never stored, was not deleted.
 CREATE OR REPLACE FUNCTION {schema}.is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM {schema}.memory_deletions
@@ -9,13 +9,13 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
                               AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
 $$;
 
--- Removes what a deleted thread leaves in tables that know it by its session id, in the transaction of its deletion. What
--- does not come from the session stays: facts, and the state of the user and the app.
+-- Delete the rows of deleted threads in tables that refer to them by session id, in the transaction of the deletion.
+-- Facts, and the state of the user and the app, do not belong to the session and stay.
 CREATE OR REPLACE FUNCTION {schema}.forget_threads() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    -- The lock of every writer of a user's memories: one that began before the deletion is waited for, and one that
-    -- begins later finds that the session is deleted. In one order, because a deletion may concern many users.
+    -- The lock of every writer of a user's memories: waits for writers that began before the deletion; later ones see
+    -- that the session is deleted. Locks are taken in one order, because a deletion may concern many users.
     PERFORM pg_advisory_xact_lock(lock.key)
        FROM (SELECT DISTINCT hashtextextended('memory ' || app_name || chr(1) || user_id, 0) AS key
                FROM gone ORDER BY 1) lock;

@@ -1,4 +1,4 @@
--- Whether a memory passes the filters of a recall; a null filter lets everything pass.
+-- Return whether a memory matches the filters of a recall; a null filter matches everything.
 CREATE OR REPLACE FUNCTION {schema}.memory_passes(
     m {schema}.memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -1,4 +1,4 @@
--- Notes that a run has ended, in the transaction of its end, for whoever writes its episode.
+-- Trigger: queue an ended run for its episode, in the transaction that ends it.
 CREATE OR REPLACE FUNCTION {schema}.note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.agent_episodes_due (thread_id, run_id, app_name)

@@ -1,5 +1,5 @@
--- The memories of a user whose vectors are nearest to a query's, with their cosine. Of a user with few memories every
--- vector is compared, and with p_exact always; else the graph is walked until enough of his are found.
+-- Find the memories of a user nearest to a vector, with their cosine: by an exact scan for a user with few memories or
+-- with p_exact, else by the HNSW index.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
@@ -18,7 +18,7 @@ BEGIN
                                     AND {schema}.memory_passes(m, $4, $5, $6, $7, $8))';
     END IF;
     IF v_has_graph THEN
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
             'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM {schema}.memory_vectors v

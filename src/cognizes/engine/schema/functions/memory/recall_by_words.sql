@@ -1,12 +1,12 @@
--- The best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). How rare a word is, is counted over all of the
--- user's memories; the filters only choose among them. `rarity` is 1 when the memory holds a word of the query that no
--- other memory has, and falls quickly; of an identifier it counts twice.
--- Of a user with more than 20 000 memories, unless p_exact, not everything that holds a frequent word is looked at. How
--- frequent a word is, is told by a thousand memories, and so is its weight. Those that hold a rare word are looked at
--- all; of the others those that hold all frequent words of the query, or all but one, and so on, until there are enough:
--- down to a single one only if rare words bring too little, since it counts less than any of them.
--- It is the owner's: behind row level security a GIN index is of no use, because `&&` is not leakproof. It tells ids and
--- scores; whose they are is asked by the query that calls it, and the memories themselves are read behind the wall.
+-- Find the best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). Word frequencies are those of all memories of
+-- the user; the filters apply afterwards. `rarity` is 1 for a memory with a word of the query that no other memory
+-- contains, and falls quickly with the frequency of the word; an identifier counts twice.
+-- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
+-- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
+-- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
+-- is searched only if rare words find too few, because it weighs less than any of them.
+-- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
+-- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
@@ -15,7 +15,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- Bounded here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
+    -- Limited here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
     v_keys bigint[] := ({schema}.memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
     v_identifiers bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
@@ -51,8 +51,8 @@ BEGIN
                v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_keys) AS key GROUP BY key
     ), matching AS MATERIALIZED (
-        -- The key stands for the user already. Saying so again keeps users apart whatever happens, in words that the
-        -- planner cannot use to read all memories of a user instead.
+        -- The key already contains the user. This condition separates users even after a hash collision, in a form that
+        -- the planner cannot use to scan all memories of a user instead.
         SELECT m.id, m.length, m.terms,
                NOT v_filters OR {schema}.memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
           FROM {schema}.memories m

@@ -1,10 +1,10 @@
--- Sets a key of an agent's long-term memory, and what recall reads of it: nothing when the text is empty.
+-- Set a key of an agent's long-term memory, and its text for recall. An empty text excludes it from recall.
 CREATE OR REPLACE FUNCTION {schema}.set_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
     p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    -- First of all locks, in every function that writes a user's memories: one order, and nobody waits in a circle.
+    -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     INSERT INTO {schema}.agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
     VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)

@@ -1,12 +1,12 @@
--- Stores memories of one user, new ones and changed ones, and puts them into the queue for vectors. A memory that is
--- there with the same text stays as it is. Turns that were forgotten stay forgotten, and so does what comes from a deleted
--- session: of one that was deleted and created again, turns that it does not hold. Returns how many are new or changed.
+-- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
+-- changed. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
+-- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION {schema}.store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
     p_created_at timestamptz[], p_embed boolean
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -14,8 +14,8 @@ AS $$
 DECLARE
     v_stored bigint;
 BEGIN
-    -- One writer of a user's memories at a time: two that store the same ones in another order would wait for each
-    -- other, and the row of the user's counts is shared anyway.
+    -- One writer of a user's memories at a time: two that store the same ones in another order would deadlock, and
+    -- they share the row of the user's counts.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     WITH given AS (
         SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*

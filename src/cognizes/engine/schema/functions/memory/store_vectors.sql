@@ -1,9 +1,9 @@
--- Keeps the vectors of memories whose text is still the one that was embedded; those leave the queue. The vectors of
--- users with many memories go into the graph. Returns how many were kept.
+-- Store the vectors of memories whose text has not changed since it was embedded, and remove them from the queue. Vectors
+-- of users with many memories go into the HNSW index. Returns the number of stored vectors.
 CREATE OR REPLACE FUNCTION {schema}.store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -15,8 +15,8 @@ BEGIN
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
                       AS g (app_name, user_id, memory_id, revision, vector)
     ), current AS (
-        -- Held until we are done: nobody changes the text under its new vector. What somebody changes or deletes right
-        -- now is left out: its vector would be stale, and waiting for it could be waiting in a circle.
+        -- Locked until commit, so that a text cannot change under its new vector. SKIP LOCKED: a memory that another
+        -- transaction changes or deletes would get a stale vector, and waiting for it could deadlock.
         SELECT g.* FROM given g
           JOIN {schema}.memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
          WHERE m.revision = g.revision

@@ -1,6 +1,6 @@
--- How many messages a branch shows (null: the active one), up to an event: rows of `messages`, and tool calls and results
--- that have no text and so no row there. Counts that readers left behind make it cheap
--- however long the thread is; where it had to count many, `counted_to` and `messages_to` say what is worth leaving behind.
+-- Count the messages of a branch (null: the active one) up to an event: rows of `messages`, and tool calls and results
+-- without text, which have no row there. Stored counts bound the cost for long threads; if it had to count many rows,
+-- `counted_to` and `messages_to` are a count to store.
 CREATE OR REPLACE FUNCTION {schema}.count_messages(
     p_thread_id uuid, p_name text, p_last_sequence bigint,
     OUT messages bigint, OUT counted_to bigint, OUT messages_to bigint

@@ -1,6 +1,5 @@
--- The messages of an app, a user or a thread whose vectors are nearest to a query's, with their cosine. Of a thread, and of
--- a user or an app with less than 20 000 events, every vector is compared; else the graph (HNSW index) is walked until
--- enough of them are found.
+-- Find the messages of an app, a user or a thread nearest to a vector, with their cosine: by an exact scan of a thread, and
+-- of a user or an app with less than 20 000 events, else by the HNSW index.
 CREATE OR REPLACE FUNCTION {schema}.find_messages_by_vector(
     p_app_name text, p_user_id text, p_thread_id uuid, p_model text, p_dimension integer, p_query text, p_roles text[],
     p_since timestamptz, p_until timestamptz, p_limit integer
@@ -29,7 +28,7 @@ BEGIN
         )
         SELECT c.thread_id, c.sequence_num, 1 - c.distance FROM compared c ORDER BY c.distance LIMIT p_limit;
     ELSE
-        -- Sorting what a btree finds looks cheaper to the planner than it is.
+        -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
             'SELECT m.thread_id, m.sequence_num, 1 - (m.embedding::halfvec(%s) <=> $3::halfvec(%s))

@@ -1,8 +1,8 @@
--- The messages of an app, a user or a thread that hold words of a query, best first. Of each word up to 1 000 messages are
--- looked at, and up to 1 000 that hold all of them, so the work is bounded however frequent a word is. A rare word counts
--- more than a frequent one; a word that is repeated, or stands in a short message, counts a little more.
--- It is the owner's: behind row level security a GIN index is of no use, because `@>` is not leakproof. It tells keys and
--- scores; the query that reads the messages does so behind row level security.
+-- Find the messages of an app, a user or a thread that contain words of a query, best first. Reads up to 1 000 messages per
+-- word, and up to 1 000 that contain all words, so the cost is limited however frequent a word is. A rare word counts more
+-- than a frequent one; a repeated word, or one in a short message, counts a little more.
+-- SECURITY DEFINER: row level security disables the GIN index, because `@>` is not leakproof. It returns keys and scores;
+-- the calling query reads the messages under row level security.
 CREATE OR REPLACE FUNCTION {schema}.find_messages_by_words(
     p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
     p_until timestamptz, p_limit integer
@@ -11,7 +11,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- A key stands for a word in the app, or in one user's messages.
+    -- A key is a hash of a word and the app, or the user.
     v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
         ({schema}.memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
 BEGIN

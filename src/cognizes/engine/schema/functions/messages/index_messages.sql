@@ -1,10 +1,10 @@
--- Stores the words and vectors of messages that wait for them. What another transaction indexes or deletes right now is left
--- out. A null model means that no vector was made yet; a model without a vector, that it refused the text. Returns how many
--- messages were changed.
+-- Store the words and vectors of messages. Skips messages that another transaction indexes or deletes. A null model means
+-- that the message was not embedded; a model without a vector means that the model refused the text. Returns the number of
+-- changed messages.
 CREATE OR REPLACE FUNCTION {schema}.index_messages(
     p_thread_ids uuid[], p_sequence_nums bigint[], p_words text[], p_models text[], p_vectors text[]
 ) RETURNS bigint LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off

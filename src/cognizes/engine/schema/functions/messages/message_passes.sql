@@ -1,4 +1,4 @@
--- Whether a message passes the filters of a search; a null filter lets everything pass.
+-- Return whether a message matches the filters of a search; a null filter matches everything.
 CREATE OR REPLACE FUNCTION {schema}.message_passes(
     m {schema}.messages, p_thread_id uuid, p_roles text[], p_since timestamptz, p_until timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
