@@ -76,7 +76,7 @@ def test_showing_nothing_is_no_attempt() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_CALLERS_REMEMBERED", 10)
+    monkeypatch.setattr(limits, "MAX_CALLERS", 10)
     failed = FailedKeys(Settings())
     for number in range(100):
         failed.note_failure(of(f"10.0.0.{number}"), Credential(bearer=f"wrong-{number}"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
-from cognizes.engine.api.requests import Message, RequestContext
+from cognizes.engine.api.middleware import Middleware, OpenConnections
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Source, each
+from cognizes.engine.settings import Settings
 
 FINAL = ""
 
@@ -281,8 +284,12 @@ async def test_the_stream_runs_when_the_layers_between_have_returned(copies: boo
         await response(dict(scope) if copies else scope, receive, send)
         order.append("returned")
 
-    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-request-id", b"mine")]}
-    await asyncio.wait_for(RequestContext(application)(scope, connection.receive, connection.send), 30)
+    engine = SimpleNamespace(access=SimpleNamespace(is_required=False), settings=Settings())
+    served = SimpleNamespace(state=SimpleNamespace(engine=engine))
+    headers = [(b"x-request-id", b"mine")]
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": headers, "app": served}
+    middleware = Middleware(application, OpenConnections())
+    await asyncio.wait_for(middleware(scope, connection.receive, connection.send), 30)
     assert order == ["returned", "streams"]
     assert connection.sent == ["a", FINAL]
     assert connection.headers["x-request-id"] == "mine"

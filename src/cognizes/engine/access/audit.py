@@ -1,7 +1,11 @@
-"""The audit log: which caller changed what, for the changes that only administrators make and for deletions."""
+"""The audit log, and what no log may hold: line breaks of a caller, and tickets in query strings.
+
+The audit log has the changes that only administrators make, and deletions.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -10,6 +14,8 @@ from cognizes.engine.database import Database
 EVERY_APP = "*"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
+_LOGGERS = ("uvicorn.error", "uvicorn.access")
+
 
 def printable(text: str) -> str:
     """Return the text with control characters and line breaks as %XX, so that it fills one line of a log.
@@ -17,6 +23,23 @@ def printable(text: str) -> str:
     A path arrives decoded: a line break in it would look like another line, and PostgreSQL stores no NUL.
     """
     return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def keep_queries_out_of_logs() -> None:
+    """Remove query strings from uvicorn's log, however it is configured: a query may hold a ticket."""
+    for name in _LOGGERS:
+        # A logger keeps a filter once, also when it is added again.
+        logging.getLogger(name).addFilter(without_query)
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Filter log records: uvicorn logs the path of each WebSocket, and of each request in its access log."""
+    if record.name in _LOGGERS and isinstance(record.args, tuple):
+        record.args = tuple(
+            argument.partition("?")[0] if isinstance(argument, str) and argument.startswith("/") else argument
+            for argument in record.args
+        )
+    return True
 
 
 class AuditLog:

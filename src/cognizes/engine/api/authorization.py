@@ -7,7 +7,7 @@ another app are 403.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,15 +17,16 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from fastapi import Depends, Request, WebSocketException
+from fastapi import Depends, Query, Request, WebSocketException
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from cognizes.engine.access import ANONYMOUS, Authenticator, Permission, Principal
+from cognizes.engine.access.audit import EVERY_APP
 from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api.event_policy import check_event
 from cognizes.engine.api.limits import TokenBuckets, caller_of
-from cognizes.engine.api.requests import Scope
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     EngineError,
@@ -35,10 +36,11 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.pulse.session_store import thread_uuid
 
-PRINCIPAL = "cognizes.principal"
-REFUSAL = "cognizes.refusal"
-AUDITED = "cognizes.audited"
-THREAD = "cognizes.thread"
+LARGEST = 2**62
+"""The largest number that a path or a query accepts."""
+_CALL = "cognizes.call"
+_MAX_ARGUMENT_LENGTH = 32_768
+"""Characters of one argument in a path or a query: room for a list of hundreds of ids."""
 _POLICY_VIOLATION = 1008
 _REASON_BYTES = 120
 _FORWARDED_HEADERS = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded"})
@@ -130,8 +132,32 @@ def only_reads(scope: Scope) -> bool:
     return scope["method"] in _READING_METHODS or access_of(scope).only_reads
 
 
+@dataclass
+class Call:
+    """What is known about the caller of one request; a value of the ASGI scope."""
+
+    principal: Principal = ANONYMOUS
+    refusal: EngineError | None = None
+    """Why the caller is not authenticated; raised by `authorize` unless the route is public."""
+    audited_app: str | None = None
+    """The app of the audit log's entry; None when the request is not audited."""
+    thread_of_run: UUID | None = None
+
+
+def begin_call(scope: Scope) -> Call:
+    """Add a `Call` to the scope of a request."""
+    call = scope[_CALL] = Call()
+    return call
+
+
+def call_of(connection: HTTPConnection) -> Call:
+    """Return the `Call` of a request."""
+    call: Call = connection.scope[_CALL]
+    return call
+
+
 def credential_of(scope: Scope) -> Credential:
-    """What a request shows. A ticket counts in the query only; a key or token in a URL would end in somebody's log."""
+    """Return the credential of a request. Only tickets are accepted in a URL: logs of proxies contain URLs."""
     headers = Headers(scope=scope)
     kind, _, value = headers.get("authorization", "").partition(" ")
     bearer = value.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
@@ -143,9 +169,9 @@ def credential_of(scope: Scope) -> Credential:
 
 
 def check_origin(scope: Scope, *, allowed: list[str], asks_for_keys: bool) -> None:
-    """A web page somewhere else may not use the browser of somebody who can reach this server.
+    """Raise `PermissionDeniedError` for a request that a page of another origin makes in a user's browser.
 
-    A WebSocket is opened by any page without asking (no CORS there), and a server without keys believes whoever comes.
+    Browsers open WebSockets for any page (CORS does not apply), and a server without keys accepts every caller.
     """
     headers = Headers(scope=scope)
     origin = headers.get("origin")
@@ -160,10 +186,10 @@ def check_origin(scope: Scope, *, allowed: list[str], asks_for_keys: bool) -> No
 
 
 def check_host(scope: Scope, *, allowed: list[str]) -> None:
-    """A server without keys, on an address of this machine, answers to names of this machine.
+    """Raise `PermissionDeniedError` when a server without keys, on a loopback address, is called by a foreign name.
 
-    A page elsewhere whose name was made to point here (DNS rebinding) is of the same origin to its browser. An address
-    in place of a name cannot be made to point elsewhere.
+    A page of a domain that resolves to this machine (DNS rebinding) has the same origin for its browser. An address
+    in place of a name cannot be rebound.
     """
     place, _ = scope.get("server") or ("", None)
     if not _is_address(place, loopback=True):
@@ -176,15 +202,15 @@ def check_host(scope: Scope, *, allowed: list[str]) -> None:
     if name in known or name.endswith(".localhost") or _is_address(name):
         return
     raise PermissionDeniedError(
-        f"this server asks for no key and answers to names of this machine, not to {name!r}; see COGNIZES_CORS_ORIGINS"
+        f"this server needs no key and answers to names of this machine only, not {name!r}; see COGNIZES_CORS_ORIGINS"
     )
 
 
 def check_peer(scope: Scope) -> None:
     """Raise `PermissionDeniedError` unless a request comes from this machine.
 
-    A unix socket and an application in the same process have no address. A proxy on this machine that says for which
-    address it asks is asked by that address, whether its word is trusted otherwise or not.
+    A unix socket and an application in the same process have no address. A proxy on this machine that forwards a
+    request counts as the address that it names, also when it is not a trusted proxy.
     """
     host, _ = scope.get("client") or ("", None)
     forwarded = [header for header in scope["headers"] if header[0] in _FORWARDED_HEADERS]
@@ -194,14 +220,14 @@ def check_peer(scope: Scope) -> None:
         foreign = host
     if foreign is not None:
         raise PermissionDeniedError(
-            f"this server asks for no key and answers this machine only, not {foreign[:100]!r}; set "
+            f"this server needs no key and answers only this machine, not {foreign[:100]!r}; set "
             "COGNIZES_AUTH=required and make a key with `cognizes keys create`, or set COGNIZES_INSECURE=true if a "
-            "firewall or proxy keeps strangers out"
+            "firewall or proxy refuses other clients"
         )
 
 
 def _forwarded_for(name: bytes, value: bytes) -> list[str]:
-    """Return the addresses for which a proxy says that it asks."""
+    """Return the client addresses that a proxy names in a header."""
     items = value.decode("latin-1").replace(";", ",").split(",")
     if name == b"forwarded":
         pairs = [item.strip().partition("=") for item in items]
@@ -234,63 +260,71 @@ class Authorizer:
         self._authenticator: Authenticator = engine.access
         settings = engine.settings
         self._rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
-        self._origins = origins_of(engine.settings.cors_origins)
+        self._max_contexts = settings.max_contexts_per_connection
+        self._origins = origins_of(settings.cors_origins)
 
     async def authorize(self, connection: HTTPConnection) -> None:
-        """Returns when the caller may go on; raises what it is told otherwise."""
+        """Return when the caller may make this request; raise what it is answered otherwise."""
         scope = connection.scope
-        needed = _needed(scope)
+        self._check_arguments(connection)
         check_origin(scope, allowed=self._origins, asks_for_keys=self._authenticator.is_required)
         if not self._authenticator.is_required:
             check_host(scope, allowed=self._origins)
-        self._check_contexts(connection)
-        principal = principal_of(connection)
+        call = call_of(connection)
+        needed = _needed(scope)
         if needed.is_audited:
-            scope[AUDITED] = "*"
+            call.audited_app = EVERY_APP
         if not self._authenticator.is_required or needed.reach is Reach.PUBLIC:
             return
-        if REFUSAL in scope:
-            raise scope[REFUSAL]
+        if call.refusal is not None:
+            raise call.refusal
+        principal = call.principal
         self._rate.take(caller_of(principal))
         if not principal.may(needed.permission):
             raise PermissionDeniedError(f"this needs the permission {needed.permission}, which {principal.name} lacks")
         if needed.is_for_agents and principal.user_id is not None:
-            raise PermissionDeniedError("this is for those who run agents; a user's key or token does not do")
-        await self._check_reach(connection, needed, principal)
+            raise PermissionDeniedError("this route is for agents; the key or token of an end user is not accepted")
+        await self._check_reach(connection, needed, call)
 
     async def find_context(self, principal: Principal, name: str) -> UUID:
-        """A thread by its id, or by its session id where only one of those has it that the caller may see."""
+        """Find a thread by its id, or by a session id that is unique among the caller's threads."""
         return await self._engine.manager.sessions.find_context(
             name, app_names=principal.app_names, user_id=principal.user_id
         )
 
     async def find_contexts(self, principal: Principal, names: list[str]) -> list[UUID]:
-        """The same for connections that name several. How many is asked before the first is looked for."""
+        """Find several threads; their number is checked before the first is looked up."""
         self.check_count(len(names))
         return [await self.find_context(principal, name) for name in names]
 
     def check_count(self, contexts: int) -> None:
-        """Whether one connection may follow so many."""
-        most = self._engine.settings.max_contexts_per_connection
-        if contexts > most:
+        """Raise `InvalidInputError` when one connection may not follow so many contexts."""
+        if contexts > self._max_contexts:
             raise InvalidInputError(
-                f"one connection may follow {most} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); open another"
+                f"one connection may follow {self._max_contexts} contexts (COGNIZES_MAX_CONTEXTS_PER_CONNECTION); "
+                "open another"
             )
 
-    async def _check_reach(self, connection: HTTPConnection, needed: Access, principal: Principal) -> None:
-        parameters = connection.path_params
+    def _check_arguments(self, connection: HTTPConnection) -> None:
+        """Bound the arguments before anything reads them."""
+        for name, value in connection.path_params.items():
+            _check_length(name, value)
+        if not connection.scope.get("query_string"):
+            return
+        for name, value in connection.query_params.multi_items():
+            _check_length(name, value)
+            if name == "contexts":
+                self.check_count(value.count(",") + 1)
+
+    async def _check_reach(self, connection: HTTPConnection, needed: Access, call: Call) -> None:
+        principal, parameters = call.principal, connection.path_params
         match needed.reach:
             case Reach.THREAD:
-                parameter = next(name for name in _THREAD_PARAMETERS if name in parameters)
-                name = str(parameters[parameter])
-                # Only where the route, too, takes a session's id: elsewhere the same text would name another thread.
-                if parameter == _SESSION_PARAMETER and not principal.sees_everything:
-                    name = str(await self.find_context(principal, name))
-                app_name = await self._check_thread(principal, name)
+                app_name = await self._check_thread(principal, parameters)
                 if needed.is_audited:
-                    connection.scope[AUDITED] = app_name
+                    call.audited_app = app_name
             case Reach.RUN:
-                connection.scope[THREAD] = await self._check_run(principal, str(parameters["run_id"]))
+                call.thread_of_run = await self._find_thread_of_run(principal, str(parameters["run_id"]))
             case Reach.AGENT:
                 _check_app(principal, str(parameters["agent"]))
             case Reach.EVERYTHING if not principal.sees_everything:
@@ -299,22 +333,28 @@ class Authorizer:
                 pass
         await _check_names(connection, needed, principal)
 
-    async def _check_thread(self, principal: Principal, name: str) -> str:
+    async def _check_thread(self, principal: Principal, parameters: Mapping[str, object]) -> str:
+        """Return the app of the thread in the path; raise `NotFoundError` for a thread of another tenant or user."""
         if principal.sees_everything:
-            return "*"
-        owner = await self._find_owner(name)
+            return EVERY_APP
+        parameter = next(name for name in _THREAD_PARAMETERS if name in parameters)
+        name = str(parameters[parameter])
+        # Session ids only where the route accepts them: elsewhere the same text would name another thread.
+        if parameter == _SESSION_PARAMETER:
+            name = str(await self.find_context(principal, name))
+        owner: tuple[str, str] | None = None
+        with suppress(NotFoundError):
+            owner = await self._authenticator.find_owner(thread_uuid(name))
         if owner is None or not principal.sees(*owner):
             raise NotFoundError(f"there is no thread {name}")
         return owner[0]
 
-    async def _find_owner(self, name: str) -> tuple[str, str] | None:
-        with suppress(NotFoundError):
-            return await self._authenticator.find_owner(thread_uuid(name))
-        return None
+    async def _find_thread_of_run(self, principal: Principal, run_id: str) -> UUID | None:
+        """Return the newest thread of the caller with such a run.
 
-    async def _check_run(self, principal: Principal, run_id: str) -> UUID | None:
-        """The newest thread of the caller with such a run. Clients choose the ids of runs, so others may have one too;
-        and one that does not exist yet may begin tomorrow, and be somebody else's."""
+        Clients choose run ids, so another tenant may have the same one, now or later: `NotFoundError` when the caller
+        has none.
+        """
         if principal.sees_everything:
             return None
         apps = None if principal.app_names is None else sorted(principal.app_names)
@@ -325,12 +365,11 @@ class Authorizer:
             raise NotFoundError(f"there is no run {run_id}")
         return found
 
-    def _check_contexts(self, connection: HTTPConnection) -> None:
-        self.check_count(connection.query_params.get("contexts", "").count(",") + 1)
-
 
 async def _check_names(connection: HTTPConnection, needed: Access, principal: Principal) -> None:
-    """App and user in the query and in the body must be the caller's, on every route."""
+    """Compare app and user in the query and in the body with the caller, on every route."""
+    if principal.sees_everything and principal.may(Permission.ADMIN):
+        return
     query = connection.query_params
     body = await _body(connection)
     apps = [value for source in (body, query) if isinstance(value := source.get("app_name"), str)]
@@ -364,6 +403,11 @@ def _check_app(principal: Principal, app_name: str) -> None:
         raise PermissionDeniedError(f"{principal.name} is not for the app {app_name!r}")
 
 
+def _check_length(name: str, value: object) -> None:
+    if isinstance(value, str) and len(value) > _MAX_ARGUMENT_LENGTH:
+        raise InvalidInputError(f"{name} is {len(value)} characters; the limit is {_MAX_ARGUMENT_LENGTH}")
+
+
 def _needed(scope: Scope) -> Access:
     if scope["path_params"].get("thread_id") == _EVERY_THREAD:
         return Access(Reach.EVERYTHING, Permission.ADMIN)
@@ -371,18 +415,15 @@ def _needed(scope: Scope) -> Access:
 
 
 def origins_of(text: str) -> list[str]:
-    """The origins of a setting."""
+    """Return the origins of a setting."""
     return [origin.strip().rstrip("/") for origin in text.split(",") if origin.strip()]
 
 
-def principal_of(connection: HTTPConnection) -> Principal:
-    """The caller of a request that was let in."""
-    principal: Principal = connection.scope.get(PRINCIPAL, ANONYMOUS)
-    return principal
+# Dependencies of routes. All are async: FastAPI runs others in a thread.
 
 
 async def authorize(connection: HTTPConnection) -> None:
-    """The dependency of every router."""
+    """Authorize a request; a dependency of the whole application."""
     authorizer: Authorizer = connection.app.state.authorizer
     if connection.scope["type"] != "websocket":
         await authorizer.authorize(connection)
@@ -393,22 +434,42 @@ async def authorize(connection: HTTPConnection) -> None:
         raise WebSocketException(_POLICY_VIOLATION, str(error)[:_REASON_BYTES]) from error
 
 
+async def _engine(connection: HTTPConnection) -> Engine:
+    engine: Engine = connection.app.state.engine
+    return engine
+
+
 async def _authorizer(connection: HTTPConnection) -> Authorizer:
     authorizer: Authorizer = connection.app.state.authorizer
     return authorizer
 
 
-async def _thread_of_run(connection: HTTPConnection) -> UUID | None:
-    thread: UUID | None = connection.scope.get(THREAD)
-    return thread
-
-
 async def _caller(connection: HTTPConnection) -> Principal:
-    return principal_of(connection)
+    return call_of(connection).principal
 
 
-Caller = Annotated[Principal, Depends(_caller)]
+async def _thread_of_run(connection: HTTPConnection) -> UUID | None:
+    return call_of(connection).thread_of_run
+
+
+async def _thread(thread_id: str) -> UUID:
+    return thread_uuid(thread_id)
+
+
+CurrentEngine = Annotated[Engine, Depends(_engine)]
 CurrentAuthorizer = Annotated[Authorizer, Depends(_authorizer)]
+Caller = Annotated[Principal, Depends(_caller)]
 ThreadOfRun = Annotated[UUID | None, Depends(_thread_of_run)]
 """The thread in which a caller may see the run in the path; None for callers who may see every thread."""
-AUTHORIZED = [Depends(authorize)]
+ThreadId = Annotated[UUID, Depends(_thread)]
+
+
+async def _context(context_id: str, authorizer: CurrentAuthorizer, caller: Caller) -> UUID:
+    return await authorizer.find_context(caller, context_id)
+
+
+ContextId = Annotated[UUID, Depends(_context)]
+"""A thread by its id, or by a session id that is unique among the caller's threads; else 404."""
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+Sequence = Annotated[int, Query(ge=0, le=LARGEST)]
+OptionalSequence = Annotated[int | None, Query(ge=0, le=LARGEST)]

@@ -1,6 +1,7 @@
-"""Limits on connections before a request reaches the application: header size, header time, connections per address.
+"""What the engine changes about uvicorn: limits on connections, and when the application learns of the shutdown.
 
-`cognizes serve` uses `BoundedHttpProtocol`. A uvicorn that is started by hand needs
+Before a request reaches the application, `BoundedHttpProtocol` limits header size, header time and connections per
+address. `cognizes serve` uses it. A uvicorn that is started by hand needs
 ``--http cognizes.engine.api.http_protocol:BoundedHttpProtocol``; its own protocols have no such limits.
 """
 
@@ -10,7 +11,12 @@ import asyncio
 import json
 import logging
 import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
+from types import FrameType
 from typing import Any
 
 from uvicorn.config import Config
@@ -27,6 +33,36 @@ CONNECTION_LIMITS = "cognizes.connection_limits"
 """In the lifespan state, which uvicorn hands to its protocols: a function that returns the `ConnectionLimits`."""
 _UNLIMITED = 1_048_576
 _WARN_EVERY_SECONDS = 10.0
+
+
+@contextmanager
+def on_shutdown_signal(callback: Callable[[], None]) -> Iterator[None]:
+    """Call back in the event loop on SIGINT or SIGTERM, then run the handler that was installed before.
+
+    An ASGI server tells the application to shut down after the last connection is closed; a stream of events would
+    keep it waiting.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(callback)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    watched = [number for number, handler in before.items() if callable(handler)]
+    for number in watched:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in watched:
+            if signal.getsignal(number) is handle:
+                signal.signal(number, before[number])
 
 
 def descriptor_limit() -> int:

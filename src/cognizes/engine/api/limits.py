@@ -1,4 +1,4 @@
-"""How much one caller may ask for: requests over time, streams at once, bytes of a body."""
+"""Limits per caller and per address: requests over time, wrong credentials, streams at once."""
 
 from __future__ import annotations
 
@@ -9,28 +9,20 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from fastapi import Depends
-from starlette.exceptions import WebSocketException
-from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from cognizes.engine.access import Principal
 from cognizes.engine.access.authenticator import Credential
-from cognizes.engine.api.requests import Scope
-from cognizes.engine.errors import InvalidInputError, TooManyRequestsError
+from cognizes.engine.errors import TooManyRequestsError
 from cognizes.engine.settings import Settings
 
-_CALLERS_REMEMBERED = 10_000
-_LOOKUPS_AT_ONCE = 2
-_LONGEST_ARGUMENT = 32_768
-"""Characters of one argument in a path or a query: room for a list of hundreds of ids."""
-_POLICY_VIOLATION = 1008
-_REASON_BYTES = 120
+MAX_CALLERS = 10_000
+_CONCURRENT_LOOKUPS = 2
 _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 
 
 class TokenBuckets:
-    """A token bucket for each caller: so many at once, so many a second in the long run. Per process, and for those who
-    came last: what is remembered is bounded."""
+    """A token bucket per caller, in this process. Only the callers seen last have one, so that memory is bounded."""
 
     def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -42,7 +34,7 @@ class TokenBuckets:
         return len(self._buckets)
 
     def check(self, caller: str, what: str) -> float:
-        """How many the caller may still send now, one at least; `TooManyRequestsError` says when to come back."""
+        """Return the tokens of a caller, at least one; else raise `TooManyRequestsError` with the time to wait."""
         level = self._level(caller)
         if level < 1:
             retry_after = (1 - level) / self._rate
@@ -50,14 +42,14 @@ class TokenBuckets:
         return level
 
     def is_empty(self, caller: str) -> bool:
-        """Return whether the caller may send none now."""
+        """Return whether a caller has no token."""
         return self._level(caller) < 1
 
     def take(self, caller: str, what: str = "too many requests") -> None:
-        """Counts one; `TooManyRequestsError` says when to come back."""
+        """Take a token; raise `TooManyRequestsError` with the time to wait when there is none."""
         self._buckets[caller] = (self.check(caller, what) - 1, self._clock())
         self._buckets.move_to_end(caller)
-        if len(self._buckets) > _CALLERS_REMEMBERED:
+        if len(self._buckets) > MAX_CALLERS:
             self._buckets.popitem(last=False)
 
     def _level(self, caller: str) -> float:
@@ -79,7 +71,7 @@ class FailedKeys:
         self._by_address = TokenBuckets(rate=rate, size=size, clock=clock)
         self._by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
         self._good: OrderedDict[int, None] = OrderedDict()
-        self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self._lookups = asyncio.Semaphore(_CONCURRENT_LOOKUPS)
 
     def check(self, credential: Credential) -> None:
         """Raise `TooManyRequestsError` for a credential that failed too often."""
@@ -87,7 +79,7 @@ class FailedKeys:
             self._by_credential.check(str(hash(credential.text)), _TOO_MANY_FAILED)
 
     def lookup(self, scope: Scope, credential: Credential) -> AbstractAsyncContextManager[object]:
-        """Return a context in which the credential may be looked up."""
+        """Return a context manager in which the credential may be looked up."""
         is_limited = (
             credential.text
             and self._by_address
@@ -97,7 +89,7 @@ class FailedKeys:
         return self._lookups if is_limited else nullcontext()
 
     def note_failure(self, scope: Scope, credential: Credential) -> None:
-        """Count a wrong credential; raise `TooManyRequestsError` when the address had too many. None is no attempt."""
+        """Count a wrong credential; raise `TooManyRequestsError` when its address had too many. None is not counted."""
         if credential.text:
             self._good.pop(hash(credential.text), None)
             self._by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
@@ -109,17 +101,17 @@ class FailedKeys:
             known = hash(credential.bearer)
             self._good[known] = None
             self._good.move_to_end(known)
-            if len(self._good) > _CALLERS_REMEMBERED:
+            if len(self._good) > MAX_CALLERS:
                 self._good.popitem(last=False)
 
 
 def address_of(scope: Scope) -> str:
-    """Return where a request comes from, as `network_of` names it."""
+    """Return the network address of the client of a request."""
     return network_of(str((scope.get("client") or ("",))[0]))
 
 
 def network_of(host: str) -> str:
-    """Return an IPv4 address as it is and an IPv6 address as its /64, all addresses of which belong to one client."""
+    """Return an IPv4 address unchanged, and of an IPv6 address its /64 network, which belongs to one client."""
     address = _parse_address(host)
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))
@@ -146,42 +138,28 @@ class TrustedProxies:
 
 
 class OpenStreams:
-    """How many streams each caller holds open in this process."""
+    """Counts the open streams of each caller in this process."""
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_streams_per_caller
         self._open: Counter[str] = Counter()
 
-    def enter(self, principal: Principal) -> Callable[[], None]:
-        """Counts a stream; returns what to call when it ends."""
+    def begin(self, principal: Principal) -> Callable[[], None]:
+        """Count a stream; return the function to call when it ends."""
         caller = caller_of(principal)
         if self._open[caller] >= self._most:
             raise TooManyRequestsError(
                 f"{self._most} streams are open already (COGNIZES_MAX_STREAMS_PER_CALLER); close one", retry_after=5
             )
         self._open[caller] += 1
-        return lambda: self._leave(caller)
+        return lambda: self._end(caller)
 
-    def _leave(self, caller: str) -> None:
+    def _end(self, caller: str) -> None:
         self._open[caller] -= 1
         if self._open[caller] <= 0:
             del self._open[caller]
 
 
 def caller_of(principal: Principal) -> str:
-    """Whose requests are counted together: a user's, else a key's."""
+    """Return the name under which requests are counted: a user's, else a key's."""
     return f"{principal.name}/{principal.user_id or ''}"
-
-
-async def limit_arguments(connection: HTTPConnection) -> None:
-    """The dependency of every router: no argument in a path or a query is too long."""
-    given = (*connection.path_params.items(), *connection.query_params.multi_items())
-    for name, value in given:
-        if isinstance(value, str) and len(value) > _LONGEST_ARGUMENT:
-            refusal = InvalidInputError(f"{name} is {len(value)} characters; the limit is {_LONGEST_ARGUMENT}")
-            if connection.scope["type"] == "websocket":
-                raise WebSocketException(_POLICY_VIOLATION, str(refusal)[:_REASON_BYTES]) from refusal
-            raise refusal
-
-
-LIMITED = [Depends(limit_arguments)]

@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
+from cognizes.engine.access.audit import keep_queries_out_of_logs
 from cognizes.engine.api.agents import ServedAgents
-from cognizes.engine.api.authorization import AUTHORIZED, Authorizer
-from cognizes.engine.api.guard import Cors, Guard
-from cognizes.engine.api.http_protocol import ConnectionLimits, descriptor_limit
-from cognizes.engine.api.limits import LIMITED, FailedKeys, OpenStreams
-from cognizes.engine.api.middleware import BodyLimit, CancelAbandonedReads, CountConnections, OpenConnections
-from cognizes.engine.api.problems import PROBLEMS, add_problem_handlers
-from cognizes.engine.api.quiet_logs import keep_queries_out_of_logs
-from cognizes.engine.api.requests import RequestContext
+from cognizes.engine.api.authorization import Authorizer, authorize
+from cognizes.engine.api.http_protocol import (
+    ConnectionLimits,
+    descriptor_limit,
+    on_shutdown_signal,
+)
+from cognizes.engine.api.limits import FailedKeys, OpenStreams
+from cognizes.engine.api.middleware import Middleware, OpenConnections
+from cognizes.engine.api.responses import PROBLEMS, add_problem_handlers
 from cognizes.engine.api.routes import (
     access,
     agui,
@@ -36,7 +38,6 @@ from cognizes.engine.api.routes import (
     sessions,
     signals,
 )
-from cognizes.engine.api.shutdown import on_shutdown_signal
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
 from cognizes.engine.settings import Settings
@@ -84,7 +85,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         # Every route is authorized by what it declares with `@access`.
-        dependencies=[*LIMITED, *AUTHORIZED],
+        dependencies=[Depends(authorize)],
         responses=PROBLEMS,
     )
     if engine is not None:
@@ -100,12 +101,7 @@ def create_app(
     app.mount("/monitor", page.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()
 
-    app.add_middleware(CancelAbandonedReads)
-    app.add_middleware(BodyLimit, settings=lambda: app.state.engine.settings)
-    app.add_middleware(CountConnections, counts=app.state.connections)
-    app.add_middleware(RequestContext)
-    app.add_middleware(Guard)
-    app.add_middleware(Cors)
+    app.add_middleware(Middleware, counts=app.state.connections)
     return app
 
 

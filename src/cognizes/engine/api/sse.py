@@ -9,11 +9,14 @@ import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+from fastapi import Depends
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from cognizes.engine.api.requests import LATER, Receive, Scope, Send
+from cognizes.engine.api.middleware import DEFERRED
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
@@ -105,7 +108,7 @@ class HeartbeatWheel:
 class EventStream(Response):
     """Sends what its source puts until the source ends, the reader leaves, stops reading, or the server closes.
 
-    It has one task besides the request's own. `RequestContext` runs it after the layers between have returned: a
+    It has one task besides the request's own. The middleware runs it after the layers between have returned: a
     connection that is idle for hours would keep the frames of them all, which is half of its memory.
     """
 
@@ -120,8 +123,8 @@ class EventStream(Response):
         self._others: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if LATER in scope:
-            scope[LATER].append(self.run)
+        if DEFERRED in scope:
+            scope[DEFERRED].append(self.run)
         else:
             await self.run(receive, send)
 
@@ -246,3 +249,11 @@ def each(frames: AsyncGenerator[str, None]) -> Source:
                 await stream.put(frame)
 
     return put_all
+
+
+async def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
+    wheel: HeartbeatWheel = connection.app.state.wheel
+    return wheel
+
+
+Wheel = Annotated[HeartbeatWheel, Depends(_wheel)]

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cognizes.engine.access.audit import printable
-from cognizes.engine.api.quiet_logs import without_query
+from cognizes.engine.access.audit import printable, without_query
 from cognizes.engine.settings import Settings
 
 _LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)}

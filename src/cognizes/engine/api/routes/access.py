@@ -7,10 +7,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from cognizes.engine.access.authenticator import TICKET_SECONDS
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import CurrentEngine
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 
 router = APIRouter(prefix="/api/access", tags=["access"], responses=PROBLEMS)
 

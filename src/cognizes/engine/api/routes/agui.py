@@ -14,8 +14,7 @@ from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import Caller, Reach, access
 from cognizes.engine.api.event_policy import is_end_user
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.models import MAX_TEXT_LENGTH
 
 router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)

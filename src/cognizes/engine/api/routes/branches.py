@@ -6,11 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
-from cognizes.engine.api.authorization import Reach, access
+from cognizes.engine.api.authorization import ContextId, CurrentEngine, Reach, access
 from cognizes.engine.api.context_views import ActiveBranch, NewBranch, branch_view
-from cognizes.engine.api.dependencies import ContextId, CurrentEngine
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 
 router = APIRouter(prefix="/contexts/{context_id}/branches", tags=["contexts"], responses=PROBLEMS)
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cognizes.engine.api.authorization import Reach, access
+from cognizes.engine.api.authorization import LARGEST, ContextId, CurrentEngine, OptionalSequence, Reach, access
 from cognizes.engine.api.context_views import (
     BranchMessagesView,
     ChunksView,
@@ -17,10 +17,7 @@ from cognizes.engine.api.context_views import (
     context_message_view,
     context_view,
 )
-from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, OptionalSequence
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.pulls import pull_response
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse, pull_response
 from cognizes.engine.streams.delta_stream import ChunkPage, StreamStatus
 
 router = APIRouter(prefix="/contexts/{context_id}", tags=["contexts"], responses=PROBLEMS)
@@ -67,8 +64,8 @@ async def read_messages(
             "has_more": found.has_more,
         }
         is_final = len(found.messages) == len(asked) and all(message.is_finished for message in found.messages)
-        return await pull_response(
-            request, document, never_changes_as=("messages", context_id, *asked) if is_final and asked else None
+        return pull_response(
+            request, document, identity=("messages", context_id, *asked) if is_final and asked else None
         )
     page = await engine.contexts.messages(
         context_id, branch=branch, offset=offset, limit=limit, after=after, before=before
@@ -83,7 +80,7 @@ async def read_messages(
         "first_sequence": page.first_sequence,
         "last_sequence": page.last_sequence,
     }
-    return await pull_response(request, document, never_changes_as=None)
+    return pull_response(request, document, identity=None)
 
 
 @router.get(
@@ -115,7 +112,7 @@ async def read_chunks(
     }
     last = page.chunks[-1].sequence if page.chunks else from_sequence
     identity = ("chunks", context_id, message_id, from_sequence, last, page.has_more)
-    return await pull_response(request, document, never_changes_as=identity if _is_closed(page, last, to) else None)
+    return pull_response(request, document, identity=identity if _is_closed(page, last, to) else None)
 
 
 def _is_closed(page: ChunkPage, last: int, to: int | None) -> bool:
@@ -141,4 +138,4 @@ async def read_llm_context(
         "estimated_tokens": context.estimated_tokens,
         "is_truncated": context.is_truncated,
     }
-    return await pull_response(request, document, never_changes_as=None)
+    return pull_response(request, document, identity=None)

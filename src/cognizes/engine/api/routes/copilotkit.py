@@ -15,10 +15,8 @@ from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.history import ThreadFrames, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import CurrentEngine
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine

@@ -19,10 +19,18 @@ from starlette.responses import Response, StreamingResponse
 from cognizes.engine.access import Permission
 from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.agui.translator import Translator
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit, OptionalSequence, Sequence, ThreadId
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.authorization import (
+    LARGEST,
+    Caller,
+    CurrentEngine,
+    Limit,
+    OptionalSequence,
+    Reach,
+    Sequence,
+    ThreadId,
+    access,
+)
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.api.views import event_view, session_view
 from cognizes.engine.database.documents import dump_json, load_json, unescape_text
 from cognizes.engine.engine import Engine

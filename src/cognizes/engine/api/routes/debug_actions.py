@@ -14,10 +14,8 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.history import read_history
 from cognizes.engine.api.agents import CurrentHost, Served
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import CurrentEngine, ThreadId
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, ThreadId, access
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.api.routes.runs import answerable_kinds
 from cognizes.engine.api.views import Body, RunView, run_view
 from cognizes.engine.engine import Engine

@@ -11,8 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cognizes.engine.api.authorization import Reach, access
-from cognizes.engine.api.dependencies import CurrentEngine
+from cognizes.engine.api.authorization import CurrentEngine, Reach, access
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.errors import EngineError
 from cognizes.engine.version import __version__

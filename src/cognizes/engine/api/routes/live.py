@@ -14,10 +14,9 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.authorization import Reach, ThreadOfRun, access
-from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Wheel
+from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.sse import EventStream
+from cognizes.engine.api.sse import EventStream, Wheel
 from cognizes.engine.api.thread_feed import ThreadFeed
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import new_id

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
-from cognizes.engine.api.authorization import Reach, access
-from cognizes.engine.api.dependencies import LARGEST, CurrentEngine, Limit
+from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Limit, Reach, access
 from cognizes.engine.api.memory_views import (
     Episode,
     Episodes,
@@ -29,8 +28,7 @@ from cognizes.engine.api.memory_views import (
     Stored,
     WorkingMemoryView,
 )
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered

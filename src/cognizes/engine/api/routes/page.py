@@ -7,9 +7,9 @@ import os
 from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from cognizes.engine.api.authorization import Reach, access
-from cognizes.engine.api.requests import Scope
 from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 
 router = APIRouter(include_in_schema=False)

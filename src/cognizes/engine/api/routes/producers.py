@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import Served
-from cognizes.engine.api.authorization import Reach, access
+from cognizes.engine.api.authorization import ContextId, CurrentEngine, Reach, access
 from cognizes.engine.api.cancellation import cancel
 from cognizes.engine.api.context_views import (
     ApprovalAnswer,
@@ -21,9 +21,7 @@ from cognizes.engine.api.context_views import (
     approval_view,
     context_view,
 )
-from cognizes.engine.api.dependencies import ContextId, CurrentEngine
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.errors import ConflictError, InvalidInputError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.sync.context_state import ContextState, check_transition

@@ -11,10 +11,8 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission, Principal
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import CurrentEngine, Limit, ThreadId
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Limit, Reach, ThreadId, access
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.api.views import (
     Failure,
     FoundRuns,

@@ -8,18 +8,19 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
-from cognizes.engine.api.authorization import Caller, Reach, access
-from cognizes.engine.api.dependencies import (
+from cognizes.engine.api.authorization import (
     LARGEST,
+    Caller,
     CurrentEngine,
     Limit,
     OptionalSequence,
+    Reach,
     Sequence,
     ThreadId,
+    access,
 )
 from cognizes.engine.api.event_policy import is_end_user, stored_author, stored_id
-from cognizes.engine.api.problems import PROBLEMS
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
 from cognizes.engine.api.views import (
     Appended,
     EventPage,

@@ -13,11 +13,19 @@ from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
 
 from cognizes.engine.access import Principal
-from cognizes.engine.api.authorization import Authorizer, Caller, CurrentAuthorizer, Reach, access
-from cognizes.engine.api.dependencies import LARGEST, ContextId, CurrentEngine, Wheel
-from cognizes.engine.api.problems import PROBLEMS
+from cognizes.engine.api.authorization import (
+    LARGEST,
+    Authorizer,
+    Caller,
+    ContextId,
+    CurrentAuthorizer,
+    CurrentEngine,
+    Reach,
+    access,
+)
+from cognizes.engine.api.responses import PROBLEMS
 from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
-from cognizes.engine.api.sse import EventStream, HeartbeatWheel
+from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Wheel
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
