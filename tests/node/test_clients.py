@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.agui.history import read_history
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import gates_directory

@@ -10,7 +10,7 @@ import pytest
 from cognizes.engine import Engine, InvalidInputError, Session
 from cognizes.engine.access import Permission
 from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
-from cognizes.engine.agui.history import read_history
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.access.conftest import Guarded, new_thread

@@ -12,7 +12,7 @@ import httpx
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from cognizes.engine.agui.fold import Snapshot
+from cognizes.engine.agui.snapshot import Snapshot
 from tests.unittests.agui.legality import TERMINAL, assert_legal
 
 Frame = dict[str, Any]

@@ -47,3 +47,16 @@ async def test_threads(http: httpx.AsyncClient) -> None:
     events = (await http.get(f"{base}/events")).json()["events"]
     assert (events[0]["type"], events[-1]["type"]) == ("RUN_STARTED", "RUN_FINISHED")
     assert (await http.get("/copilotkit/threads/nobody/messages")).status_code == 404
+
+
+async def test_messages_page_backwards_for_both_kinds_of_clients(http: httpx.AsyncClient) -> None:
+    client = AgentClient(http, "demo")
+    await client.run("Hello")
+    paths = [f"/agui/demo/threads/{client.thread_id}/messages", f"/copilotkit/threads/{client.thread_id}/messages"]
+    for path in paths:
+        newest = (await http.get(path)).json()
+        assert [message["id"] for message in newest["messages"]] == [message["id"] for message in client.view.messages]
+        assert (newest["hasMore"], newest["before"]) == (False, None)
+        assert (await http.get(path, params={"before": 1})).json()["messages"] == []
+        assert (await http.get(path, params={"before": 0})).status_code == 422
+    assert (await http.get("/agui/demo/threads/nowhere/messages")).status_code == 404

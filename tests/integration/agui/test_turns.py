@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.agui.history import read_history
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.models import Run, RunStatus, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import HELD_AT

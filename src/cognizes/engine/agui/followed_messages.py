@@ -10,8 +10,8 @@ from uuid import UUID
 
 from ag_ui.core import BaseEvent
 
-from cognizes.engine.agui.fold import Snapshot
 from cognizes.engine.agui.open_items import THOUGHT as THOUGHT_SUFFIX
+from cognizes.engine.agui.snapshot import Snapshot
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError, PoolTimeoutError, StreamUnavailableError

@@ -19,11 +19,10 @@ from ag_ui.core import (
     RunStartedEvent,
 )
 
-from cognizes.engine.agui.fold import Snapshot
 from cognizes.engine.agui.followed_messages import FollowedMessages, merged
 from cognizes.engine.agui.frame_log import FrameLog
 from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.history import History, read_history
+from cognizes.engine.agui.snapshot import History, Snapshot, read_history
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event, RunStatus
@@ -66,7 +65,7 @@ class Observer:
         """A run of this process, which has these frames and began after an event of its thread, until it ends."""
         yield None, started
         history = await read_history(self._events, thread, up_to=after)
-        async with aclosing(_rest_of_log(history.snapshot, log)) as frames:
+        async with aclosing(_rest_of_log(history, log)) as frames:
             async for item in frames:
                 yield item
 
@@ -119,7 +118,7 @@ class Observer:
         frames = translator.start()
         if after:
             history = await read_history(self._events, thread, up_to=after)
-            frames.append(history.snapshot.messages_frame())
+            frames += [history.snapshot.messages_frame(), *history.older_frames()]
         return frames
 
     async def _rest_of_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
@@ -135,7 +134,7 @@ class Observer:
             translator = _translator(history, started)
             messages = FollowedMessages(self._streams, translator, run_id=started.run_id)
             history.snapshot.fold(await messages.catch_up(thread, history.snapshot))
-            for frame in history.snapshot.frames():
+            for frame in history.frames():
                 yield None, frame
             events = self._hub.follow(thread, after=history.last_sequence)
             async with aclosing(merged(events, watch)) as moves:
@@ -155,7 +154,7 @@ class Observer:
 
 
 def _all_told(history: History, started: RunStartedEvent) -> list[BaseEvent]:
-    return [*history.snapshot.frames(), *_translator(history, started).finish()]
+    return [*history.frames(), *_translator(history, started).finish()]
 
 
 def _translator(history: History, started: RunStartedEvent) -> Translator:
@@ -175,9 +174,10 @@ def started(thread_id: str, run_id: str) -> RunStartedEvent:
     return RunStartedEvent(thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, timestamp=now())
 
 
-async def _rest_of_log(snapshot: Snapshot, log: FrameLog) -> Observation:
+async def _rest_of_log(history: History, log: FrameLog) -> Observation:
     so_far = log.frames
-    for frame in snapshot.fold(so_far).frames():
+    history.snapshot.fold(so_far)
+    for frame in history.frames():
         yield None, frame
     if so_far and isinstance(so_far[-1], RunFinishedEvent | RunErrorEvent):
         yield len(so_far), so_far[-1]

@@ -1,18 +1,20 @@
-"""Open items of a run: the text and the thoughts of model turns, and sub-agents."""
+"""Items of a run that have started and not ended: messages, thoughts, tool calls, sub-agents, steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from ag_ui.core import (
     BaseEvent,
+    EventType,
     ReasoningEndEvent,
     ReasoningMessageContentEvent,
     ReasoningMessageEndEvent,
     ReasoningMessageStartEvent,
     ReasoningStartEvent,
+    StepFinishedEvent,
     SubagentErrorEvent,
     SubagentFinishedEvent,
     SubagentFinishedSuspendedOutcome,
@@ -20,6 +22,7 @@ from ag_ui.core import (
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
+    ToolCallEndEvent,
 )
 
 from cognizes.engine.agui.frames import clean_text
@@ -142,13 +145,77 @@ class Subagents:
     def close(self, *, error: str | None = None, is_waiting: bool = False) -> Iterator[BaseEvent]:
         """Yield the END frames of all open sub-agents, when the run ends, fails or waits for a person."""
         for activation in reversed(self._open.values()):
-            if error is not None:
-                yield SubagentErrorEvent(subagent_run_id=activation.id, message=error)
-            else:
-                outcome = SubagentFinishedSuspendedOutcome() if is_waiting else None
-                yield SubagentFinishedEvent(subagent_run_id=activation.id, outcome=outcome)
+            yield from _end_frames("subagent", activation.id, error=error, is_waiting=is_waiting)
         self._open.clear()
 
 
 def _is_over(place: str, branch: str) -> bool:
     return branch in (place, "") or place.startswith(f"{branch}.")
+
+
+_STARTS = {
+    EventType.TEXT_MESSAGE_START: ("text", "message_id"),
+    EventType.REASONING_START: ("reasoning", "message_id"),
+    EventType.REASONING_MESSAGE_START: ("reasoning", "message_id"),
+    EventType.TOOL_CALL_START: ("call", "tool_call_id"),
+    EventType.SUBAGENT_STARTED: ("subagent", "subagent_run_id"),
+    EventType.STEP_STARTED: ("step", "step_name"),
+}
+_ENDS = {
+    EventType.TEXT_MESSAGE_END: ("text", "message_id"),
+    EventType.REASONING_END: ("reasoning", "message_id"),
+    EventType.TOOL_CALL_END: ("call", "tool_call_id"),
+    EventType.SUBAGENT_FINISHED: ("subagent", "subagent_run_id"),
+    EventType.SUBAGENT_ERROR: ("subagent", "subagent_run_id"),
+    EventType.STEP_FINISHED: ("step", "step_name"),
+}
+
+
+class OpenItems:
+    """The items of a stream of frames that have a START and no END yet."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[str, str], list[BaseEvent]] = {}
+
+    def fold(self, frame: BaseEvent) -> None:
+        """Apply a frame."""
+        if start := _STARTS.get(frame.type):
+            kind, name = start
+            self._starts.setdefault((kind, getattr(frame, name)), []).append(frame)
+        elif end := _ENDS.get(frame.type):
+            kind, name = end
+            self._starts.pop((kind, getattr(frame, name)), None)
+
+    def start_frames(self) -> list[BaseEvent]:
+        """Return the START frames of the open items, in order."""
+        return [frame for frames in self._starts.values() for frame in frames]
+
+    def end_frames(self, *, error: str | None = None, is_waiting: bool = False) -> list[BaseEvent]:
+        """Return the END frames that close all items, the last opened first, and forget the items."""
+        frames = [
+            frame
+            for kind, name in reversed(self._starts)
+            for frame in _end_frames(kind, name, error=error, is_waiting=is_waiting)
+        ]
+        self._starts.clear()
+        return frames
+
+    def clear(self) -> None:
+        """Forget all items."""
+        self._starts.clear()
+
+
+def _end_frames(kind: str, name: str, *, error: str | None, is_waiting: bool) -> Iterable[BaseEvent]:
+    match kind:
+        case "text":
+            return [TextMessageEndEvent(message_id=name)]
+        case "reasoning":
+            return [ReasoningMessageEndEvent(message_id=name), ReasoningEndEvent(message_id=name)]
+        case "call":
+            return [ToolCallEndEvent(tool_call_id=name)]
+        case "step":
+            return [StepFinishedEvent(step_name=name)]
+    if error is not None:
+        return [SubagentErrorEvent(subagent_run_id=name, message=error)]
+    outcome = SubagentFinishedSuspendedOutcome() if is_waiting else None
+    return [SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)]

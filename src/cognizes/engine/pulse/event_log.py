@@ -218,11 +218,20 @@ class EventLog:
         """The events of `recent_page`."""
         return (await self.recent_page(thread_id, limit=limit)).events
 
-    async def recent_page(self, thread_id: UUID, *, limit: int, before: int | None = None) -> EventPage:
-        """The newest `limit` events, or the newest before a sequence number, oldest first."""
+    async def recent_page(
+        self, thread_id: UUID, *, limit: int, before: int | None = None, only_shown: bool = False
+    ) -> EventPage:
+        """Return the newest `limit` events, or the newest before a sequence number, oldest first; with `only_shown`
+        only events of the active branch."""
         end = _END_OF_THREAD if before is None else before
-        page = await read_event_page(self._database, "read_recent_events", thread_id, end, limit=limit)
+        query = "read_recent_shown_events" if only_shown else "read_recent_events"
+        page = await read_event_page(self._database, query, thread_id, end, limit=limit)
         return EventPage(page.events[::-1], page.has_more, page.size)
+
+    async def find_wait_for_person(self, thread_id: UUID) -> tuple[set[str], int] | None:
+        """Return the newest question to a person that is open: the keys it waits for, and the sequence number."""
+        row = await self._database.fetch_row("find_wait_for_person", thread_id)
+        return (set(row["wait_key"].split(",")), row["sequence_num"]) if row else None
 
     async def find_page(self, thread_id: UUID, event_ids: list[str]) -> EventPage:
         """Events by their ids, in the order asked for; ids that are not there are left out."""

@@ -9,7 +9,7 @@ from google.genai import types
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters.adk import OpenSessionService
-from cognizes.engine.agui.history import read_history
+from cognizes.engine.agui.snapshot import read_history
 
 NAMES = {"app_name": "shop", "user_id": "ada", "session_id": "s"}
 

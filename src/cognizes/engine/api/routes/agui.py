@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from ag_ui.core import RunAgentInput
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
-from cognizes.engine.api.authorization import Caller, Reach, access
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.event_policy import is_end_user
 from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
-from cognizes.engine.models import MAX_TEXT_LENGTH
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import NotFoundError
+from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
+from cognizes.engine.pulse.session_store import thread_uuid
 
 router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)
 
@@ -28,6 +33,9 @@ class Connection(BaseModel):
     thread_id: str = Field(alias="threadId", min_length=1)
     run_id: str = Field(default="", alias="runId")
     protocol_version: str | None = Field(default=None, alias="protocolVersion")
+
+
+Before = Annotated[int | None, Query(ge=1, description="`before` of the page with newer messages.")]
 
 
 class AgentList(BaseModel):
@@ -80,3 +88,35 @@ async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: Cu
     """Answers when the run has ended; `cancelled` is false when there was none."""
     cancelled = await host.cancel(agent, user, body.thread_id, run_id=body.run_id or None)
     return DocumentResponse({"cancelled": cancelled})
+
+
+@router.get("/{agent}/threads/{thread_id:path}/messages", summary="Page through the messages of a thread")
+@access(Reach.AGENT)
+async def list_messages(
+    agent: str, thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, before: Before = None
+) -> Response:
+    """Return AG-UI messages, oldest first: the newest, or the newest before a cursor.
+
+    A client that connects receives the newest messages. The CUSTOM event `cognizes.older_messages` says that there are
+    older ones and carries the cursor of the first page.
+    """
+    host.check_agent(agent)
+    session = await engine.sessions.get(agent, user, thread_id)
+    if session is None:
+        raise NotFoundError(f"there is no thread {thread_id}")
+    return await message_page(engine, session, before=before)
+
+
+async def message_page(
+    engine: Engine,
+    session: Session,
+    *,
+    before: int | None,
+    show: Callable[[JsonObject], JsonObject] = lambda item: item,
+) -> Response:
+    """Return a page of a thread's messages, and the cursor of the next older one."""
+    up_to = None if before is None else before - 1
+    history = await read_history(engine.manager.events, thread_uuid(session.thread_id), up_to=up_to)
+    messages = [show(message) for message in history.snapshot.messages]
+    older = history.older_before
+    return DocumentResponse({"messages": messages, "hasMore": older is not None, "before": older})

@@ -12,12 +12,12 @@ from starlette.responses import Response, StreamingResponse
 
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.frames import FrameEncoder
-from cognizes.engine.agui.history import ThreadFrames, read_history
+from cognizes.engine.agui.snapshot import ThreadFrames
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
-from cognizes.engine.api.routes.agui import Connection, connect_agent, run_agent
+from cognizes.engine.api.routes.agui import Before, Connection, connect_agent, message_page, run_agent
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError, PermissionDeniedError
@@ -114,14 +114,17 @@ async def list_threads(
 @router.get("/threads/{thread_id}/messages", summary="The messages of a thread")
 @access(Reach.AGENTS)
 async def thread_messages(
-    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+    thread_id: str,
+    engine: CurrentEngine,
+    host: CurrentHost,
+    user: CurrentUser,
+    caller: Caller,
+    before: Before = None,
 ) -> Response:
-    """As CopilotKit's inspector shows them: the newest that fit into `COGNIZES_PAGE_BYTES`; `hasMore` says that older
-    ones were left out, which `/conversations/{id}/messages` pages through."""
+    """Return messages as CopilotKit's inspector shows them: the newest, or the newest before a cursor. `hasMore` says
+    that there are older ones; `before` is their cursor."""
     session = await _find(engine, _apps(host, caller), user, thread_id)
-    history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
-    messages = [_message(message) for message in history.snapshot.messages]
-    return DocumentResponse({"messages": messages, "hasMore": history.is_truncated})
+    return await message_page(engine, session, before=before, show=_message)
 
 
 @router.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")

@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission, Principal
-from cognizes.engine.agui.history import read_history
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.api.agents import CurrentHost, Served
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, ThreadId, access
 from cognizes.engine.api.responses import PROBLEMS, DocumentResponse

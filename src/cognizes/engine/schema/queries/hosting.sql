@@ -23,3 +23,15 @@ SELECT invocation_id FROM {schema}.events
 
 -- find_newest_message: How far a client has come that knows these messages.
 SELECT coalesce(max(sequence_num), 0) FROM {schema}.messages WHERE thread_id = $1 AND id = ANY ($2::text[]);
+
+-- find_wait_for_person: The newest run of a thread that waits for a person, and the event with which it began to wait.
+SELECT r.wait_key, e.sequence_num
+  FROM {schema}.runs r
+ CROSS JOIN LATERAL (
+        SELECT sequence_num FROM {schema}.events
+         WHERE run_id = r.id AND thread_id = r.thread_id AND event_type = 'run_waiting'
+         ORDER BY sequence_num DESC
+         LIMIT 1) e
+ WHERE r.thread_id = $1 AND r.status = 'waiting' AND r.wait_kind = 'human'
+ ORDER BY r.created_at DESC, r.id DESC
+ LIMIT 1;

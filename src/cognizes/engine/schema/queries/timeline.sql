@@ -50,3 +50,19 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
          LIMIT $3) e
  ORDER BY e.sequence_num
  LIMIT $3;
+
+-- read_recent_shown_events: The newest events of the active branch before a sequence number, newest first; a page.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
+  FROM {schema}.branch_path($1, NULL) AS path
+ CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.events
+         WHERE thread_id = $1 AND sequence_num >= path.first_sequence
+           AND sequence_num <= least(path.last_sequence, $2::bigint - 1)
+         ORDER BY sequence_num DESC
+         LIMIT $3) e
+ ORDER BY e.sequence_num DESC
+ LIMIT $3;

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cognizes.engine.agui.fold import Snapshot
-from cognizes.engine.agui.history import fold_events
+from cognizes.engine.agui.snapshot import Snapshot, fold_events
 from cognizes.engine.models import Event
 from tests.unittests.agui.conftest import adk, call, dump, make_translator, response, said, thought
 from tests.unittests.agui.legality import assert_legal
@@ -39,7 +38,7 @@ def test_a_turn_becomes_messages_and_state() -> None:
     snapshot = folded(TURN)
     assert snapshot.messages == MESSAGES
     assert snapshot.state == {"n": 2, "user:k": "v"}
-    assert snapshot.open == {}
+    assert snapshot.open_items.start_frames() == []
 
 
 def test_stored_events_alone_become_the_same_messages() -> None:
@@ -105,4 +104,4 @@ def test_a_sub_agent_at_work_is_open() -> None:
     translator = make_translator()
     snapshot = Snapshot().fold(translator.translate(adk(said("a rose"), event_id="p", author="poet", partial=True)))
     assert [frame.type.value for frame in snapshot.take_open()] == ["SUBAGENT_STARTED", "TEXT_MESSAGE_START"]
-    assert snapshot.fold(translator.finish()).open == {}
+    assert snapshot.fold(translator.finish()).open_items.start_frames() == []

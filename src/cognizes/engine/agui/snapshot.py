@@ -1,0 +1,286 @@
+"""A bounded snapshot of a thread: its newest messages, its state, and its open items.
+
+`Snapshot` folds frames exactly as a client does, so a client that streamed a run and a client that connects after it
+hold the same messages under the same ids. `read_history` reads the newest events backwards; its cost does not depend on
+the length of the thread. Older messages are read page by page, from `History.older_before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    Interrupt,
+    MessagesSnapshotEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageStartEvent,
+    RunStartedEvent,
+    StateDeltaEvent,
+    StateSnapshotEvent,
+    TextMessageContentEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+
+from cognizes.engine.agui.frames import now
+from cognizes.engine.agui.open_items import OpenItems
+from cognizes.engine.agui.translator import Translator
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.event_bridge import milliseconds
+from cognizes.engine.pulse.event_log import EventLog
+from cognizes.engine.timeline.event_reading import Call, Result, read_parts
+
+OLDER_MESSAGES = "cognizes.older_messages"
+"""The name of the CUSTOM frame that follows a snapshot without the oldest messages. Its value is `{"before": n}`, the
+cursor for `GET /agui/{agent}/threads/{threadId}/messages`."""
+
+_PAGE_EVENTS = 250
+_MOST_PAGES = 4
+
+
+@dataclass
+class Snapshot:
+    """A thread as a client holds it. Messages are JSON, oldest first."""
+
+    messages: list[JsonObject] = field(default_factory=list)
+    state: Any = field(default_factory=dict)
+    open_items: OpenItems = field(default_factory=OpenItems)
+
+    def fold(self, frames: Iterable[BaseEvent]) -> Snapshot:
+        """Apply frames; return self."""
+        for frame in frames:
+            self._fold_messages(frame)
+            self._fold_state(frame)
+            self.open_items.fold(frame)
+        return self
+
+    def frames(self) -> list[BaseEvent]:
+        """Return the frames that bring a client to this snapshot: state, messages, and START of open items."""
+        return [
+            StateSnapshotEvent(snapshot=self.state, timestamp=now()),
+            self.messages_frame(),
+            *self.open_items.start_frames(),
+        ]
+
+    def take_open(self) -> list[BaseEvent]:
+        """Return the START frames of open items, and forget the items."""
+        opened = self.open_items.start_frames()
+        self.open_items.clear()
+        return opened
+
+    def messages_frame(self) -> MessagesSnapshotEvent:
+        """Return the frame with the messages."""
+        return MessagesSnapshotEvent.model_validate({"messages": self.messages, "timestamp": now()})
+
+    def find(self, message_id: str) -> JsonObject | None:
+        """Return a message by its id."""
+        return next((message for message in reversed(self.messages) if message["id"] == message_id), None)
+
+    def drop_orphan_results(self) -> None:
+        """Remove tool results whose call is not among the messages: clients and models refuse them."""
+        calls = {call["id"] for message in self.messages for call in message.get("toolCalls") or ()}
+        self.messages = [
+            message for message in self.messages if message["role"] != "tool" or message["toolCallId"] in calls
+        ]
+
+    def _fold_messages(self, frame: BaseEvent) -> None:
+        match frame:
+            case RunStartedEvent():
+                for given in frame.input.messages if frame.input else ():
+                    self._add(given.model_dump(by_alias=True))
+            case MessagesSnapshotEvent():
+                self.messages = [given.model_dump(by_alias=True) for given in frame.messages]
+            case TextMessageStartEvent():
+                self._add({"id": frame.message_id, "role": frame.role or "assistant", "content": ""})
+            case ReasoningMessageStartEvent():
+                self._add({"id": frame.message_id, "role": "reasoning", "content": ""})
+            case TextMessageContentEvent() | ReasoningMessageContentEvent():
+                if message := self.find(frame.message_id):
+                    message["content"] = (message.get("content") or "") + frame.delta
+            case ToolCallStartEvent():
+                self._add_call(frame)
+            case ToolCallArgsEvent():
+                if call := self._find_call(frame.tool_call_id):
+                    call["function"]["arguments"] += frame.delta
+            case ToolCallResultEvent():
+                self._add_result(frame)
+
+    def _fold_state(self, frame: BaseEvent) -> None:
+        if isinstance(frame, StateSnapshotEvent):
+            self.state = frame.snapshot
+        elif isinstance(frame, StateDeltaEvent):
+            # The engine replaces whole keys, so a path names one key.
+            changed = dict(self.state)
+            for operation in frame.delta:
+                key = operation.path[1:].replace("~1", "/").replace("~0", "~")
+                if operation.op == "remove":
+                    changed.pop(key, None)
+                elif operation.op == "add":
+                    changed[key] = operation.value
+            self.state = changed
+
+    def _add(self, message: JsonObject) -> None:
+        if self.find(message["id"]) is None:
+            self.messages.append(message)
+
+    def _add_call(self, frame: ToolCallStartEvent) -> None:
+        if self._find_call(frame.tool_call_id):
+            return
+        parent = self.find(frame.parent_message_id) if frame.parent_message_id else None
+        if parent is None or parent["role"] != "assistant":
+            # The new message takes the parent's id only if no other message has it.
+            is_free = frame.parent_message_id and parent is None
+            parent = {"id": frame.parent_message_id if is_free else frame.tool_call_id, "role": "assistant"}
+            self.messages.append(parent)
+        function = {"name": frame.tool_call_name, "arguments": ""}
+        parent.setdefault("toolCalls", []).append({"id": frame.tool_call_id, "type": "function", "function": function})
+
+    def _find_call(self, call_id: str) -> JsonObject | None:
+        calls = (call for message in reversed(self.messages) for call in message.get("toolCalls") or ())
+        return next((call for call in calls if call["id"] == call_id), None)
+
+    def _add_result(self, frame: ToolCallResultEvent) -> None:
+        """Insert a result behind its call and the results that follow the call."""
+        result = frame.model_dump(by_alias=True, include={"tool_call_id", "content"})
+        message = {"id": frame.message_id, "role": "tool", **result}
+        owners = (
+            place
+            for place, known in enumerate(self.messages)
+            if any(call["id"] == frame.tool_call_id for call in known.get("toolCalls") or ())
+        )
+        place = next(owners, len(self.messages) - 1) + 1
+        while place < len(self.messages) and self.messages[place]["role"] == "tool":
+            place += 1
+        self.messages.insert(place, message)
+
+
+@dataclass
+class History:
+    """The newest messages of a thread up to an event, and what is open then: questions to people, and tool calls whose
+    results come from outside the run. `older_before` is the cursor of the messages before these, None if there are
+    none."""
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    interrupts: list[Interrupt] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    last_sequence: int = 0
+    older_before: int | None = None
+
+    def frames(self) -> list[BaseEvent]:
+        """Return the frames of the snapshot, and where older messages begin."""
+        state, messages, *opened = self.snapshot.frames()
+        return [state, messages, *self.older_frames(), *opened]
+
+    def older_frames(self) -> list[BaseEvent]:
+        """Return the frame that announces older messages, if there are any."""
+        if self.older_before is None:
+            return []
+        return [CustomEvent(name=OLDER_MESSAGES, value={"before": self.older_before}, timestamp=now())]
+
+
+def fold_events(events: Iterable[Event]) -> History:
+    """Return the history of consecutive stored events."""
+    history = History()
+    translator = _translator()
+    for event in events:
+        if translator.has_ended:
+            translator = _translator(interrupts=translator.interrupts, pending=translator.pending)
+        history.snapshot.fold(translator.translate(event))
+        history.last_sequence = event.sequence_num or history.last_sequence
+    # Items that a run left open when its process died are not continued.
+    history.snapshot.open_items.clear()
+    history.snapshot.drop_orphan_results()
+    history.interrupts = translator.interrupts
+    history.pending = translator.pending
+    return history
+
+
+async def read_history(log: EventLog, thread_id: UUID, *, up_to: int | None = None) -> History:
+    """Return the newest history of a thread's active branch, up to a sequence number (None: all of it).
+
+    It reads one page of events, bounded by a number and by `COGNIZES_PAGE_BYTES`; further pages, up to a fixed number,
+    only while it has found no message.
+    """
+    before = None if up_to is None else up_to + 1
+    events: list[Event] = []
+    for _ in range(_MOST_PAGES):
+        page = await log.recent_page(thread_id, limit=_PAGE_EVENTS, before=before, only_shown=True)
+        events = page.events + events
+        if not page.has_more:
+            return fold_events(events)
+        before = events[0].sequence_num
+        if any(True for event in page.events for _ in read_parts(event)):
+            break
+    first = _aligned_start(events)
+    history = fold_events(events[first:])
+    history.older_before = events[first].sequence_num
+    if up_to is None and not history.interrupts:
+        await _add_older_questions(log, thread_id, history)
+    return history
+
+
+def _aligned_start(events: Sequence[Event]) -> int:
+    """Return the first place that separates no tool result from its call; 0 if the older half has no such place.
+
+    The page before then ends with complete calls too.
+    """
+    called: dict[str, int] = {}
+    answered: list[tuple[int, int]] = []
+    for place, event in enumerate(events):
+        for part in read_parts(event):
+            if isinstance(part, Call):
+                called[part.id] = place
+            elif isinstance(part, Result):
+                answered.append((called.get(part.call_id, -1), place))
+    middle = len(events) // 2
+    # A result in the newer half whose call is before all these events separates any place: it is left out instead.
+    pairs = [(call, result) for call, result in answered if call >= 0 or result < middle]
+    places = (place for place in range(middle + 1) if not any(call < place <= result for call, result in pairs))
+    return next(places, 0)
+
+
+async def _add_older_questions(log: EventLog, thread_id: UUID, history: History) -> None:
+    """Add the questions of a waiting run that were asked before the oldest event of a history."""
+    waiting = await log.find_wait_for_person(thread_id)
+    if waiting is None or waiting[1] >= (history.older_before or 0):
+        return
+    keys, sequence = waiting
+    page = await log.recent_page(thread_id, limit=_PAGE_EVENTS, before=sequence, only_shown=True)
+    asked = fold_events(page.events).interrupts
+    history.interrupts = [interrupt for interrupt in asked if interrupt.id in keys]
+
+
+class ThreadFrames:
+    """Translates the events of all runs of a thread, in order."""
+
+    def __init__(self, thread_id: str) -> None:
+        self._thread_id = thread_id
+        self._translator = _translator(thread_id)
+
+    def of(self, event: Event) -> Iterator[BaseEvent]:
+        """Yield the frames of the next event."""
+        if event.event_type == "run_started":
+            self._translator = _translator(self._thread_id, event.run_id or "")
+            yield RunStartedEvent(
+                thread_id=self._thread_id, run_id=event.run_id or "", timestamp=milliseconds(event.created_at)
+            )
+        yield from self._translator.translate(event)
+
+
+def _translator(
+    thread_id: str = "", run_id: str = "", *, interrupts: Iterable[Interrupt] = (), pending: Iterable[str] = ()
+) -> Translator:
+    return Translator(
+        thread_id=thread_id,
+        run_id=run_id,
+        with_user=True,
+        interrupts={interrupt.id: interrupt for interrupt in interrupts},
+        pending=pending,
+    )
