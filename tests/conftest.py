@@ -20,6 +20,9 @@ from cognizes.engine import Engine, Settings
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.migrations import Migrator
 from tests.database_supply import DatabaseSupply
+from tests.debian_fixtures import debian_server, new_debian_server, server_url
+
+__all__ = ["debian_server", "new_debian_server", "server_url"]
 
 _TEMPLATE = "migrated"
 _MEMORY = Path("/dev/shm")
@@ -52,6 +55,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes of the default run; none beside pytest's own for chosen files, and for sets that share one server."""
     is_default = not config.option.file_or_dir and "not server" in config.option.markexpr
     return 4 if is_default else 0
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of modules marked `pgbouncer` on the embedded server and, with `-m server`, through PgBouncer."""
+    if "engine_urls" in metafunc.fixturenames and metafunc.definition.get_closest_marker("pgbouncer"):
+        through_pgbouncer = pytest.param("pgbouncer", marks=pytest.mark.server)
+        metafunc.parametrize(
+            "engine_urls", [pytest.param("embedded", id=pytest.HIDDEN_PARAM), through_pgbouncer], indirect=True
+        )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test on the Debian server may have to download packages."""
+    for item in items:
+        if item.get_closest_marker("server"):
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,9 +145,18 @@ async def database_url(postgres_server: EmbeddedPostgres, database_supply: Datab
 
 
 @pytest.fixture
-async def engine(database_url: str) -> AsyncIterator[Engine]:
+def engine_urls(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Where `engine` connects: a database of its own on the embedded server, or PgBouncer with LISTEN beside it."""
+    if getattr(request, "param", "embedded") == "embedded":
+        return {"database_url": request.getfixturevalue("database_url")}
+    listen_url = request.getfixturevalue("server_url")
+    return {"database_url": request.getfixturevalue("debian_server").pgbouncer_url, "listen_url": listen_url}
+
+
+@pytest.fixture
+async def engine(engine_urls: dict[str, str]) -> AsyncIterator[Engine]:
     """An engine on a database of its own."""
-    async with Engine.open(database_url) as opened:
+    async with Engine.open(**engine_urls) as opened:
         yield opened
 
 

@@ -1,4 +1,4 @@
-"""The servers that the other tests of this folder rely on are what they claim to be, and leave nothing behind."""
+"""The servers that tests marked `server` use: their versions, their isolation, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+
+from tests.debian_fixtures import empty_database
 
 if TYPE_CHECKING:
     from debian_server import DebianServer
@@ -33,34 +35,35 @@ async def test_pgvector_measures_distances(server_url: str) -> None:
         await connection.close()
 
 
-async def test_pg_cron_runs_a_job(server_url: str) -> None:
-    connection = await asyncpg.connect(server_url)
+async def test_pg_cron_runs_a_job(new_debian_server: DebianServer) -> None:
+    connection = await asyncpg.connect(new_debian_server.url)
     try:
         await connection.execute("CREATE EXTENSION pg_cron; CREATE TABLE ticks (at timestamptz)")
         assert await connection.fetch("SELECT * FROM cron.job") == []
         await connection.execute("SELECT cron.schedule('tick', '1 second', 'INSERT INTO ticks VALUES (now())')")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await connection.fetchval("SELECT count(*) FROM ticks"):
                 await asyncio.sleep(0.1)
     finally:
         await connection.close()
 
 
-@pytest.mark.parametrize("_turn", ["leave a mess", "find none"])
-async def test_every_test_finds_an_empty_database(debian_server: DebianServer, server_url: str, _turn: str) -> None:
-    direct = await asyncpg.connect(server_url)
-    pooled = await asyncpg.connect(debian_server.pgbouncer_url)
-    try:
-        # Each step would fail on what the turn before left: objects, a running job's lock, a statement of old types.
-        await direct.execute("CREATE EXTENSION vector; CREATE EXTENSION pg_cron; CREATE TABLE mess ()")
-        assert await pooled.fetchval("SELECT '[1,2]'::vector") == "[1,2]"
-        await direct.execute("SELECT cron.schedule('mess', '1 second', 'LOCK TABLE mess; SELECT pg_sleep(60)')")
-        async with asyncio.timeout(30):
-            while not await direct.fetchval("SELECT count(*) FROM pg_locks WHERE relation = 'mess'::regclass"):
-                await asyncio.sleep(0.1)
-    finally:
-        await pooled.close()
-        await direct.close()
+async def test_the_next_test_finds_an_empty_database(new_debian_server: DebianServer) -> None:
+    for _ in range(2):
+        await empty_database(new_debian_server)
+        direct = await asyncpg.connect(new_debian_server.url)
+        pooled = await asyncpg.connect(new_debian_server.pgbouncer_url)
+        try:
+            # Each step fails on what the round before left: objects, a lock of a running job, a statement of old types.
+            await direct.execute("CREATE EXTENSION vector; CREATE EXTENSION pg_cron; CREATE TABLE mess ()")
+            assert await pooled.fetchval("SELECT '[1,2]'::vector") == "[1,2]"
+            await direct.execute("SELECT cron.schedule('mess', '1 second', 'LOCK TABLE mess; SELECT pg_sleep(60)')")
+            async with asyncio.timeout(60):
+                while not await direct.fetchval("SELECT count(*) FROM pg_locks WHERE relation = 'mess'::regclass"):
+                    await asyncio.sleep(0.1)
+        finally:
+            await pooled.close()
+            await direct.close()
 
 
 async def test_pgbouncer_pools_transactions_and_keeps_prepared_statements(
@@ -72,8 +75,8 @@ async def test_pgbouncer_pools_transactions_and_keeps_prepared_statements(
         statement = await first.prepare("SELECT pg_backend_pid() + $1::integer - $1::integer")
         shared = await statement.fetchval(1)
         async with second.transaction():
-            assert await second.fetchval("SELECT pg_backend_pid()") == shared, "clients share a backend in turn"
-            assert await statement.fetchval(1) != shared, "the statement moves to a backend that never saw it"
+            assert await second.fetchval("SELECT pg_backend_pid()") == shared, "the clients do not share a backend"
+            assert await statement.fetchval(1) != shared, "the statement stays on one backend"
     finally:
         await first.close()
         await second.close()

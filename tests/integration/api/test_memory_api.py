@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
+
+pytestmark = pytest.mark.pgbouncer
 
 ADA = {"app_name": "shop", "user_id": "ada"}
 BOB = {"app_name": "shop", "user_id": "bob"}

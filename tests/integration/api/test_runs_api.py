@@ -11,6 +11,8 @@ from cognizes.engine import Engine, RunStatus
 from cognizes.engine.runs import HandledRun, Worker
 from tests.integration.runs.conditions import expire_lease, until_status
 
+pytestmark = pytest.mark.pgbouncer
+
 
 async def new_session(client: httpx.AsyncClient, user: str = "ada") -> str:
     created = await client.post("/api/sessions", json={"app_name": "shop", "user_id": user})

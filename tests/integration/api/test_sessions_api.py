@@ -12,6 +12,8 @@ import pytest
 
 from cognizes.engine import Engine
 
+pytestmark = pytest.mark.pgbouncer
+
 
 async def new_session(client: httpx.AsyncClient, **more: Any) -> dict[str, Any]:
     answer = await client.post("/api/sessions", json={"app_name": "shop", "user_id": "ada", **more})

@@ -10,6 +10,8 @@ import pytest
 
 from cognizes.engine import Engine, Session
 
+pytestmark = pytest.mark.pgbouncer
+
 
 async def post(client: httpx.AsyncClient, path: str, status: int = 200, **body: Any) -> dict[str, Any]:
     answer = await client.post(path, json=body)

@@ -12,6 +12,8 @@ import pytest
 
 from cognizes.engine import Engine, Session
 
+pytestmark = pytest.mark.pgbouncer
+
 IMMUTABLE = "private, max-age=31536000, immutable"
 
 

@@ -13,6 +13,8 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_kinds import KINDS
 from tests.unittests.agui.conftest import adk, call, said
 
+pytestmark = pytest.mark.pgbouncer
+
 
 @pytest.fixture
 async def session(engine: Engine) -> Session:

@@ -1,4 +1,4 @@
-"""A PostgreSQL 17 with pg_cron and a PgBouncer for the tests in this folder, one pair for the whole run."""
+"""A PostgreSQL 17 with pg_cron and a PgBouncer for the tests marked `server`, one pair for the whole run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from debian_server import DebianServer
 
-HERE = Path(__file__).parent
-SCRIPT = HERE.parents[1] / "scripts" / "debian_server.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "debian_server.py"
 END_RUNNING_JOBS = """
     SELECT pg_terminate_backend(pid, 5000)
     FROM pg_stat_activity
@@ -23,16 +22,9 @@ END_RUNNING_JOBS = """
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first may have to download the packages: give it the time, unless it asks for its own."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.timeout(600))
-
-
 @pytest.fixture(scope="session")
 def debian_server() -> Iterator[DebianServer]:
-    """The running servers; the tests that need them are skipped where they cannot run."""
+    """The running servers. Skips the tests that need them where they cannot run."""
     server_class = _load_server_class()
     reason = server_class.available()
     if reason is not None:
@@ -42,26 +34,40 @@ def debian_server() -> Iterator[DebianServer]:
 
 
 @pytest.fixture
-async def server_url(debian_server: DebianServer) -> str:
-    """PostgreSQL's URL, its database as good as new: schema public is empty, and pg_cron not there yet.
+def new_debian_server(debian_server: DebianServer) -> Iterator[DebianServer]:
+    """Another pair of servers that no test has used, for tests that wait for a job of pg_cron.
 
-    pg_cron lives in one database only, so this cleans that one instead of creating another.
+    The launcher of pg_cron wakes up once per second. When a schema with many objects is dropped while it sleeps, the
+    queue of cache invalidations overflows and the launcher misses that `cron.job` was dropped and created again: it
+    then runs the jobs of the previous `cron.job` until it is restarted.
     """
+    with type(debian_server)() as server:
+        yield server
+
+
+@pytest.fixture
+async def server_url(debian_server: DebianServer) -> str:
+    """The URL of PostgreSQL; the schema `public` of its database is empty and pg_cron is not installed."""
+    await empty_database(debian_server)
+    return debian_server.url
+
+
+async def empty_database(debian_server: DebianServer) -> None:
+    """Drop everything that a test left. pg_cron works in one database only, so another database is no alternative."""
     await _reconnect_pgbouncer(debian_server.pgbouncer_url)
-    # A connection that some test forgot shows as an error here, not as a run that hangs.
+    # A connection that a test left open causes an error here instead of a run that hangs.
     connection = await asyncpg.connect(debian_server.url, server_settings={"lock_timeout": "10s"})
     try:
         await connection.execute("DROP EXTENSION IF EXISTS pg_cron CASCADE")
-        # Without the extension no job starts, but one that runs goes on and holds its locks.
+        # Without the extension no job starts, but a running job continues and holds its locks.
         await connection.execute(END_RUNNING_JOBS)
         await connection.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
     finally:
         await connection.close()
-    return debian_server.url
 
 
 async def _reconnect_pgbouncer(url: str) -> None:
-    """Drops the pooled connections: statements prepared there speak of types that are about to be dropped."""
+    """Drop the pooled connections: their prepared statements refer to types that are dropped next."""
     console = await asyncpg.connect(url, database="pgbouncer")
     try:
         await console.execute("RECONNECT")
