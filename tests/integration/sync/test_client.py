@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.sync.client import Connection, SignalPullClient
-from cognizes.engine.sync.context_copy import ContextCopy
+from cognizes.engine.sync.client import Connection, ContextCopy, SignalPullClient
 from tests.integration.sync.conftest import PATIENCE, kept_port, serving, until
 
 
@@ -93,7 +92,7 @@ class FlakyTransport(httpx.AsyncHTTPTransport):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_8_2_lost_signals_and_killed_pulls_heal(engine: Engine, session: Session, seed: int) -> None:
+async def test_8_2_lost_signals_and_killed_pulls_are_repaired(engine: Engine, session: Session, seed: int) -> None:
     transport = FlakyTransport(seed)
     wrong: list[str] = []
     whole = "".join(f"token {number} " for number in range(300))
@@ -159,7 +158,7 @@ async def test_8_2_batches_of_messages(engine: Engine, session: Session, url: st
         assert texts(late.copy) == [message.content for message in await engine.sessions.messages(session)]
 
 
-async def test_a_branch_that_was_left_leaves_nothing_behind(engine: Engine, session: Session, url: str) -> None:
+async def test_messages_of_the_previous_branch_disappear(engine: Engine, session: Session, url: str) -> None:
     await say(engine, session, "one")
     await engine.branches.create(session.thread_id, "other")
     shown: list[tuple[str, tuple[str, ...]]] = []
@@ -180,7 +179,7 @@ async def test_a_branch_that_was_left_leaves_nothing_behind(engine: Engine, sess
     assert not [texts_seen for branch, texts_seen in shown if branch == "main" and "on other" in texts_seen]
 
 
-async def test_an_interrupted_message_is_complete_and_says_so(engine: Engine, session: Session, url: str) -> None:
+async def test_an_interrupted_message_is_complete_and_marked(engine: Engine, session: Session, url: str) -> None:
     async with SignalPullClient(url, session.thread_id) as client:
         with pytest.raises(RuntimeError):
             async with engine.stream_message(session, message_id="m") as message:
@@ -200,21 +199,28 @@ async def test_approvals_and_titles_reach_the_copy(engine: Engine, session: Sess
         await reached(client, lambda copy: copy.title == "A title")
 
 
-async def test_a_context_that_is_not_there_is_told(url: str) -> None:
-    async with SignalPullClient(url, "nobody") as client:
+async def test_a_missing_context_is_an_error(url: str) -> None:
+    async with SignalPullClient(url, "missing") as client:
         with pytest.raises(httpx.HTTPStatusError, match="404"):
             await reached(client, lambda _: False)
 
 
-async def test_a_stream_that_said_nothing_is_no_message(engine: Engine, session: Session, url: str) -> None:
+async def test_a_stream_without_text_is_a_message_only_if_it_was_completed(
+    engine: Engine, session: Session, url: str
+) -> None:
     async with SignalPullClient(url, session.thread_id) as client:
-        async with engine.stream_message(session, message_id="m"):
+        async with engine.stream_message(session, message_id="completed"):
             await reached(client, lambda copy: len(copy.messages) == 1)
-        await reached(client, lambda copy: copy.state == "Idle" and (not copy.messages or is_whole(1)(copy)))
+        with pytest.raises(RuntimeError):
+            async with engine.stream_message(session, message_id="aborted"):
+                await reached(client, lambda copy: len(copy.messages) == 2)
+                raise RuntimeError
+        await reached(client, lambda copy: copy.state == "Idle" and len(copy.messages) == 1 and is_whole(1)(copy))
+        assert client.copy.messages[0].id == "completed"
 
 
 class NewerServer(httpx.AsyncHTTPTransport):
-    """Puts signals that this version does not know, and one that is no JSON, before those of the real server."""
+    """Inserts signals of an unknown type, an invalid one, and one with a Unicode line separator in an id."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await super().handle_async_request(request)
@@ -230,6 +236,8 @@ class _Prefixed(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b'event: signal\ndata: {"type": "presence_changed", "context_id": "c"}\n\n'
         yield b"event: signal\ndata: {broken\n\n"
+        yield 'event: signal\ndata: {"type": "tool_approval", "context_id": "c", "approval_id": "a\u2028b", '.encode()
+        yield b'"status": "asked"}\n\n'
         async for part in self._stream:
             yield part
 
@@ -242,6 +250,7 @@ async def test_unknown_signals_are_ignored_and_counted(engine: Engine, session: 
         await say(engine, session, "hi")
         await reached(client, lambda copy: texts(copy) == ["hi"])
         assert client.ignored_signals == 2
+        assert client.copy.approvals == {"a\u2028b": "asked"}
         assert client.connections == 1
 
 
@@ -258,7 +267,7 @@ async def test_an_unexpected_error_ends_the_client_instead_of_hanging(
             await reached(client, lambda _: False)
 
 
-async def test_the_client_says_that_it_reconnects(engine: Engine, session: Session) -> None:
+async def test_the_client_reports_that_it_reconnects(engine: Engine, session: Session) -> None:
     told: list[Connection] = []
     with kept_port() as port:
         async with serving(engine, port=port) as url:

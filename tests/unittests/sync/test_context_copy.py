@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cognizes.engine.sync.context_copy import ContextCopy, MessageCopy
+from cognizes.engine.sync.client import ContextCopy, MessageCopy
 
 TOKENS = ["Hel", "lo", " ", "wor", "ld", "!"]
 CHUNKS = [{"sequence": number, "delta": token} for number, token in enumerate(TOKENS, 1)]
@@ -41,7 +41,7 @@ def test_8_1_increments_are_merged_once_and_in_order() -> None:
     assert (message.text, message.sequence) == ("Hello wor", 4)
 
 
-def test_8_1_nothing_is_put_behind_a_gap() -> None:
+def test_8_1_nothing_is_appended_after_a_gap() -> None:
     message = MessageCopy("m")
     message.append(CHUNKS[:1])
     assert message.append(CHUNKS[3:]) == 0
@@ -58,7 +58,7 @@ def test_8_1_whatever_ranges_arrive_the_text_is_a_beginning_of_the_whole(ranges:
     assert message.text == "Hello world!"
 
 
-def test_a_whole_message_replaces_and_is_not_added_to() -> None:
+def test_a_whole_message_replaces_the_received_part() -> None:
     message = MessageCopy("m")
     message.append(CHUNKS[:2])
     message.replace(stored("m", "Hello world!", final=6))
@@ -67,12 +67,12 @@ def test_a_whole_message_replaces_and_is_not_added_to() -> None:
     assert message.text == "Hello world!"
 
 
-def test_a_list_takes_the_place_of_what_signals_told() -> None:
+def test_a_list_replaces_what_signals_announced() -> None:
     copy = ContextCopy(branch="main")
     copy.add("m").append(CHUNKS[:2])
     copy.extend(
         [stored("u", "hi", final=None), stored("m", "Hello world!", final=6), stored("s", "", status="streaming")]
     )
     assert [(message.id, message.text) for message in copy.messages] == [("u", "hi"), ("m", "Hello world!"), ("s", "")]
-    assert list(copy.news) == ["s"]
+    assert list(copy.unplaced) == ["s"]
     assert copy.find("s") is copy.add("s")

@@ -1,43 +1,45 @@
-"""A Signal-Pull client: keeps a copy of a context that is right again by itself, whatever gets lost on the way.
+"""A Signal-Pull client: a local copy of a context that repairs itself after lost signals and failed pulls.
 
     async with SignalPullClient("http://127.0.0.1:8000", context_id) as client:
         await client.wait_for(lambda copy: copy.state == "Idle")
         print([message.text for message in client.copy.messages])
 
-Signals only say that there is something to pull. A pull that fails moves nothing, so the next signal, the next
-heartbeat or a retry of its own asks for the same again; after a reconnection everything is compared with the server.
-The copy moves to the last chunk it *received*, never to the number that the server said.
+A signal only announces data to pull. A failed pull changes nothing, so the next signal, the next heartbeat or a retry
+repeats it; after a reconnection the client compares the copy with the server. The copy advances to the last chunk that
+it *received*, never to the number in a signal.
 
-It needs `httpx` (`pip install "cognizes-engine[client]"`): connections that are reused, TLS, proxies and compression
-are not ours to write. Nothing else of the engine needs it.
+The client needs `httpx` and `httpx-sse` (`pip install "cognizes-engine[client]"`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
+from cachetools import LRUCache
+from httpx_sse import EventSource
 
 from cognizes.engine.database.documents import load_json
 from cognizes.engine.models import JsonObject
-from cognizes.engine.sync.context_copy import ContextCopy, MessageCopy
 from cognizes.engine.sync.signals import parse_signal
 
 logger = logging.getLogger(__name__)
 
 _PAGE = 500
 _IDS_AT_ONCE = 50
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 5.0
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 5.0
 _BRANCHES_KEPT = 16
 _SILENCE_SECONDS = 90.0
-"""Three heartbeats: a connection that says nothing for so long is dead."""
+"""Three heartbeats; a connection without data for this long is considered dead."""
+_MAX_SEQUENCE = 2**63
 
 
 class Connection(StrEnum):
@@ -48,11 +50,95 @@ class Connection(StrEnum):
     RECONNECTING = "reconnecting"
 
 
-class SignalPullClient:
-    """Follows one context. `copy` is what it knows; `on_change` is called after every change of it.
+@dataclass
+class MessageCopy:
+    """The received part of a message. `sequence` is the last chunk in `text`; `sequence_num` is that of its event and
+    orders the messages, None until the message is stored."""
 
-    `connection` is `reconnecting` from a broken stream until the next one is open; `on_connection` is called when it
-    changes, so that a screen can show it. `ignored_signals` counts signals of types that this version does not know.
+    id: str
+    role: str = "assistant"
+    text: str = ""
+    sequence: int = 0
+    sequence_num: int | None = None
+    is_complete: bool = False
+    is_interrupted: bool = False
+    content: list[JsonObject] = field(default_factory=list)
+
+    def lacks(self, server_sequence: int) -> bool:
+        """Return whether the server has more chunks than the copy."""
+        return not self.is_complete and server_sequence > self.sequence
+
+    def append(self, chunks: Iterable[JsonObject]) -> int:
+        """Append the chunks that follow `sequence`; return their number. Skips known chunks and stops at a gap."""
+        deltas: list[str] = []
+        for chunk in chunks:
+            if chunk["sequence"] == self.sequence + 1 and not self.is_complete:
+                deltas.append(chunk["delta"])
+                self.sequence += 1
+        self.text += "".join(deltas)
+        return len(deltas)
+
+    def replace(self, message: JsonObject) -> None:
+        """Replace the copy by a whole message."""
+        self.role = message["role"]
+        if message["status"] == "streaming":
+            return
+        self.content = message["content"]
+        self.text = "".join(part["text"] for part in self.content if isinstance(part.get("text"), str))
+        self.sequence, self.sequence_num = message["final_sequence"] or 1, message["sequence_num"]
+        self.is_complete, self.is_interrupted = True, message["status"] == "interrupted"
+
+
+@dataclass
+class ContextCopy:
+    """The state of a context and the messages of its active branch.
+
+    `stored` are the messages listed by the server, in its order; `unplaced` are those announced by signals since.
+    """
+
+    id: str = ""
+    state: str = ""
+    branch: str = ""
+    title: str | None = None
+    last_sequence: int = 0
+    stored: list[MessageCopy] = field(default_factory=list)
+    unplaced: dict[str, MessageCopy] = field(default_factory=dict)
+    approvals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[MessageCopy]:
+        """All messages in order; those without a sequence number are last."""
+        return self.stored + sorted(self.unplaced.values(), key=lambda message: message.sequence_num or _MAX_SEQUENCE)
+
+    def find(self, message_id: str) -> MessageCopy | None:
+        return self.unplaced.get(message_id) or next((found for found in self.stored if found.id == message_id), None)
+
+    def add(self, message_id: str) -> MessageCopy:
+        """Return the message of an id; create it if it does not exist."""
+        found = self.find(message_id)
+        if found is None:
+            found = self.unplaced[message_id] = MessageCopy(message_id)
+        return found
+
+    def extend(self, messages: list[JsonObject]) -> None:
+        """Append messages of the server's list to `stored`."""
+        for message in messages:
+            copy = self.unplaced.get(message["id"]) or MessageCopy(message["id"])
+            if message["status"] == "streaming":
+                copy.role = message["role"]
+                self.unplaced[copy.id] = copy
+                continue
+            if not copy.is_complete or not copy.content:
+                copy.replace(message)
+            self.unplaced.pop(copy.id, None)
+            self.stored.append(copy)
+
+
+class SignalPullClient:
+    """Follows one context. `copy` is the local copy; the client calls `on_change` after each change of it.
+
+    `connection` is `reconnecting` while a broken stream is being reopened; the client calls `on_connection` when it
+    changes. `ignored_signals` counts signals of unknown types.
     """
 
     def __init__(
@@ -78,21 +164,21 @@ class SignalPullClient:
         self.connections = 0
         self.gaps = 0
         self.ignored_signals = 0
-        self._left_branches: dict[str, ContextCopy] = {}
+        self._inactive_branches: LRUCache[str, ContextCopy] = LRUCache(_BRANCHES_KEPT)
         self._last_event_id: str | None = None
-        self._branch_told = ""
+        self._signalled_branch = ""
         self._needs_refresh = True
-        self._unknown: dict[str, None] = {}
-        self._wanted: dict[str, int] = {}
-        self._places: dict[str, int] = {}
-        self._work_to_do = asyncio.Event()
+        self._unknown_messages: dict[str, None] = {}
+        self._pending_chunks: dict[str, int] = {}
+        self._sequence_nums: dict[str, int] = {}
+        self._has_work = asyncio.Event()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._tasks = [
-            asyncio.create_task(self._listen_forever(), name="signal-pull-listen"),
-            asyncio.create_task(self._work_forever(), name="signal-pull-work"),
+            asyncio.create_task(self._receive_forever(), name="signal-pull-receive"),
+            asyncio.create_task(self._pull_forever(), name="signal-pull-pull"),
         ]
         return self
 
@@ -105,7 +191,7 @@ class SignalPullClient:
         await self._http.aclose()
 
     async def wait_for(self, condition: Callable[[ContextCopy], Any]) -> ContextCopy:
-        """Returns when the copy fulfils a condition; raises when the context is gone."""
+        """Return the copy when it satisfies a condition; raise if the context does not exist any more."""
         while True:
             if self.error is not None:
                 raise self.error
@@ -114,27 +200,25 @@ class SignalPullClient:
             self._changed.clear()
             await self._changed.wait()
 
-    # Hearing
-
-    async def _listen_forever(self) -> None:
-        pause = _FIRST_PAUSE
+    async def _receive_forever(self) -> None:
+        delay = _FIRST_DELAY
         while self.error is None:
             try:
                 async for signal in self._signals():
-                    pause = _FIRST_PAUSE
+                    delay = _FIRST_DELAY
                     self.handle(signal)
             except httpx.HTTPStatusError as error:
                 if error.response.status_code in (401, 403, 404, 410, 422):
                     self._fail(error)
             except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-                logger.debug("the signal stream of %s broke and is opened again: %s", self._path, error)
+                logger.debug("the signal stream of %s is broken, reconnecting: %s", self._path, error)
             except Exception as error:
                 self._fail(error)
                 raise
             if self.connection is Connection.OPEN:
                 self._set_connection(Connection.RECONNECTING)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
 
     async def _signals(self) -> AsyncIterator[JsonObject]:
         headers = {} if self._last_event_id is None else {"Last-Event-ID": self._last_event_id}
@@ -144,23 +228,17 @@ class SignalPullClient:
                 response.raise_for_status()
             self.connections += 1
             self._set_connection(Connection.OPEN)
-            # What was missed while nobody listened is not only what signals tell.
+            # Signals sent while the client was disconnected are lost: compare everything with the server.
             self._needs_refresh = True
-            self._work_to_do.set()
-            frame: dict[str, str] = {}
-            async for line in response.aiter_lines():
-                if line:
-                    name, _, value = line.partition(":")
-                    frame[name] = value.removeprefix(" ")
-                    continue
-                if frame.get("event") == "signal":
-                    if (signal := self._parse(frame.get("data", ""))) is not None:
+            self._has_work.set()
+            async for event in EventSource(response).aiter_sse():
+                if event.event == "signal":
+                    if (signal := self._parse(event.data)) is not None:
                         yield signal
-                    self._last_event_id = frame.get("id", self._last_event_id)
-                frame = {}
+                    self._last_event_id = event.id or self._last_event_id
 
     def _parse(self, text: str) -> JsonObject | None:
-        """A signal, or None for one of a type that this version does not know: a newer server may send it."""
+        """Return a signal, or None for an unknown type, which a newer server may send."""
         try:
             return parse_signal(text)
         except ValueError:
@@ -175,82 +253,80 @@ class SignalPullClient:
                 self._on_connection(state)
 
     def handle(self, signal: JsonObject) -> None:
-        """Notes what a signal says there is to do. It may come twice, or not at all."""
+        """Record what a signal announces. A signal may arrive twice or never."""
         name = signal.get("message_id", "")
         match signal["type"]:
             case "state_changed":
-                self._branch_told = signal.get("active_branch_name", self._branch_told)
-                if self._branch_told == self.copy.branch:
+                self._signalled_branch = signal.get("active_branch_name", self._signalled_branch)
+                if self._signalled_branch == self.copy.branch:
                     self.copy.state = signal["new_state"]
-                    self._tell()
+                    self._notify()
             case "message_created" if self.copy.find(name) is None:
-                self._unknown[name] = None
+                self._unknown_messages[name] = None
             case "content_delta":
-                self._want(name, signal["current_sequence"])
+                self._request_chunks(name, signal["current_sequence"])
             case "message_completed":
-                # One more than there is: the last pull sees that it is complete.
-                self._want(name, signal["final_sequence"] + 1)
-                self._places[name] = signal["sequence_num"]
+                # One more than exists, so that the last pull sees the message complete.
+                self._request_chunks(name, signal["final_sequence"] + 1)
+                self._sequence_nums[name] = signal["sequence_num"]
             case "tool_approval":
                 self.copy.approvals[signal["approval_id"]] = signal["status"]
-                self._tell()
+                self._notify()
             case "title_updated":
                 self._needs_refresh = True
             case "heartbeat":
-                self._check_up(signal.get("sequence_num", 0))
-        self._work_to_do.set()
+                self._check_completeness(signal.get("sequence_num", 0))
+        self._has_work.set()
 
-    def _want(self, message_id: str, sequence: int) -> None:
+    def _request_chunks(self, message_id: str, sequence: int) -> None:
         message = self.copy.find(message_id)
-        if message is None and message_id not in self._unknown:
-            self._unknown[message_id] = None
+        if message is None and message_id not in self._unknown_messages:
+            self._unknown_messages[message_id] = None
         local = message.sequence if message else 0
         if sequence - local > 1:
             self.gaps += 1
-        self._wanted[message_id] = max(sequence, self._wanted.get(message_id, 0))
+        self._pending_chunks[message_id] = max(sequence, self._pending_chunks.get(message_id, 0))
 
-    def _check_up(self, sequence_num: int) -> None:
-        """A heartbeat: whatever was lost on the way shows now."""
+    def _check_completeness(self, sequence_num: int) -> None:
+        """Compare the copy with the sequence number of a heartbeat."""
         if sequence_num > self.copy.last_sequence:
             self._needs_refresh = True
-        for message in self.copy.news.values():
+        for message in self.copy.unplaced.values():
             if not message.is_complete:
-                self._want(message.id, message.sequence + 1)
+                self._request_chunks(message.id, message.sequence + 1)
 
-    # Pulling
-
-    async def _work_forever(self) -> None:
-        """One pull after the other: two answers never race for the same copy."""
-        pause = _FIRST_PAUSE
+    async def _pull_forever(self) -> None:
+        """Pull sequentially, so that two responses never race for the same copy."""
+        delay = _FIRST_DELAY
         while True:
-            await self._work_to_do.wait()
+            await self._has_work.wait()
             await asyncio.sleep(self._debounce)
-            self._work_to_do.clear()
+            self._has_work.clear()
             try:
-                await self._work()
-                pause = _FIRST_PAUSE
+                await self._pull()
+                delay = _FIRST_DELAY
             except httpx.HTTPError as error:
-                logger.debug("a pull failed and is tried again: %s", error)
-                self._work_to_do.set()
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                logger.debug("a pull of %s failed, retrying: %s", self._path, error)
+                self._has_work.set()
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _LONGEST_DELAY)
             except Exception as error:
                 self._fail(error)
                 raise
 
-    async def _work(self) -> None:
-        if self._needs_refresh or self._branch_told not in ("", self.copy.branch):
+    async def _pull(self) -> None:
+        if self._needs_refresh or self._signalled_branch not in ("", self.copy.branch):
             await self._refresh()
-        while self._unknown:
-            await self._pull_messages(list(self._unknown)[:_IDS_AT_ONCE])
-        for message_id in list(self._wanted):
-            # Taken out first: what is signalled while this is pulled is one more thing to do.
-            sequence = self._wanted.pop(message_id, 0)
+        while self._unknown_messages:
+            await self._pull_messages(list(self._unknown_messages)[:_IDS_AT_ONCE])
+        for message_id in list(self._pending_chunks):
+            # Removed before the pull, so that a signal that arrives during it is not lost.
+            sequence = self._pending_chunks.pop(message_id, 0)
             try:
                 if (message := self.copy.find(message_id)) is not None:
                     await self._pull_chunks(message)
             except BaseException:
-                self._want(message_id, sequence)
+                self._request_chunks(message_id, sequence)
                 raise
 
     async def _refresh(self) -> None:
@@ -260,53 +336,50 @@ class SignalPullClient:
             branch = metadata["active_branch_name"]
             is_other = branch != self.copy.branch
             if is_other:
-                # What signals told of before is of the branch that was left.
-                self._unknown.clear()
-                self._wanted.clear()
-                self._places.clear()
+                # Earlier signals concern the branch that was active.
+                self._unknown_messages.clear()
+                self._pending_chunks.clear()
+                self._sequence_nums.clear()
             new = self._copy_of(branch) if is_other else self.copy
             rest = await self._read_rest(new)
         except BaseException:
             self._needs_refresh = True
             raise
-        # From here on nothing waits: whoever looks at the copy sees the old or the new one.
+        # No await from here on: readers see the old copy or the new one.
         if is_other:
             self._leave_branch()
         new.extend(rest)
         new.id, new.state, new.title = metadata["id"], metadata["current_state"], metadata["title"]
         new.last_sequence, new.approvals = metadata["last_sequence"], self.copy.approvals
         self.copy = new
-        for message in new.news.values():
+        for message in new.unplaced.values():
             if not message.is_complete:
-                self._want(message.id, message.sequence + 1)
-        if self._branch_told not in ("", branch):
-            self._needs_refresh = self._branch_told_later(branch)
-        self._tell()
+                self._request_chunks(message.id, message.sequence + 1)
+        if self._signalled_branch not in ("", branch):
+            self._needs_refresh = self._request_refresh(branch)
+        self._notify()
 
-    def _branch_told_later(self, branch: str) -> bool:
-        """Signals told of another branch than the server: it was switched again, or they are behind; ask once more."""
-        self._branch_told = branch
-        self._work_to_do.set()
+    def _request_refresh(self, branch: str) -> bool:
+        """Refresh again: the branch was switched once more, or the signals are older than the metadata."""
+        self._signalled_branch = branch
+        self._has_work.set()
         return True
 
     def _copy_of(self, branch: str) -> ContextCopy:
-        """The copy of a branch that was left earlier, without what had no place in it yet; else an empty one."""
-        copy = self._left_branches.get(branch) or ContextCopy(branch=branch)
-        copy.news.clear()
+        """Return the stored copy of a branch without its unplaced messages, or an empty copy."""
+        copy = self._inactive_branches.get(branch) or ContextCopy(branch=branch)
+        copy.unplaced.clear()
         return copy
 
     def _leave_branch(self) -> None:
-        """Keep the copy of the branch that was active, so that switching back pulls only what is new."""
-        self._left_branches.pop(self.copy.branch, None)
-        self._left_branches[self.copy.branch] = self.copy
-        while len(self._left_branches) > _BRANCHES_KEPT:
-            del self._left_branches[next(iter(self._left_branches))]
+        """Keep the copy of the branch that was active, so that switching back pulls only new messages."""
+        self._inactive_branches[self.copy.branch] = self.copy
 
     async def _read_rest(self, copy: ContextCopy) -> list[JsonObject]:
-        """The messages behind those of a copy.
+        """Read the messages that follow those of a copy.
 
-        The last known message is read again: when the server has another one there, the branch was deleted and
-        created again, and the copy starts over.
+        The last known message is read again: if the server has a different one there, the branch was deleted and
+        created again, and the copy is cleared.
         """
         known = len(copy.stored)
         if known and copy is not self.copy:
@@ -320,24 +393,27 @@ class SignalPullClient:
         found: list[JsonObject] = []
         has_more = True
         while has_more:
-            answer = await self._get("/messages", branch=branch, offset=offset, limit=_PAGE)
-            found += answer["messages"]
-            offset += sum(message["status"] != "streaming" for message in answer["messages"])
-            has_more = answer["has_more"]
+            page = await self._get("/messages", branch=branch, offset=offset, limit=_PAGE)
+            found += page["messages"]
+            offset += sum(message["status"] != "streaming" for message in page["messages"])
+            has_more = page["has_more"]
         return found
 
     async def _pull_messages(self, ids: list[str]) -> None:
-        answer = await self._get("/messages", ids=",".join(ids))
-        for message in answer["messages"]:
+        page = await self._get("/messages", ids=",".join(ids))
+        for message in page["messages"]:
             copy = self.copy.add(message["id"])
             if not copy.is_complete:
                 copy.replace(message)
-        if answer["has_more"] and answer["messages"]:
-            # The answer ended at the server's limit of bytes: the rest is asked for next.
-            ids = ids[: ids.index(answer["messages"][-1]["id"]) + 1]
+        if page["has_more"] and page["messages"]:
+            # The response ended at the byte limit of the server: the next pull requests the rest.
+            ids = ids[: ids.index(page["messages"][-1]["id"]) + 1]
+        found = {message["id"] for message in page["messages"]}
         for name in ids:
-            self._unknown.pop(name, None)
-        self._tell()
+            self._unknown_messages.pop(name, None)
+            if name not in found:
+                self.copy.unplaced.pop(name, None)  # a stream that ended without text leaves no message
+        self._notify()
 
     async def _pull_chunks(self, message: MessageCopy) -> None:
         path = f"/messages/{quote(message.id, safe='')}/streaming-chunks"
@@ -347,18 +423,20 @@ class SignalPullClient:
             except httpx.HTTPStatusError as error:
                 if error.response.status_code != 404:
                     raise
-                self.copy.news.pop(message.id, None)  # it ended without having said anything
+                self.copy.unplaced.pop(message.id, None)  # it ended without text
                 return
             taken = message.append(page["chunks"])
-            if page["status"] != "streaming" and message.sequence > page["current_sequence"]:
-                # Its producer and the last chunks were lost before they were stored: the stored message is shorter.
-                self._unknown[message.id] = None
-                self._work_to_do.set()
+            has_ended = page["status"] != "streaming"
+            if has_ended and (message.sequence > page["current_sequence"] or not page["current_sequence"]):
+                # The producer died before its last chunks were stored, so the stored message is shorter; or there is
+                # no text, and maybe no message.
+                self._unknown_messages[message.id] = None
+                self._has_work.set()
                 return
-            if page["status"] != "streaming" and message.sequence >= page["current_sequence"]:
+            if has_ended and message.sequence >= page["current_sequence"]:
                 message.is_complete, message.is_interrupted = True, page["status"] == "interrupted"
-                message.sequence_num = self._places.pop(message.id, None)
-            self._tell()
+                message.sequence_num = self._sequence_nums.pop(message.id, None)
+            self._notify()
             if not taken or not (page["has_more"] or message.lacks(page["current_sequence"])):
                 return
 
@@ -372,7 +450,7 @@ class SignalPullClient:
         self.error = error
         self._changed.set()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         if self._on_change is not None:
             self._on_change(self.copy)
