@@ -80,7 +80,7 @@ async def test_branches_of_branches(engine: Engine, session: Session) -> None:
     assert (empty.parent, await texts(engine, session, "empty")) == ("main", [])
 
 
-async def test_switching_brings_back_the_sessions_state(engine: Engine, session: Session) -> None:
+async def test_switching_restores_the_state_of_the_session(engine: Engine, session: Session) -> None:
     thread = session.thread_id
     await say(engine, session, "x", state={"n": 1, "gone": True, "user:lang": "en"})
     fork = await say(engine, session, "y", state={"n": 2, "only_main": 1.0})
@@ -123,7 +123,7 @@ async def test_switching_while_others_change_the_state(engine: Engine, session: 
     assert active.state == (await engine.manager.sessions.get_thread(thread)).state
 
 
-async def test_switching_is_refused_while_something_goes_on(engine: Engine, session: Session) -> None:
+async def test_switching_is_refused_while_a_run_or_a_stream_is_active(engine: Engine, session: Session) -> None:
     thread = session.thread_id
     await say(engine, session, "x")
     await engine.branches.create(thread, "other")

@@ -233,7 +233,7 @@ async def test_bad_input_is_a_clear_4xx(engine: Engine, session: Session, client
         assert (answer.status_code, bool(answer.json()["detail"])) == (status, True), query
 
 
-async def test_a_message_of_a_foreign_context_is_not_there(
+async def test_a_message_of_another_context_is_not_found(
     engine: Engine, session: Session, client: httpx.AsyncClient
 ) -> None:
     foreign = await engine.sessions.create("shop", "bob")
@@ -297,7 +297,9 @@ class TestLlmContext:
             "assistant", "tool", "assistant",
         ]  # fmt: skip
 
-    async def test_what_lacks_its_other_half_is_left_out(self, engine: Engine, session: Session) -> None:
+    async def test_calls_without_results_and_results_without_calls_are_omitted(
+        self, engine: Engine, session: Session
+    ) -> None:
         await append(engine, session, "observe", content={"tool_call_id": "lost", "observation": "x"})
         await append(engine, session, "act", content={"tool_call_id": "open", "tool_name": "search"})
         await append(engine, session, "user_message", "user", text="meanwhile")

@@ -137,7 +137,7 @@ async def test_approvals(client: httpx.AsyncClient, context: str) -> None:
     assert (await client.get(f"{context}/metadata")).json()["current_state"] == "ExecutingTool"
 
 
-async def test_an_answer_lets_the_run_that_waits_for_it_go_on(
+async def test_an_answer_resumes_the_run_that_waits_for_it(
     engine: Engine, client: httpx.AsyncClient, context: str
 ) -> None:
     session = await engine.manager.sessions.get_thread(context.rpartition("/")[2])
@@ -151,7 +151,7 @@ async def test_an_answer_lets_the_run_that_waits_for_it_go_on(
     assert (await engine.runs.get(run.thread_id, run.id)).status == "pending"
 
 
-async def test_an_approval_that_nobody_awaits_any_more(client: httpx.AsyncClient, context: str) -> None:
+async def test_an_approval_that_is_not_open(client: httpx.AsyncClient, context: str) -> None:
     await post(client, f"{context}/tool-approvals", 201, tool_name="delete", approval_id="a")
     await post(client, f"{context}/messages", 201, role="user", content="never mind")
     await post(client, f"{context}/tool-approvals/a", 409, approved=True)
@@ -174,7 +174,7 @@ async def test_cancelling_ends_runs_and_streams(engine: Engine, client: httpx.As
     assert (await post(client, f"{context}/cancel"))["current_state"] == "Idle"
 
 
-async def test_while_a_run_is_being_cancelled_nobody_says_more(
+async def test_messages_are_refused_while_a_run_is_being_cancelled(
     engine: Engine, client: httpx.AsyncClient, context: str
 ) -> None:
     """The state machine, as a caller meets it."""

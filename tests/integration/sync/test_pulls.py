@@ -77,9 +77,7 @@ async def test_a_client_that_follows_has_more_gets_everything(
     assert text == "".join(f"{number} " for number in range(25))
 
 
-async def test_what_never_changes_is_kept_and_not_sent_again(
-    engine: Engine, session: Session, client: httpx.AsyncClient
-) -> None:
+async def test_immutable_responses_are_cached(engine: Engine, session: Session, client: httpx.AsyncClient) -> None:
     path = f"/contexts/{session.thread_id}/messages/m/streaming-chunks"
     async with engine.stream_message(session, message_id="m") as message:
         for _ in range(6):

@@ -58,7 +58,7 @@ def test_without_a_run_the_answer_ends_the_turn() -> None:
     assert said_and_done == [S.PROCESSING_USER_MESSAGE, S.IDLE]
 
 
-def test_tools_beside_each_other_are_executed_until_the_last_has_answered() -> None:
+def test_parallel_tools_are_executing_until_the_last_result() -> None:
     assert states(
         event("act", tool_call_id="a"), event("act", tool_call_id="b"), event("observe", tool_call_id="a"),
         event("observe", tool_call_id="b"),
@@ -90,7 +90,7 @@ def test_a_confirmation_of_adk_outlives_the_run_that_asked() -> None:
     ]  # fmt: skip
 
 
-def test_waiting_failing_and_coming_back() -> None:
+def test_waiting_failing_and_resuming() -> None:
     assert states(
         event("run_started", run_id="r"), event("run_waiting", run_id="r"), event("run_resumed", run_id="r"),
         event("run_released", run_id="r"), event("run_started", run_id="r"), event("run_failed", run_id="r"),
@@ -139,7 +139,7 @@ def test_streams_show_as_awaiting_then_streaming() -> None:
     assert fold.with_streams([3]) is S.CANCELLING
 
 
-def test_a_transition_that_the_table_does_not_hold_is_an_error() -> None:
+def test_a_transition_outside_the_table_is_an_error() -> None:
     check_transition(S.IDLE, S.PROCESSING_USER_MESSAGE)
     check_transition(S.PAUSED, S.PAUSED)
     for state, to in ((S.IDLE, S.CANCELLING), (S.FAILED, S.EXECUTING_TOOL), (S.CANCELLING, S.STREAMING_LLM_RESPONSE)):
@@ -155,7 +155,7 @@ _KINDS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(_KINDS, st.sampled_from(["a", "b"]), st.booleans()), max_size=30))
-def test_whatever_is_appended_only_moves_of_the_table_are_made(events: list[tuple[str, str, bool]]) -> None:
+def test_any_events_cause_only_transitions_of_the_table(events: list[tuple[str, str, bool]]) -> None:
     fold = StateFold()
     for kind, name, yes in events:
         before = fold.state

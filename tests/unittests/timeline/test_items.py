@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cognizes.engine.models import Event
-from cognizes.engine.timeline.items import items_of
+from cognizes.engine.timeline.timeline import items_of
 from tests.unittests.agui.conftest import adk, call, engine_event, response, said, thought
 
 MOMENT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -58,7 +58,7 @@ def test_blank_thoughts_are_dropped() -> None:
     assert items(engine_event("thought")) == []
 
 
-def test_what_is_for_the_model_or_unfinished_is_not_shown() -> None:
+def test_messages_for_the_model_and_partial_events_have_no_item() -> None:
     assert items(engine_event("system_message", text="be brief")) == []
     assert items(engine_event("message", author="system", text="be brief")) == []
     assert items(adk(said("Hel"), partial=True)) == []
@@ -70,7 +70,7 @@ def test_a_message_without_words_keeps_its_parts() -> None:
     assert items(engine_event("user_message", text=""))[0]["content"] == ""
 
 
-def test_an_interrupted_message_says_so() -> None:
+def test_an_interrupted_message_is_marked() -> None:
     assert items(engine_event("assistant_message", text="Hel", interrupted=True))[0]["interrupted"] is True
     assert "interrupted" not in items(engine_event("assistant_message", text="Hello"))[0]
 

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 from cognizes.engine.api.views import Body, Content, format_time
 from cognizes.engine.models import JsonObject
 from cognizes.engine.sync.branches import Branch
-from cognizes.engine.sync.context_messages import ContextMessage
-from cognizes.engine.sync.contexts import ContextMetadata
+from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata
 from cognizes.engine.sync.tool_approvals import ToolApproval
 
 Role = Literal["user", "assistant", "system", "tool"]

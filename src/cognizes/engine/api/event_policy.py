@@ -69,7 +69,7 @@ def check_event(principal: Principal, body: dict[str, Any]) -> None:
 
 def _is_of_the_engine(kind: str) -> bool:
     known = KINDS.get(kind)
-    return (known is not None and known.is_of_the_engine) or _OF_THE_ENGINE.fullmatch(kind) is not None
+    return (known is not None and known.engine_only) or _OF_THE_ENGINE.fullmatch(kind) is not None
 
 
 def _check_user_event(user_id: str, body: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Signal-Pull: signals say that something changed, REST says what; contexts, branches, a client that heals itself."""
+"""Signal-Pull (seed 003): contexts, branches, signals that announce changes, and a client that pulls them."""

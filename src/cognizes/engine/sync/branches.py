@@ -1,8 +1,8 @@
-"""Branches of a conversation, without copying: a name, a parent and the event it forked at.
+"""Branches of a conversation, without copies: a name, a parent and the event of the fork.
 
-An event belongs to the branch that was active when it was committed; which one that was is written when branches are
-switched, so an append costs nothing. A branch shows its own events and those of its ancestors up to the fork. Switching
-brings the session's own state back to what it was at the branch's tip; `user:` and `app:` keys are of no branch.
+An event belongs to the branch that was active when it was committed. Only switching records the active branch, so an
+append costs nothing. A branch contains its own events and those of its ancestors up to the fork. Switching restores the
+session's own state at the tip of the branch; `user:` and `app:` keys belong to no branch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class Branch:
-    """One branch. `tip_sequence` is its newest event; `main` has neither a parent nor a fork."""
+    """A branch. `tip_sequence` is its newest event; `main` has neither a parent nor a fork."""
 
     name: str
     parent: str | None
@@ -60,7 +60,7 @@ class Branches:
         self._streams = streams
 
     async def list(self, thread_id: str | UUID) -> list[Branch]:
-        """All branches, `main` first, then by age."""
+        """Return all branches, `main` first, then by age."""
         rows = await self._database.fetch("list_branches", thread_uuid(thread_id))
         if not rows:
             raise NotFoundError(f"there is no thread {thread_id}")
@@ -77,25 +77,28 @@ class Branches:
         ]
 
     async def get(self, thread_id: str | UUID, name: str | None = None) -> Branch:
-        """One branch; the active one unless named."""
+        """Return a branch, by default the active one."""
         for branch in await self.list(thread_id):
             if branch.is_active if name is None else branch.name == name:
                 return branch
         raise NotFoundError(f"there is no branch {name!r} in this thread")
 
     async def create(self, thread_id: str | UUID, name: str, *, at_sequence: int | None = None) -> Branch:
-        """A branch that forks right after an event, or now. It is not switched to."""
+        """Create a branch that forks after an event, by default the newest. It does not become active."""
         thread = thread_uuid(thread_id)
         if len(check_name("a branch's name", name).encode()) > _MAX_NAME_BYTES:
-            raise InvalidInputError(f"a branch's name is longer than {_MAX_NAME_BYTES} bytes; shorten it")
+            raise InvalidInputError(f"the name of the branch is longer than {_MAX_NAME_BYTES} bytes; shorten it")
         if at_sequence is not None and at_sequence < 0:
-            raise InvalidInputError("at_sequence is not negative")
+            raise InvalidInputError(f"invalid at_sequence {at_sequence}; it must not be negative")
         await self._database.fetch_value("create_branch", thread, name, at_sequence, str(new_id()))
         return await self.get(thread, name)
 
     async def switch(self, thread_id: str | UUID, name: str) -> Branch:
-        """Makes a branch the active one. `ConflictError` while a run or a streamed message goes on: it would end up on
-        a branch that it did not begin on."""
+        """Make a branch the active one.
+
+        Raises `ConflictError` while a run is active or a message is streamed: it would end on another branch than it
+        began on.
+        """
         thread = thread_uuid(thread_id)
         for _ in range(_ATTEMPTS):
             branch = await self.get(thread, name)
@@ -107,14 +110,14 @@ class Branches:
                 )
             if await self._switch(thread, branch):
                 return await self.get(thread, name)
-        raise ConcurrencyConflictError("the session's state changed all the time; try again")
+        raise ConcurrencyConflictError(f"the state of the session changed during all {_ATTEMPTS} attempts; try again")
 
     async def delete(self, thread_id: str | UUID, name: str) -> None:
-        """A branch is shown no more. Not `main`, not the active one, and not one that others fork from."""
+        """Delete a branch. `main`, the active branch and a branch with forks cannot be deleted."""
         await self._database.fetch_value("delete_branch", thread_uuid(thread_id), name, str(new_id()))
 
     async def state(self, thread_id: str | UUID, name: str | None = None) -> PastState:
-        """The state at a branch's tip."""
+        """Return the state at the tip of a branch."""
         thread = thread_uuid(thread_id)
         branch = await self.get(thread, name)
         return await self._time_travel.at(thread, sequence=branch.tip_sequence)
@@ -136,12 +139,12 @@ class Branches:
         return row is not None and row["status"] != "conflict"
 
 
-def _difference(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> JsonObject:
-    """The delta that makes one state of the other."""
-    # Compared as text: 1, 1.0 and true are equal to Python and not to a reader of the state.
+def _difference(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> JsonObject:
+    """Return the delta from one state to another."""
+    # Compared as JSON text: in Python 1, 1.0 and true are equal.
     changed = {
         key: value
         for key, value in wanted.items()
-        if key not in now or dump_jsonb({"": now[key]}) != dump_jsonb({"": value})
+        if key not in current or dump_jsonb({"": current[key]}) != dump_jsonb({"": value})
     }
-    return changed | {key: DELETE for key in now if key not in wanted}
+    return changed | {key: DELETE for key in current if key not in wanted}

@@ -1,25 +1,25 @@
-"""Where a context stands, and how it gets from one state to another.
+"""The state of a context and its transitions.
 
-Nobody sets a state: it follows from the thread's events, which also say what runs do, and from what is being streamed.
+The state is derived from the events of the thread, which include those of its runs, and from streamed messages.
 
-| what is stored | the state |
+| event | state |
 | --- | --- |
 | `user_message` | ProcessingUserMessage |
 | `run_started`, `run_resumed`, `run_retried` | PreparingLLMRequest |
-| `llm_request`, a stream that has no chunk yet | AwaitingLLMResponse |
-| a stream that has one | StreamingLLMResponse |
-| `thought`, `assistant_message` of a run that goes on | ProcessingLLMResponse |
+| `llm_request`, a stream without chunks | AwaitingLLMResponse |
+| a stream with chunks | StreamingLLMResponse |
+| `thought`, `assistant_message` of an active run | ProcessingLLMResponse |
 | `act` | ExecutingTool, until every call has its `observe` |
 | `observe` | ProcessingToolResults |
-| `decision_asked`, a confirmation that Google ADK asks for | AwaitingToolApproval, until it is answered |
-| `run_waiting` | Paused, or AwaitingToolApproval when that is what it waits for |
-| `run_released` by a worker that stops on purpose: another one goes on | Paused |
-| `run_released` (an attempt failed, its worker fell silent), `error` in a run or with `retryable` | TransientFailure |
+| `decision_asked`, a confirmation requested by Google ADK | AwaitingToolApproval, until it is answered |
+| `run_waiting` | Paused, or AwaitingToolApproval if an approval is open |
+| `run_released` by a worker that shuts down; another worker continues the run | Paused |
+| `run_released` (an attempt failed or its lease expired), `error` in a run or with `retryable` | TransientFailure |
 | `run_failed`, any other `error` | Failed |
 | `cancel_requested` | Cancelling |
-| `run_finished`, `run_cancelled`, `complete`, `cancelled`, `branch_switched`, an answer without a run | Idle |
+| `run_finished`, `run_cancelled`, `complete`, `cancelled`, `branch_switched`, a message without a run | Idle |
 
-A move that `TRANSITIONS` does not hold is not made; a caller who asks for one by a command gets an
+A transition that `TRANSITIONS` does not contain is ignored; a command that requests one raises
 `IllegalTransitionError`.
 """
 
@@ -37,7 +37,7 @@ from cognizes.engine.timeline.event_reading import Answer, Call, Part, Question,
 
 
 class ContextState(StrEnum):
-    """What a context is doing, spelled as on the wire."""
+    """The states, spelled as in the API."""
 
     IDLE = "Idle"
     PROCESSING_USER_MESSAGE = "ProcessingUserMessage"
@@ -73,7 +73,7 @@ _BEGIN = frozenset(
 
 TRANSITIONS: Mapping[ContextState, frozenset[ContextState]] = MappingProxyType(
     {
-        # A result nobody asked for begins nothing, and there is nothing to cancel.
+        # A result without a call starts nothing, and an idle context cannot be cancelled.
         _S.IDLE: (_WORK - {_S.PROCESSING_TOOL_RESULTS}) | (_ENDS - {_S.IDLE, _S.CANCELLING}),
         **{state: (_WORK | _ENDS) - {state} for state in _WORK},
         _S.AWAITING_TOOL_APPROVAL: frozenset(
@@ -89,20 +89,20 @@ TRANSITIONS: Mapping[ContextState, frozenset[ContextState]] = MappingProxyType(
             }
         ),
         _S.TRANSIENT_FAILURE: _WORK | {_S.IDLE, _S.FAILED, _S.CANCELLING, _S.PAUSED, _S.AWAITING_TOOL_APPROVAL},
-        # Left by a new user message or a retry: a new run, an answer that begins to stream, or one that is there. And
-        # by going to another branch, which the failure is not on.
+        # Left by a new user message or a retry (a new run, or a streamed or stored answer), and by switching to another
+        # branch.
         _S.FAILED: _BEGIN | {_S.IDLE},
         _S.PAUSED: _BEGIN | {_S.AWAITING_TOOL_APPROVAL, _S.IDLE, _S.FAILED, _S.TRANSIENT_FAILURE, _S.CANCELLING},
         _S.CANCELLING: frozenset({_S.IDLE, _S.FAILED}),
     }
 )
-"""From each state, the states that may follow it. The only such table."""
+"""The allowed next states of each state."""
 
 
 def check_transition(state: ContextState, to: ContextState) -> None:
-    """`IllegalTransitionError` when a context cannot go from one state to the other."""
+    """Raise `IllegalTransitionError` if the transition is not allowed."""
     if to is not state and to not in TRANSITIONS[state]:
-        raise IllegalTransitionError(f"the context is {state}; it cannot become {to} from there")
+        raise IllegalTransitionError(f"the context is {state}; it cannot become {to}")
 
 
 _ENDS_OF_RUNS = {"run_finished": _S.IDLE, "run_failed": _S.FAILED, "run_cancelled": _S.IDLE}
@@ -119,12 +119,12 @@ _TARGETS = {
     **_ENDS_OF_RUNS,
 }
 RESETS = frozenset({"branch_switched", "run_failed", "run_cancelled"})
-"""Events after which nothing of what came before matters."""
+"""Events after which earlier events do not affect the state."""
 
 
 @dataclass
 class StateFold:
-    """Follows a thread's events, in their order. It remembers runs that go on, calls and questions that are open."""
+    """Derives the state from the events of a thread, in order. Tracks active runs, open calls and open questions."""
 
     state: ContextState = ContextState.IDLE
     sequence: int = 0
@@ -134,11 +134,11 @@ class StateFold:
 
     @property
     def questions(self) -> list[str]:
-        """The approvals that somebody waits for."""
+        """The ids of open approvals."""
         return list(self._questions)
 
     def apply(self, event: Event) -> bool:
-        """Takes in the next event; whether the state is another one now."""
+        """Apply the next event; return whether the state has changed."""
         before = self.state
         self.sequence = max(self.sequence, event.sequence_num or 0)
         target = self._target(event)
@@ -147,12 +147,11 @@ class StateFold:
         return self.state is not before
 
     def apply_all(self, events: Iterable[Event]) -> None:
-        """Takes in several."""
         for event in events:
             self.apply(event)
 
     def with_streams(self, current_sequences: Iterable[int]) -> ContextState:
-        """The state while messages are being streamed that have come so far."""
+        """Return the state given the current sequence numbers of streamed messages."""
         numbers = list(current_sequences)
         if not numbers:
             return self.state
@@ -161,24 +160,24 @@ class StateFold:
 
     def _target(self, event: Event) -> ContextState | None:
         kind = event.event_type
-        self._follow_run(event)
+        self._track_run(event)
         if kind in RESETS or kind in ("complete", "cancelled"):
             self._open_calls.clear()
             self._questions.clear()
         if kind == "run_waiting" or (kind == "run_finished" and self._questions):
             return _S.AWAITING_TOOL_APPROVAL if self._questions else _S.PAUSED
         if kind == "error":
-            # Whether a run can go on after an error is for the run to say.
+            # An active run decides itself whether it continues after an error.
             return _S.TRANSIENT_FAILURE if self.runs or event.content.get("retryable") else _S.FAILED
         if kind == "run_released" and event.content.get("is_failure") is False:
             return _S.PAUSED
         if kind in _TARGETS:
             return _TARGETS[kind]
         if kind in ("decision_asked", "decision_answered"):
-            return self._decision(event)
-        return self._said(event)
+            return self._decision_target(event)
+        return self._message_target(event)
 
-    def _follow_run(self, event: Event) -> None:
+    def _track_run(self, event: Event) -> None:
         if event.run_id is None:
             return
         if event.event_type in ("run_started", "run_resumed"):
@@ -186,7 +185,7 @@ class StateFold:
         elif event.event_type in (*_ENDS_OF_RUNS, "run_released"):
             self.runs.discard(event.run_id)
 
-    def _decision(self, event: Event) -> ContextState | None:
+    def _decision_target(self, event: Event) -> ContextState | None:
         question = str(event.content.get("decision_id") or event.id)
         if event.event_type == "decision_asked":
             self._questions[question] = None
@@ -195,24 +194,24 @@ class StateFold:
             return None
         return _S.EXECUTING_TOOL if event.content.get("approved") else _S.PROCESSING_TOOL_RESULTS
 
-    def _said(self, event: Event) -> ContextState | None:
+    def _message_target(self, event: Event) -> ContextState | None:
         if event.event_type == "user_message" or (event.event_type == "message" and message_role(event) == "user"):
             self._questions.clear()
             return _S.PROCESSING_USER_MESSAGE
         parts = list(read_parts(event))
         if any(isinstance(part, Question | Answer) for part in parts):
-            return self._asked(parts)
+            return self._question_target(parts)
         if calls := [part for part in parts if isinstance(part, Call)]:
             self._open_calls |= dict.fromkeys(call.id for call in calls)
             return _S.EXECUTING_TOOL
         if any(isinstance(part, Result) for part in parts):
-            return self._answered(event, parts)
+            return self._result_target(event, parts)
         if event.event_type in ("assistant_message", "message"):
             self._open_calls.clear()
             return _S.PROCESSING_LLM_RESPONSE if self.runs else _S.IDLE
         return _S.PROCESSING_LLM_RESPONSE if event.event_type == "thought" else None
 
-    def _asked(self, parts: list[Part]) -> ContextState | None:
+    def _question_target(self, parts: list[Part]) -> ContextState | None:
         for part in parts:
             if isinstance(part, Question):
                 self._questions[part.id] = None
@@ -220,7 +219,7 @@ class StateFold:
                 self._questions.pop(part.id, None)
         return _S.AWAITING_TOOL_APPROVAL if self._questions else _S.EXECUTING_TOOL
 
-    def _answered(self, event: Event, parts: list[Part]) -> ContextState | None:
+    def _result_target(self, event: Event, parts: list[Part]) -> ContextState | None:
         if self._questions and unconfirmed_calls(event):
             return None
         for part in parts:

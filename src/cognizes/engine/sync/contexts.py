@@ -1,4 +1,4 @@
-"""`engine.contexts`: what a context is and where it stands, without its content; and its messages."""
+"""`engine.contexts`: metadata, derived state and messages of contexts, in the format of seed 003."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import load_jsonb
+from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.event_log import event_from_row
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
-from cognizes.engine.sync.context_messages import ContextMessage, message_from_head, message_from_row, name_tools
 from cognizes.engine.sync.context_state import RESETS, ContextState, StateFold
+from cognizes.engine.timeline.event_reading import Call, Question, Result, read_parts
 
 DESCRIPTIVE: Final = ("model_id", "mode", "system_prompt_id", "workspace_path")
-"""What of a thread's metadata describes a context."""
+"""The keys of a thread's metadata that describe a context."""
 
 MAX_IDS: Final = 200
 _WINDOW = 64
-_LARGEST_WINDOW = 1024
+_MAX_WINDOW = 1024
 _LARGE_CONTENT = 16 * 1024
-_LONGEST_PAGE = 1000
+_MAX_PAGE = 1000
 
 
 @dataclass(frozen=True)
 class ContextMetadata:
-    """What a context is, for a screen that has not loaded it yet. `last_sequence` is its newest event's number."""
+    """The properties of a context without its messages. `last_sequence` is the number of its newest event."""
 
     id: str
     session_id: str
@@ -50,13 +51,34 @@ class ContextMetadata:
     created_at: datetime
     updated_at: datetime
     running: tuple[str, ...] = ()
-    """The runs that go on."""
+    """The ids of active runs."""
+
+
+@dataclass(frozen=True)
+class ContextMessage:
+    """A message. One that is being streamed has no content: clients pull its chunks. `final_sequence` is the number of
+    the last chunk of a streamed message."""
+
+    id: str
+    role: str
+    content: list[JsonObject]
+    tool_calls: list[JsonObject] | None
+    tool_result: JsonObject | None
+    message_type: str
+    status: StreamStatus
+    sequence_num: int | None
+    final_sequence: int | None
+    created_at: datetime | None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is not StreamStatus.STREAMING
 
 
 @dataclass(frozen=True)
 class MessagesPage:
-    """Some messages of a branch, oldest first; `total` is how many stored ones it has. `has_more` says that there are
-    later ones, `has_earlier` that there are earlier ones."""
+    """A page of messages of a branch, oldest first; `total` is the number of its stored messages. `has_more` means that
+    later messages exist, `has_earlier` that earlier ones exist."""
 
     messages: list[ContextMessage]
     branch: str
@@ -66,32 +88,31 @@ class MessagesPage:
 
     @property
     def first_sequence(self) -> int | None:
-        """Where to go on with `before`."""
+        """The argument `before` of the previous page."""
         return next((message.sequence_num for message in self.messages if message.sequence_num), None)
 
     @property
     def last_sequence(self) -> int | None:
-        """Where to go on with `after`."""
+        """The argument `after` of the next page."""
         return next((message.sequence_num for message in reversed(self.messages) if message.sequence_num), None)
 
 
 @dataclass(frozen=True)
 class FoundMessages:
-    """Messages by their ids; `has_more` says that some that were asked for did not fit."""
+    """Messages by id; `has_more` means that some did not fit."""
 
     messages: list[ContextMessage]
     has_more: bool
 
 
 class Contexts:
-    """Reads contexts. What it costs does not grow with the conversation."""
+    """Reads contexts. The cost does not depend on the length of the conversation."""
 
     def __init__(self, database: Database, streams: MessageStreams) -> None:
         self._database = database
         self._streams = streams
 
     async def metadata(self, thread_id: str | UUID) -> ContextMetadata:
-        """What a context is and where it stands."""
         thread = thread_uuid(thread_id)
         row = await self._read(thread)
         described: JsonObject = load_jsonb(row["metadata"])
@@ -114,14 +135,13 @@ class Contexts:
         )
 
     async def state(self, thread_id: str | UUID) -> ContextState:
-        """Where a context stands."""
         return (await self.metadata(thread_id)).current_state
 
     async def fold(self, thread_id: UUID, *, up_to: int, running: Iterable[str] = ()) -> StateFold:
-        """The state after an event, and what may come of it.
+        """Return the state after an event, ready to apply further events.
 
-        The newest events tell it: it is read back to where nothing from before matters, and no further than a bound.
-        `running` are the runs that go on: they may have begun before that.
+        It is computed from the newest events, back to one that resets the state, at most 1024. `running` are the
+        active runs, which may have started before those events.
         """
         window = _WINDOW
         while True:
@@ -129,7 +149,7 @@ class Contexts:
             reset = next((place for place, row in enumerate(rows) if row["event_type"] in RESETS), None)
             if reset is not None:
                 rows = rows[: reset + 1]
-            elif len(rows) == window < _LARGEST_WINDOW and not any(_begins_a_turn(row) for row in rows):
+            elif len(rows) == window < _MAX_WINDOW and not any(_begins_a_turn(row) for row in rows):
                 window *= 4
                 continue
             fold = StateFold(runs=set(running))
@@ -147,21 +167,21 @@ class Contexts:
         after: int | None = None,
         before: int | None = None,
     ) -> MessagesPage:
-        """The messages of a branch, from its first one on, or right after or right before an event's sequence number.
+        """Read a page of messages of a branch: from an offset, or right after or right before a sequence number.
 
-        A page also ends at `COGNIZES_PAGE_BYTES`. The last page of the active branch ends with the messages that are
+        A page also ends at `COGNIZES_PAGE_BYTES`. The last page of the active branch includes the messages that are
         being streamed.
         """
         thread = thread_uuid(thread_id)
-        if not 1 <= limit <= _LONGEST_PAGE:
-            raise InvalidInputError(f"a page has between 1 and {_LONGEST_PAGE} messages; change the limit")
+        if not 1 <= limit <= _MAX_PAGE:
+            raise InvalidInputError(f"invalid limit {limit}; it must be between 1 and {_MAX_PAGE}")
         if offset < 0:
-            raise InvalidInputError("an offset is not negative")
+            raise InvalidInputError(f"invalid offset {offset}; it must not be negative")
         if after is not None and before is not None:
-            raise InvalidInputError("name either after or before; a page has one direction")
+            raise InvalidInputError("give either after or before, not both")
         context = await self._read(thread)
         name = context["branch"] if branch is None else branch
-        # Before the messages: one that ends meanwhile is in one of the two, and told once.
+        # Read before the messages: one that ends between the two reads is in at least one of them.
         heads = await self._streams.heads([thread]) if name == context["branch"] else []
         page = await self._database.fetch_page(
             "read_branch_messages" if before is None else "read_branch_messages_before",
@@ -185,26 +205,26 @@ class Contexts:
         return MessagesPage(messages, branch=name, total=total, has_more=has_more, has_earlier=has_earlier)
 
     async def messages_by_id(self, thread_id: str | UUID, ids: list[str]) -> list[ContextMessage]:
-        """The messages of `find_messages`."""
+        """Return the messages of `find_messages`."""
         return (await self.find_messages(thread_id, ids)).messages
 
     async def find_messages(self, thread_id: str | UUID, ids: list[str]) -> FoundMessages:
-        """Messages by their ids, in the order asked for; what is not there is left out.
+        """Read messages by id, in the order of the ids; ids that do not exist are skipped.
 
-        The answer also ends at `COGNIZES_PAGE_BYTES`: under `has_more`, ask again for the ids behind the last one.
+        The result also ends at `COGNIZES_PAGE_BYTES`: if `has_more`, request the ids after the last returned one.
         """
         if len(ids) > MAX_IDS:
-            raise InvalidInputError(f"{len(ids)} ids at once are too many; ask for {MAX_IDS} at a time")
+            raise InvalidInputError(f"{len(ids)} ids are too many; request at most {MAX_IDS} at a time")
         thread = thread_uuid(thread_id)
-        asked = list(dict.fromkeys(ids))
+        wanted = list(dict.fromkeys(ids))
         heads = await self._streams.heads([thread])
         page = await self._database.fetch_page(
-            "read_messages_by_id", thread, asked, limit=MAX_IDS, whole="read_branch_messages_at", owner=(thread,)
+            "read_messages_by_id", thread, wanted, limit=MAX_IDS, whole="read_branch_messages_at", owner=(thread,)
         )
         found = {message.id: message for message in map(message_from_row, page.rows)}
-        last = max(map(asked.index, found), default=-1) if page.has_more else len(asked)
+        last = max(map(wanted.index, found), default=-1) if page.has_more else len(wanted)
         found = {head.message_id: message_from_head(head) for head in heads} | found
-        return FoundMessages([found[name] for name in asked[: last + 1] if name in found], page.has_more)
+        return FoundMessages([found[name] for name in wanted[: last + 1] if name in found], page.has_more)
 
     async def _read(self, thread_id: UUID) -> asyncpg.Record:
         row = await self._database.fetch_row("read_context", thread_id)
@@ -217,3 +237,70 @@ class Contexts:
 
 def _begins_a_turn(row: asyncpg.Record) -> bool:
     return row["event_type"] in ("run_started", "user_message")
+
+
+def message_from_row(row: asyncpg.Record) -> ContextMessage:
+    """Read a stored message, or a tool call or result without text."""
+    text = row["content"]
+    content: list[JsonObject] = [] if text is None else [{"type": "text", "text": unescape_text(text)}]
+    calls: list[JsonObject] = []
+    result: JsonObject | None = None
+    if row["document"] is not None:
+        event = Event(row["event_id"], "", "", row["author"], row["event_type"], load_json(row["document"]))
+        own_parts = event.content.get("content")
+        if isinstance(own_parts, list) and all(isinstance(part, dict) for part in own_parts):
+            content = own_parts
+        calls, result = _tools(event)
+    is_call = row["event_type"] in ("act", "tool_call")
+    return ContextMessage(
+        id=row["event_id"] if row["id"] is None else row["id"],
+        role=row["role"] or ("assistant" if is_call else "tool"),
+        content=content,
+        tool_calls=calls or None,
+        tool_result=result,
+        message_type="tool_result" if result else "tool_call" if calls else "text",
+        status=StreamStatus(row["status"] or StreamStatus.COMPLETED),
+        sequence_num=row["sequence_num"],
+        final_sequence=row["final_sequence"],
+        created_at=row["created_at"],
+    )
+
+
+def name_tools(messages: Iterable[ContextMessage]) -> None:
+    """Fill in the tool names of results whose calls are among these messages."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call["id"]: call["name"] for call in message.tool_calls or () if call["name"]}
+        if message.tool_result is not None and message.tool_result["tool_name"] is None:
+            message.tool_result["tool_name"] = names.get(message.tool_result["tool_call_id"])
+
+
+def message_from_head(head: StreamHead) -> ContextMessage:
+    return ContextMessage(
+        id=head.message_id,
+        role=head.role,
+        content=[],
+        tool_calls=None,
+        tool_result=None,
+        message_type="text",
+        status=head.status,
+        sequence_num=None,
+        final_sequence=None,
+        created_at=None,
+    )
+
+
+def _tools(event: Event) -> tuple[list[JsonObject], JsonObject | None]:
+    calls: list[JsonObject] = []
+    result: JsonObject | None = None
+    for part in read_parts(event):
+        if isinstance(part, Call | Question):
+            calls.append({"id": part.id, "name": part.name, "arguments": part.arguments})
+        elif isinstance(part, Result) and result is None:
+            result = {
+                "tool_call_id": part.call_id,
+                "tool_name": part.name or None,
+                "content": part.content,
+                "is_error": part.is_error,
+            }
+    return calls, result

@@ -1,4 +1,4 @@
-"""The input of a model, made of a conversation: the newest messages that fit, calls and their results together."""
+"""Build the input of a model from a conversation: the newest messages that fit, tool calls with their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FRAMING_TOKENS = 4
 
 @dataclass(frozen=True)
 class LlmContext:
-    """Messages in the form that chat models take, oldest first, and what they are estimated to cost."""
+    """Messages in the format of chat models, oldest first, and an estimate of their tokens."""
 
     messages: list[JsonObject]
     estimated_tokens: int
@@ -34,41 +34,41 @@ class LlmContext:
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has: four letters of a Latin script to one, each character of others one."""
+    """Estimate the tokens of a text: one per four ASCII characters, one per other character."""
     plain = sum(map(str.isascii, text)) if not text.isascii() else len(text)
     return math.ceil(plain / 4) + len(text) - plain
 
 
 @dataclass
 class _Unit:
-    """What is kept or left out as a whole: a message, or calls and all their results."""
+    """The unit of truncation: a message, or tool calls with all their results."""
 
     messages: list[JsonObject] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
-        return sum(_FRAMING_TOKENS + estimate_tokens(_said(message)) for message in self.messages)
+        return sum(_FRAMING_TOKENS + estimate_tokens(_text(message)) for message in self.messages)
 
 
 class LlmContexts:
-    """Builds the input of a model from what is stored."""
+    """Builds the input of a model from stored events."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
-        """The newest messages of a branch that fit into so many tokens, and their events into `COGNIZES_PAGE_BYTES`.
+        """Return the newest messages of a branch within `max_tokens`, from at most `COGNIZES_PAGE_BYTES` of events.
 
-        A call without its result is left out, and so is a result without its call: models refuse both.
+        Calls without results and results without calls are omitted, because models refuse both.
         """
         thread = thread_uuid(thread_id)
         if max_tokens < 1:
-            raise InvalidInputError("max_tokens is at least 1")
+            raise InvalidInputError(f"invalid max_tokens {max_tokens}; it must be at least 1")
         newest_first: list[Event] = []
         before = END_OF_THREAD
         room = self._database.page_bytes
         size = 0
-        is_due = max_tokens
+        next_check = max_tokens
         while True:
             page = await read_event_page(
                 self._database, "read_timeline_before", thread, branch, 0, before, _KINDS, limit=_PAGE, max_bytes=room
@@ -78,14 +78,14 @@ class LlmContexts:
             room -= page.size
             has_ended = not page.has_more or not page.events
             before = newest_first[-1].sequence_num or 0 if newest_first else before
-            if not has_ended and room > 0 and size < is_due:
-                # A token takes a byte or more: these events cannot exceed the limit yet.
+            if not has_ended and room > 0 and size < next_check:
+                # A token has at least one byte: these events cannot exceed the limit yet.
                 continue
             units = list(_units(reversed(newest_first)))
-            # The oldest unit may still lack its beginning.
+            # The first part of the oldest unit may be on the next page.
             if has_ended or room <= 0 or sum(unit.tokens for unit in units[1:]) > max_tokens:
                 break
-            is_due = 2 * size
+            next_check = 2 * size
         if not newest_first and not await self._database.fetch_value("thread_exists", thread):
             raise NotFoundError(f"there is no context {thread_id}")
         return _fit(units, max_tokens, is_all=has_ended)
@@ -104,69 +104,69 @@ def _fit(units: list[_Unit], max_tokens: int, *, is_all: bool) -> LlmContext:
 
 
 def _units(events: Iterator[Event]) -> Iterator[_Unit]:
-    """Messages in units. Calls wait for their results; what is said meanwhile follows them."""
-    waiting: _Waiting | None = None
+    """Group messages into units. Messages between calls and their results follow the unit of the calls."""
+    open_calls: _OpenCalls | None = None
     for event in events:
         if is_partial(event):
             continue
         for message in _messages(event):
             if message.get("tool_calls"):
-                if waiting is not None and waiting.joins(message):
+                if open_calls is not None and open_calls.merge(message):
                     continue
-                if waiting is not None:
-                    yield from waiting.end()
-                waiting = _Waiting(message)
+                if open_calls is not None:
+                    yield from open_calls.units()
+                open_calls = _OpenCalls(message)
             elif message["role"] == "tool":
-                if waiting is not None:
-                    waiting.answer(message)
-            elif waiting is not None and not waiting.is_answered:
-                waiting.later.append(message)
+                if open_calls is not None:
+                    open_calls.add_result(message)
+            elif open_calls is not None and not open_calls.is_answered:
+                open_calls.following.append(message)
             else:
-                if waiting is not None:
-                    yield from waiting.end()
-                    waiting = None
+                if open_calls is not None:
+                    yield from open_calls.units()
+                    open_calls = None
                 yield _Unit([message])
-    if waiting is not None:
-        yield from waiting.end()
+    if open_calls is not None:
+        yield from open_calls.units()
 
 
-class _Waiting:
-    """A message with calls whose results are still to come."""
+class _OpenCalls:
+    """A message with tool calls, collecting their results."""
 
     def __init__(self, message: JsonObject) -> None:
         self._message = message
         self._results: dict[str, JsonObject] = {}
         self._calls = [call["id"] for call in message["tool_calls"]]
-        self.later: list[JsonObject] = []
+        self.following: list[JsonObject] = []
 
     @property
     def is_answered(self) -> bool:
         return len(self._results) == len(self._calls)
 
-    def joins(self, message: JsonObject) -> bool:
-        """Takes in calls that were made beside these, each by an event of its own."""
-        if self.is_answered or self.later or message["content"]:
+    def merge(self, message: JsonObject) -> bool:
+        """Add parallel calls that were stored as separate events; return False if they are not parallel."""
+        if self.is_answered or self.following or message["content"]:
             return False
         self._message = self._message | {"tool_calls": self._message["tool_calls"] + message["tool_calls"]}
         self._calls += [call["id"] for call in message["tool_calls"]]
         return True
 
-    def answer(self, result: JsonObject) -> None:
+    def add_result(self, result: JsonObject) -> None:
         if result["tool_call_id"] in self._calls:
             self._results[result["tool_call_id"]] = result
 
-    def end(self) -> Iterator[_Unit]:
+    def units(self) -> Iterator[_Unit]:
         answered = [call for call in self._message["tool_calls"] if call["id"] in self._results]
         if answered:
             yield _Unit([self._message | {"tool_calls": answered}, *(self._results[call["id"]] for call in answered)])
         elif self._message["content"]:
             yield _Unit([{key: value for key, value in self._message.items() if key != "tool_calls"}])
-        for message in self.later:
+        for message in self.following:
             yield _Unit([message])
 
 
 def _messages(event: Event) -> Iterator[JsonObject]:
-    """What an event says to a model: a text and calls are one message, each result is one."""
+    """Return the messages of an event: one with text and calls, and one per result."""
     text = ""
     calls: list[JsonObject] = []
     unconfirmed = unconfirmed_calls(event)
@@ -191,6 +191,6 @@ def _role(event: Event) -> str:
     return message_role(event) or "assistant"
 
 
-def _said(message: JsonObject) -> str:
+def _text(message: JsonObject) -> str:
     calls = "".join(call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", ()))
     return (message["content"] or "") + calls

@@ -1,1 +1,1 @@
-"""One ordered timeline of a conversation, made of stored events."""
+"""The ordered timeline of a conversation, made of stored events."""

@@ -1,12 +1,12 @@
-"""What the engine knows of every kind of event, in one table.
+"""The table of event kinds.
 
-- *stored* kinds are rows of `events`. *Streamed-only* kinds are seed 002's names for what goes through `streams/`. The
-  write path (`pulse/event_log.py`) refuses them from every caller, so a thousand tokens leave one `assistant_message`.
-- An unknown kind is an application's own: it is stored, `GET /api/sessions/{id}/events` shows it, and the timeline
-  leaves it out.
-- `item` is the item of the timeline that an event becomes; one with several parts becomes one for each part.
-- `frames` are the AG-UI frames of the strict profile, in their order. `agui/translator.py` makes them; a test holds the
-  two together. Streamed kinds become the frames by which a client sees text and thoughts grow.
+- *Stored* kinds are rows of `events`. *Streamed-only* kinds are the names of seed 002 for data of `streams/`. The write
+  path (`pulse/event_log.py`) refuses them, so a thousand tokens leave one `assistant_message`.
+- Unknown kinds belong to applications: they are stored, `GET /api/sessions/{id}/events` returns them, and the timeline
+  omits them.
+- `item` is the kind of timeline item; an event with several parts becomes one item per part.
+- `frames` are the AG-UI frames of the strict profile, in order. `agui/translator.py` creates them; a test compares the
+  two. Streamed-only kinds become the frames of growing texts and thoughts.
 """
 
 from __future__ import annotations
@@ -41,22 +41,21 @@ _CUSTOM: Frames = ("CUSTOM",)
 
 @dataclass(frozen=True)
 class EventKind:
-    """One kind of event. `item` is None when the timeline does not show it. Only the engine writes one that
-    `is_of_the_engine`: the REST API refuses it from any caller that is no administrator."""
+    """A kind of event. `item` is None if the timeline omits it. The REST API accepts a kind that is `engine_only` only
+    from administrators."""
 
     name: str
     item: str | None = None
     frames: Frames = _CUSTOM
-    is_of_the_engine: bool = False
+    engine_only: bool = False
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a row of `events`; else it is only streamed."""
+        """Whether events of this kind are rows of `events`, not only streamed."""
         return self.name not in STREAMED_KINDS
 
     @property
     def is_shown(self) -> bool:
-        """Whether the timeline shows it."""
         return self.item is not None
 
 
@@ -69,22 +68,22 @@ def _stored(name: str, *, item: str | None = None, frames: Frames = _CUSTOM) -> 
 
 
 def _engine(name: str, *, frames: Frames = _CUSTOM) -> EventKind:
-    return EventKind(name, frames=frames, is_of_the_engine=True)
+    return EventKind(name, frames=frames, engine_only=True)
 
 
 _ALL = (
-    # What was said, thought and done.
+    # Messages, thoughts and tool calls.
     _stored("user_message", item=USER_MESSAGE, frames=_TEXT),
     _stored("assistant_message", item=ASSISTANT_MESSAGE, frames=_TEXT),
     _stored("system_message", frames=_TEXT),
     _stored("thought", item=THOUGHT, frames=_REASONING),
     _stored("act", item=TOOL_CALL, frames=_CALL),
     _stored("observe", item=TOOL_RESULT, frames=_RESULT),
-    # The names that seeds 000 and 001 use. A `message` is of the user or the assistant by its role or its author.
+    # Names of seeds 000 and 001. Role or author of a `message` say whether it is the user's or the assistant's.
     _stored("message", item=ASSISTANT_MESSAGE, frames=_TEXT),
     _stored("tool_call", item=TOOL_CALL, frames=_CALL),
     _stored("tool_result", item=TOOL_RESULT, frames=_RESULT),
-    # How the work goes on.
+    # Progress of the work.
     _stored("work_plan"),
     _stored("step_start"),
     _stored("step_end"),
@@ -100,7 +99,7 @@ _ALL = (
     _stored("error"),
     _stored("cancelled"),
     _stored("state_update", frames=("STATE_DELTA",)),
-    # What the engine itself writes.
+    # Written by the engine.
     _engine("title_updated"),
     _engine("metadata_updated"),
     _engine("branch_created"),
@@ -119,7 +118,7 @@ _ALL = (
     _engine("run_finished", frames=("RUN_FINISHED",)),
     _engine("run_failed", frames=("RUN_ERROR",)),
     _engine("run_cancelled", frames=("RUN_FINISHED",)),
-    # What is only streamed.
+    # Streamed only.
     _streamed("text_start", "TEXT_MESSAGE_START"),
     _streamed("text_delta", "TEXT_MESSAGE_CONTENT"),
     _streamed("text_end", "TEXT_MESSAGE_END"),
@@ -127,12 +126,12 @@ _ALL = (
 )
 
 KINDS: Mapping[str, EventKind] = MappingProxyType({kind.name: kind for kind in _ALL})
-"""Every kind that the engine knows, by its name."""
+"""All known kinds by name."""
 
 SHOWN_KINDS: Final = tuple(kind.name for kind in _ALL if kind.is_shown)
-"""The kinds that the timeline shows."""
+"""The kinds that have timeline items."""
 
 
 def is_stored(name: str) -> bool:
-    """Whether an event of this kind becomes a row. Unknown kinds are an application's own, and do."""
+    """Return whether events of this kind are stored. Unknown kinds are."""
     return name not in STREAMED_KINDS

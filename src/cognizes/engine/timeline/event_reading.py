@@ -1,4 +1,4 @@
-"""What a stored event says, whoever wrote it: Google ADK (`content.parts`) or the engine's own calls."""
+"""Read the parts of stored events, in the formats of Google ADK (`content.parts`) and of the engine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.messages import message_role, message_text, spoken_text
 
 REQUEST_PREFIX = "adk_request_"
-"""ADK asks a person for something by a call of a function of this kind, which no tool answers."""
+"""Prefix of the functions by which ADK asks a person; no tool answers them."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Something said, or thought."""
+    """Text of a message or a thought."""
 
     text: str
     is_thought: bool = False
@@ -23,7 +23,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Call:
-    """A tool is called."""
+    """A tool call."""
 
     id: str
     name: str
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """A tool has answered. Google ADK names the tool; the engine's own calls leave that to the call."""
+    """The result of a tool. ADK stores the name of the tool; the engine's own results may only refer to the call."""
 
     call_id: str
     content: Any
@@ -42,7 +42,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Question:
-    """A person is asked for something: the run waits for a function response to `id`."""
+    """A question to a person; the run waits for a function response to `id`."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A person has answered the question `id`."""
+    """The answer of a person to the question `id`."""
 
     id: str
 
@@ -60,7 +60,7 @@ Part = Text | Call | Result | Question | Answer
 
 
 def read_parts(event: Event) -> Iterator[Part]:
-    """The parts of an event, in order. What a user says is text; only ADK's own events carry a user's tool results."""
+    """Return the parts of an event in order. A user's message is only text, unless ADK wrote the event."""
     given = event.content.get("parts")
     if not isinstance(given, list):
         return _engine_parts(event)
@@ -71,23 +71,23 @@ def read_parts(event: Event) -> Iterator[Part]:
 
 
 def adk_field(event: Event, name: str) -> Any:
-    """A field that only ADK knows, or None."""
+    """Return a field of ADK's own data, or None."""
     fields = event.content.get("adk")
     return fields.get(name) if isinstance(fields, dict) else None
 
 
 def is_partial(event: Event) -> bool:
-    """Whether an event is a fragment of one that is still to come."""
+    """Return whether an event is a fragment of a later one."""
     return bool(adk_field(event, "partial"))
 
 
 def long_running_calls(event: Event) -> set[str]:
-    """The tool calls of an event that are answered later, by somebody else."""
+    """Return the ids of the event's tool calls that are answered later from outside the run."""
     return _ids(adk_field(event, "long_running_tool_ids"))
 
 
 def unconfirmed_calls(event: Event) -> set[str]:
-    """The tool calls whose result in this event only says that a person must confirm them first."""
+    """Return the ids of tool calls whose result in this event only announces a required confirmation."""
     return _ids(event.actions.get("requested_tool_confirmations"))
 
 
@@ -102,11 +102,11 @@ def _user_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
 
 def _adk_parts(event: Event, parts: list[JsonObject]) -> Iterator[Part]:
     for number, part in enumerate(parts):
-        # A field of another type says nothing: what one writer stored must not stop the readers of the thread.
+        # Fields of an unexpected type are ignored: data of one writer must not break the readers of the thread.
         text, call, response = (part.get(name) for name in ("text", "function_call", "function_response"))
         if isinstance(text, str) and text:
             yield Text(text, is_thought=bool(part.get("thought")))
-        # A user calls no tools, whatever a client put into its message.
+        # A user calls no tools, whatever the client sends.
         if isinstance(call, dict) and call and event.author != "user":
             yield _call(call, fallback=f"{event.id}/{number}")
         if isinstance(response, dict) and response:
@@ -125,7 +125,7 @@ def _response(response: JsonObject, *, fallback: str) -> Result | Answer:
     if name.startswith(REQUEST_PREFIX):
         return Answer(identifier)
     content = response.get("response")
-    # How ADK's own function tools say that they failed.
+    # ADK's function tools report a failure in this form.
     is_error = isinstance(content, dict) and bool(content.get("error"))
     return Result(identifier, content, name=name, is_error=is_error)
 
