@@ -27,7 +27,7 @@ async def _two_tenants(engine: Engine) -> None:
 
 async def test_directly(server_url: str) -> None:
     async with Engine.open(server_url, auth="required") as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         await _two_tenants(engine)
 
 
@@ -54,5 +54,5 @@ async def test_a_user_that_row_level_security_does_not_hold_for_is_not_taken(ser
             await Engine.open(server_url, auth="required", tenant_url=server_url).start()
         return
     async with Engine.open(server_url, auth="required", tenant_url=server_url) as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         await _two_tenants(engine)

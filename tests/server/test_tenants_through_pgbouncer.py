@@ -59,7 +59,7 @@ async def engine(debian_server: Any, server_url: str) -> AsyncIterator[Engine]:
         tenant_url=_as("cognizes_tenant", pooled),
         auth="required",
     ) as opened:
-        assert opened.database.has_second_wall
+        assert opened.database.has_row_level_security
         yield opened
 
 

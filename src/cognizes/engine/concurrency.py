@@ -1,4 +1,4 @@
-"""The engine's primitives for waiting: one wake-up, one retry loop, one sweeper.
+"""The engine's primitives for waiting: one wake-up, one lock per key, one retry loop, one sweeper.
 
 Every part that waits for something uses these. A part that needs a periodic job registers it with the engine's
 `Sweeper`; a part that calls PostgreSQL while it may be away uses `retry_while_unavailable`.
@@ -10,7 +10,8 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TypeVar
 
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError
@@ -59,6 +60,66 @@ class WakeUp:
         except TimeoutError:
             return self.version > after
         return True
+
+
+class KeyedLock:
+    """A first-in, first-out lock per key. A key takes no memory while no task holds or awaits it."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: dict[Hashable, deque[asyncio.Future[None]]] = {}
+
+    def is_locked(self, key: Hashable) -> bool:
+        """Return whether a task holds the lock of a key."""
+        return key in self._waiters
+
+    def has_waiters(self, key: Hashable) -> bool:
+        """Return whether a task waits for the lock of a key."""
+        return bool(self._waiters.get(key))
+
+    def acquire(self, key: Hashable) -> _KeyLock:
+        """Return a context manager that holds the lock of a key: `async with lock.acquire(key)`."""
+        return _KeyLock(self._waiters, key)
+
+
+class _KeyLock:
+    """A class and no generator: every append with a state delta acquires one."""
+
+    __slots__ = ("_key", "_waiters")
+
+    def __init__(self, waiters: dict[Hashable, deque[asyncio.Future[None]]], key: Hashable) -> None:
+        self._waiters = waiters
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        queue = self._waiters.get(self._key)
+        if queue is None:
+            self._waiters[self._key] = deque()
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in queue:
+                queue.remove(future)
+            elif not future.cancelled():
+                # The lock was handed over in the same step as the cancellation.
+                self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        queue = self._waiters[self._key]
+        while queue:
+            future = queue.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        del self._waiters[self._key]
 
 
 async def retry_while_unavailable(

@@ -23,8 +23,8 @@ from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
 from cognizes.engine.pulse.event_bridge import PulseEventBridge
+from cognizes.engine.pulse.events import Messages
 from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.pulse.messages import Messages
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
 from cognizes.engine.pulse.pulse_meter import PulseMeter
 from cognizes.engine.pulse.sessions import Sessions
@@ -130,7 +130,7 @@ class Engine:
             self.database = self._connected = await Database.connect(self.url, self.settings)
             opened.push_async_callback(self._disconnect, self.database)
             await self.migrate()
-            await self._build_second_wall()
+            await self._open_tenant_pool()
             self._wire()
             opened.push_async_callback(self.manager.close)
             await self.listener.start()
@@ -169,7 +169,7 @@ class Engine:
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
             ).migrate()
 
-    async def _build_second_wall(self) -> None:
+    async def _open_tenant_pool(self) -> None:
         """Open the connections of tenants, for which row level security holds, if authentication is on.
 
         Raises SetupError where row level security cannot be used and the settings do not allow to start without it.

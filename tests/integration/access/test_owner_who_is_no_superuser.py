@@ -41,7 +41,7 @@ async def owner_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
 async def test_the_engine_sees_everything_and_its_tenants_do_not(owner_url: str) -> None:
     async with Engine.open(owner_url, auth="required") as engine:
         assert await engine.database.pool.fetchval("SELECT current_user LIKE 'owner_%'")
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         guarded = Guarded(engine)
         keys = [await guarded.key(app) for app in ("a", "b")]
         async with guarded.client(keys[0]) as ada, guarded.client(keys[1]) as bob:
@@ -66,5 +66,5 @@ async def test_an_owner_that_is_made_a_member_later_is_not_blind(
     finally:
         await superuser.close()
     async with Engine.open(owner_url, auth="required") as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         assert len((await engine.sessions.list("a")).items) == 1

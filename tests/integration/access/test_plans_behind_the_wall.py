@@ -78,7 +78,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
 @pytest.fixture
 async def grown(database_url: str) -> AsyncIterator[Engine]:
     async with Engine.open(database_url, auth="required", embedder="none") as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         await engine.database.pool.execute(_FILL)
         notes = [Remembered(str(n), f"topic{n} word") for n in range(ROWS)]
         await engine.memory.remember(MemoryScope("a", "u"), notes)
@@ -102,7 +102,7 @@ async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
     read = {}
     async with database._tenant_pool.acquire() as tenant, database.pool.acquire() as engine:
         for name, arguments in QUESTIONS.items():
-            by_tenant = await _rows_read(tenant, database.entering(name), *arguments, ["a"])
+            by_tenant = await _rows_read(tenant, database.tenant_statement(name), *arguments, ["a"])
             by_engine = await _rows_read(engine, database.queries[name], *arguments)
             read[name] = by_tenant, by_engine
     assert {name: both for name, both in read.items() if both[0] > both[1] + FEW} == {}
@@ -119,4 +119,4 @@ async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:
         assert await grown.database.fetch("recall_by_words", *asked) == []
     assert grown.database._tenant_pool is not None
     async with grown.database._tenant_pool.acquire() as tenant:
-        assert await _rows_read(tenant, grown.database.entering("recall_by_words"), *asked, ["a"]) <= FEW
+        assert await _rows_read(tenant, grown.database.tenant_statement("recall_by_words"), *asked, ["a"]) <= FEW

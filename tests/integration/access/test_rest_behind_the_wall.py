@@ -17,7 +17,7 @@ from tests.integration.api.test_sessions_api import *  # noqa: F403 - the same t
 async def engine(database_url: str) -> AsyncIterator[Engine]:
     """Takes the place of the engine that asks for no key."""
     async with Engine.open(database_url, auth="required") as opened:
-        assert opened.database.has_second_wall
+        assert opened.database.has_row_level_security
         yield opened
 
 

@@ -59,7 +59,7 @@ def migrator(connection: Any) -> Migrator:
 
 async def expect_isolation(url: str) -> None:
     async with Engine.open(url, auth="required") as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         guarded = Guarded(engine)
         async with guarded.client(await guarded.key("a")) as ada:
             listed = await ada.get("/api/sessions", params={"app_name": "a"})
@@ -100,7 +100,7 @@ async def test_without_the_right_to_create_roles_the_server_refuses_to_start_unt
     ):
         await Engine.open(url, auth="required").start()
     async with Engine.open(url, auth="required", row_level_security="off") as engine:
-        assert not engine.database.has_second_wall
+        assert not engine.database.has_row_level_security
     assert PROTECTION in await migrator(superuser).migrate()
     await superuser.close()
     await expect_isolation(url)

@@ -25,7 +25,7 @@ from cognizes.engine.models import Event
 async def two_tenants(database_url: str) -> AsyncIterator[Engine]:
     """An engine with authentication, and rows of the apps a and b in most tables."""
     async with Engine.open(database_url, auth="required", pool_size=2, snapshot_every=1) as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         for app in ("a", "b"):
             session = await engine.sessions.create(app, "u", state={"k": 1, "user:k": 1, "app:k": 1})
             await engine.sessions.append(session, author="user", kind="user_message", text=f"of {app}")
@@ -159,7 +159,7 @@ async def _look(engine: Engine) -> None:
 
 
 async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:
-    assert not engine.database.has_second_wall
+    assert not engine.database.has_row_level_security
 
 
 async def test_what_a_request_starts_works_for_the_engine(two_tenants: Engine) -> None:
@@ -284,7 +284,7 @@ async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
     with acting_for(["a"]):
         await two_tenants.manager.append_to_thread(threads["a"], _said())
     # asyncpg asks for types once for each connection.
-    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.entering("append_event")]
+    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.tenant_statement("append_event")]
 
 
 async def _sent_by_tenants(engine: Engine) -> list[str]:
@@ -306,7 +306,7 @@ async def test_recall_asks_everything_behind_the_wall(two_tenants: Engine) -> No
     with acting_for(["a"]):
         assert len(await two_tenants.memory.recall("secret", app="a", user="u")) == 1
     for query in ("recall_by_words", "read_memory_neighbours", "read_memories"):
-        assert two_tenants.database.entering(query) in sent
+        assert two_tenants.database.tenant_statement(query) in sent
 
 
 async def test_recall_is_held_back_too(two_tenants: Engine) -> None:

@@ -34,7 +34,7 @@ WITHOUT_AGENTS = ("/agui", "/copilotkit/agent")
 @pytest.fixture(autouse=True)
 def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """From when the tenants have furnished their apps on, everybody may ask for everything."""
-    assert tenants.guarded.engine.database.has_second_wall
+    assert tenants.guarded.engine.database.has_row_level_security
 
     async def let_in(*_: Any) -> None:
         return None

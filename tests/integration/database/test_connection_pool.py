@@ -16,7 +16,8 @@ from cognizes.engine import (
     InvalidInputError,
     PoolTimeoutError,
 )
-from cognizes.engine.database import Database, sticky_connection
+from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.database import Database
 from cognizes.engine.pulse.session_store import SessionStore
 
 
@@ -77,13 +78,11 @@ async def test_an_unknown_statement_of_a_missing_schema_says_what_to_do(empty_da
 
 
 @pytest.mark.parametrize(("connections", "taken"), [(4, 1), (3, 6)])
-async def test_whoever_asks_one_question_after_the_other_keeps_a_connection(
+async def test_consecutive_reads_reuse_a_connection(
     database_url: str, monkeypatch: pytest.MonkeyPatch, connections: int, taken: int
 ) -> None:
-    # Kept until we say so: the test may be held up anywhere.
-    monkeypatch.setattr(sticky_connection, "_IDLE_SECONDS", 3600)
     async with asyncpg.create_pool(database_url, min_size=1, max_size=connections) as pool:
-        database = Database(pool)
+        database = Database(pool, reuse_seconds=3600)
         acquired = 0
         acquire = database.acquire
 
@@ -104,17 +103,39 @@ async def test_whoever_asks_one_question_after_the_other_keeps_a_connection(
         await database.close()
 
 
-async def test_a_connection_that_broke_while_it_was_kept_is_not_used(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sticky_connection, "_IDLE_SECONDS", 3600)
+async def test_a_reused_connection_that_broke_is_replaced(database_url: str) -> None:
+    read = "read_session", "a", "u", "s"
     async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        database = Database(pool)
-        ask = "read_session", "a", "u", "s"
-        assert await database.fetch(*ask) == []
-        kept = database._at_hand
-        assert kept is not None
-        assert kept._connection is not None
-        kept._connection.terminate()
-        assert await database.fetch(*ask) == []
+        database = Database(pool, reuse_seconds=3600)
+        assert await database.fetch(*read) == []
+        other = await asyncpg.connect(database_url)
+        # With a time limit it returns when the backend is gone.
+        assert await other.fetchval(
+            """SELECT bool_and(pg_terminate_backend(pid, 30_000)) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
+        )
+        await other.close()
+        assert await database.fetch(*read) == []
         await database.close()
+
+
+async def test_a_wrong_number_of_arguments_is_not_unavailability(engine: Engine) -> None:
+    """It fails at once and names its cause, instead of being retried as if PostgreSQL were away."""
+    for call in (engine.database.fetch, engine.database.fetch_row, engine.database.fetch_value):
+        with pytest.raises(DatabaseError, match="expects 3 arguments") as caught:
+            await retry_while_unavailable(lambda call=call: call("read_session", "a"), seconds=60)
+        assert not isinstance(caught.value, DatabaseUnavailableError)
+        assert isinstance(caught.value.__cause__, asyncpg.InterfaceError)
+
+
+async def test_a_closed_connection_is_unavailability(database_url: str) -> None:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as pool:
+        database = Database(pool)
+        with pytest.raises(DatabaseUnavailableError):
+            async with database.connection() as connection:
+                connection.terminate()
+                await connection.fetch("SELECT 1")
+        with pytest.raises(DatabaseUnavailableError):
+            async with database.connection() as connection:
+                await connection.close()
+                await connection.fetch("SELECT 1")

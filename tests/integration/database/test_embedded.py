@@ -330,7 +330,7 @@ def _takes_access_lists(directory: Path) -> bool:
 
 async def test_requests_of_tenants_cannot_leave_their_role_on_the_embedded_server(data_dir: Path) -> None:
     async with Engine.open(data_dir=data_dir, auth="required") as engine:
-        assert engine.database.has_second_wall
+        assert engine.database.has_row_level_security
         connection = await engine.database.acquire(for_tenants=True)
         try:
             assert await connection.fetchval("SELECT session_user::text") == "cognizes_server"

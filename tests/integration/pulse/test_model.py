@@ -32,7 +32,7 @@ from cognizes.engine import (
     Session,
 )
 from cognizes.engine.database import EmbeddedPostgres
-from cognizes.engine.database.sticky_connection import StickyConnection
+from cognizes.engine.database.connection_pool import ReusedConnection
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.state_manager import StateManager
 
@@ -722,13 +722,13 @@ def one_batch_engine(model_url: str, runner: asyncio.Runner) -> Iterator[Engine]
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each query was sent on its way by a writer."""
     counted: Counter[str] = Counter()
-    fetch = StickyConnection.fetch
+    fetch = ReusedConnection.fetch
 
-    async def count_and_fetch(connection: StickyConnection, query: str, *arguments: Any) -> Any:
+    async def count_and_fetch(connection: ReusedConnection, query: str, *arguments: Any) -> Any:
         counted[query] += 1
         return await fetch(connection, query, *arguments)
 
-    monkeypatch.setattr(StickyConnection, "fetch", count_and_fetch)
+    monkeypatch.setattr(ReusedConnection, "fetch", count_and_fetch)
     return counted
 
 

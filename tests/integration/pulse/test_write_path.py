@@ -268,6 +268,6 @@ async def test_nobody_waits_for_a_connection_that_is_there(database_url: str) ->
     pool = await asyncpg.create_pool(database_url, min_size=1, max_size=2)
     async with pool:
         database = Database(pool)
-        assert not database.is_awaited
+        assert not database.has_waiters
         async with database.connection():
-            assert not database.is_awaited
+            assert not database.has_waiters

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.database.sticky_connection import StickyConnection
+from cognizes.engine.database.connection_pool import ReusedConnection
 from cognizes.engine.errors import DatabaseUnavailableError
 
 
@@ -35,9 +35,9 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> 
 def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
     """Loses the first answer to the end of a run; returns the list of all its ends that were asked for from now on."""
     asked: list[str] = []
-    ask = StickyConnection.fetch
+    ask = ReusedConnection.fetch
 
-    async def fetch(self: StickyConnection, name: str, *arguments: Any, **options: Any) -> Any:
+    async def fetch(self: ReusedConnection, name: str, *arguments: Any, **options: Any) -> Any:
         answer = await ask(self, name, *arguments, **options)
         if name == "turn_over_runs" and run_id in arguments[1]:
             asked.append(run_id)
@@ -45,5 +45,5 @@ def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
                 raise DatabaseUnavailableError("the connection was cut after the commit")
         return answer
 
-    monkeypatch.setattr(StickyConnection, "fetch", fetch)
+    monkeypatch.setattr(ReusedConnection, "fetch", fetch)
     return asked

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.pulse.append_batcher import AppendItem
+from cognizes.engine.pulse.group_commit import AppendItem
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _Row = tuple[str, int, int, datetime]
@@ -76,7 +76,8 @@ class ScriptedDatabase:
     def __init__(self) -> None:
         self.queries = _Names()
         self.acting_apps = None
-        self.is_awaited = False
+        self.has_waiters = False
+        self.reuse_seconds = 0.02
         self.pool = _Pool()
         self.log: dict[UUID, list[str]] = {}
         self.calls: list[_Call] = []

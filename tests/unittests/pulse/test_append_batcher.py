@@ -10,7 +10,7 @@ import pytest
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.pulse.append_batcher import AppendAnswer, AppendBatcher, AppendItem
+from cognizes.engine.pulse.group_commit import AppendAnswer, AppendBatcher, AppendItem
 from tests.unittests.pulse.scripted_database import ScriptedDatabase, item
 
 THREAD, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)

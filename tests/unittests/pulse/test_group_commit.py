@@ -16,7 +16,7 @@ class Number:
     value: int
     size: int = 1
     key: str = ""
-    company: str = ""
+    tenant_key: str = ""
 
     @property
     def order_key(self) -> str:
@@ -27,7 +27,7 @@ class Number:
         return self.value
 
     @property
-    def is_sociable(self) -> bool:
+    def batchable(self) -> bool:
         return self.value < 10_000
 
 
@@ -215,16 +215,16 @@ async def test_closing_waits_for_the_queue_and_refuses_new_ones(server: Server) 
 async def test_what_is_postponed_waits_in_a_lane_and_holds_up_nobody(server: Server) -> None:
     free = asyncio.Event()
 
-    async def way(items: list[Number]) -> list[int | None]:
+    async def send(items: list[Number]) -> list[int | None]:
         answers = await server.send(items)
         return [None if item.key == "held" and not free.is_set() else answer
                 for item, answer in zip(items, answers, strict=True)]  # fmt: skip
 
-    async def patient(items: list[Number]) -> list[int | None]:
+    async def send_blocking(items: list[Number]) -> list[int | None]:
         await free.wait()
         return await server.send(items)
 
-    group = GroupCommit(way, patient=patient)
+    group = GroupCommit(send, blocking_sender=send_blocking)
     held = [asyncio.create_task(group.submit(Number(n, key="held"))) for n in (1, 2)]
     await turns()
     held.append(asyncio.create_task(group.submit(Number(3, key="held"))))
@@ -245,10 +245,10 @@ async def test_the_end_of_the_loop_leaves_nobody_waiting(server: Server) -> None
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, asyncio.CancelledError]
 
 
-async def test_a_batch_is_of_one_company_and_companies_take_turns(server: Server) -> None:
+async def test_a_batch_is_of_one_tenant_and_tenants_are_served_round_robin(server: Server) -> None:
     group = GroupCommit(server.send)
-    loud = [Number(n, company="loud") for n in range(1, 5)]
-    quiet = [Number(n, company="quiet") for n in range(5, 7)]
+    loud = [Number(n, tenant_key="loud") for n in range(1, 5)]
+    quiet = [Number(n, tenant_key="quiet") for n in range(5, 7)]
     tasks = await behind_one(server, group, *loud[:2], *quiet[:1], *loud[2:], *quiet[1:])
     server.gate.set()
     await asyncio.gather(*tasks)
@@ -257,28 +257,28 @@ async def test_a_batch_is_of_one_company_and_companies_take_turns(server: Server
     assert group.is_idle
 
 
-async def test_one_that_sends_much_lets_others_go_between(server: Server) -> None:
+async def test_a_busy_tenant_delays_others_by_one_batch(server: Server) -> None:
     group = GroupCommit(server.send, max_items=2)
-    loud = [Number(n, company="loud") for n in range(1, 7)]
-    tasks = await behind_one(server, group, *loud, Number(7, company="quiet"))
+    loud = [Number(n, tenant_key="loud") for n in range(1, 7)]
+    tasks = await behind_one(server, group, *loud, Number(7, tenant_key="quiet"))
     server.gate.set()
     await asyncio.gather(*tasks)
     assert server.batches == [[0], [1, 2], [7], [3, 4], [5, 6]]
 
 
-async def test_items_of_a_key_keep_their_order_whoever_sends_them(server: Server) -> None:
+async def test_items_of_a_key_keep_their_order_across_tenants(server: Server) -> None:
     group = GroupCommit(server.send)
-    companies = ["a", "b", "b", "a", "", "a"]
-    items = [Number(n, key="k", company=company) for n, company in enumerate(companies, 1)]
+    tenants = ["a", "b", "b", "a", "", "a"]
+    items = [Number(n, key="k", tenant_key=tenant_key) for n, tenant_key in enumerate(tenants, 1)]
     tasks = await behind_one(server, group, *items)
     server.gate.set()
     await asyncio.gather(*tasks)
     assert server.batches == [[0], [1], [2, 3], [4], [5], [6]]
 
 
-async def test_those_who_left_leave_their_key_to_the_next_company(server: Server) -> None:
+async def test_cancelled_items_release_their_key_to_the_next_tenant(server: Server) -> None:
     group = GroupCommit(server.send)
-    items = [Number(n, key="k", company=company) for n, company in enumerate("aab", 1)]
+    items = [Number(n, key="k", tenant_key=tenant_key) for n, tenant_key in enumerate("aab", 1)]
     tasks = await behind_one(server, group, *items)
     for task in tasks[1:3]:
         task.cancel()
@@ -291,24 +291,24 @@ async def test_those_who_left_leave_their_key_to_the_next_company(server: Server
     assert group.is_idle
 
 
-async def test_who_waits_in_a_lane_is_followed_by_its_own_company_only() -> None:
+async def test_a_blocked_key_sends_only_items_of_its_tenant() -> None:
     sent: list[tuple[str, list[int]]] = []
 
-    async def way(items: list[Number]) -> list[int | None]:
-        sent.append(("way", [item.value for item in items]))
+    async def send(items: list[Number]) -> list[int | None]:
+        sent.append(("send", [item.value for item in items]))
         return [None if item.value == 1 else item.value for item in items]
 
-    async def patient(items: list[Number]) -> list[int | None]:
-        sent.append(("patient", [item.value for item in items]))
+    async def send_blocking(items: list[Number]) -> list[int | None]:
+        sent.append(("send_blocking", [item.value for item in items]))
         await turns()
         return [item.value for item in items]
 
-    group = GroupCommit(way, patient=patient)
-    items = [Number(n, key="k", company=company) for n, company in enumerate("aab", 1)]
+    group = GroupCommit(send, blocking_sender=send_blocking)
+    items = [Number(n, key="k", tenant_key=tenant_key) for n, tenant_key in enumerate("aab", 1)]
     first = asyncio.create_task(group.submit(items[0]))
     while len(sent) < 2:
         await turns()
     rest = [asyncio.create_task(group.submit(item)) for item in items[1:]]
     assert await asyncio.gather(first, *rest) == [1, 2, 3]
-    assert sent == [("way", [1]), ("patient", [1]), ("patient", [2]), ("way", [3])]
+    assert sent == [("send", [1]), ("send_blocking", [1]), ("send_blocking", [2]), ("send", [3])]
     await group.close()

@@ -8,7 +8,7 @@ import pytest
 
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.models import Event
-from cognizes.engine.pulse.event_log import STREAMED_KINDS
+from cognizes.engine.pulse.events import STREAMED_KINDS
 from cognizes.engine.timeline.event_kinds import KINDS, SHOWN_KINDS, is_stored
 
 CONTRACT = (

@@ -26,7 +26,7 @@ from cognizes.engine.agui.snapshot import History, Snapshot, read_history
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event, RunStatus
-from cognizes.engine.pulse.event_log import EventLog
+from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid

@@ -34,7 +34,7 @@ from cognizes.engine.agui.open_items import OpenItems
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.event_bridge import milliseconds
-from cognizes.engine.pulse.event_log import EventLog
+from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.timeline.event_reading import Call, Result, read_parts
 
 OLDER_MESSAGES = "cognizes.older_messages"

@@ -1,4 +1,4 @@
-"""A bounded pool of connections that many clients share."""
+"""The connection pool: named queries, row level security for tenants, connections reused between statements."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.driver_errors import (
     DRIVER_ERRORS,
-    UNAVAILABLE,
     cut,
     is_statement_timeout,
+    is_unavailable,
     translate,
     translated,
 )
 from cognizes.engine.database.queries import Queries, quote_schema
-from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
 from cognizes.engine.errors import EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
@@ -29,14 +28,14 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 SERVER_ROLE = "cognizes_server"
-_ENOUGH_TO_KEEP_ONE = 4
+_POOL_SIZE_FOR_REUSE = 4
 _CLIENT_GRACE_SECONDS = 1.0
-"""The server ends a statement first; the client gives up this much later, when the server does not answer."""
+"""The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
 _CANCEL_SECONDS = 5.0
-"""How long a connection waits until the server confirms that it cancelled a statement."""
+"""How long a connection waits for the server's confirmation that it cancelled a statement."""
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
-"""Asks a named query with its arguments."""
+"""Runs a named query with its arguments."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,10 @@ class RowPage:
     has_more: bool
 
 
-async def _keep_session(connection: Any) -> None:
-    """Replaces asyncpg's reset, which costs a round trip per use: no code of ours leaves session state behind."""
-
-
 class Database:
-    """Runs named queries on a pool. Waiting for a connection is bounded and ends in a clear error.
+    """Runs named queries on a pool. Waiting for a connection is bounded and ends in `PoolTimeoutError`.
 
-    It also wraps a bare `asyncpg` pool made by somebody else, as long as it needs no JSON codec: values go in and
-    come out as text.
+    It also wraps a bare `asyncpg` pool of the caller, which needs no JSON codec: documents are passed as text.
     """
 
     def __init__(
@@ -65,27 +59,28 @@ class Database:
         schema: str = "public",
         pool_timeout: float = 10.0,
         page_bytes: int = 4 * 1024 * 1024,
+        reuse_seconds: float = 0.02,
     ) -> None:
         self.pool = pool
+        self.reuse_seconds = reuse_seconds
         self.page_bytes = page_bytes
         self.queries = Queries(schema)
         self._pool_timeout = pool_timeout
         self._waiting = 0
         self._tenant_pool: asyncpg.Pool[Any] | None = None
         self._limits_statements = False
-        self._entering: dict[str, str | None] = {}
-        # Taking a connection and giving it back is a fifth of a short question: whoever asks alone, one question after
-        # the other, keeps one.
-        self._at_hand = StickyConnection(self) if pool.get_max_size() >= _ENOUGH_TO_KEEP_ONE else None
+        self._tenant_statements: dict[str, str | None] = {}
+        # Acquiring and releasing a connection takes a fifth of the time of a short query.
+        self._reused = ReusedConnection(self) if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE else None
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits for a connection now."""
+    def has_waiters(self) -> bool:
+        """Whether a task waits for a connection now."""
         return self._waiting > 0
 
     @classmethod
     async def connect(cls, url: str, settings: Settings) -> Database:
-        """Opens a pool on a URL. Connections are made when first needed, up to `pool_size`."""
+        """Open a pool on a URL. Connections are made when first needed, up to `pool_size`."""
         with translated():
             pool, limits_statements = await _create_pool(url, settings)
         database = cls(
@@ -98,52 +93,36 @@ class Database:
         return database
 
     async def close(self) -> None:
-        """Closes the connections; waits a moment for those in use, then cuts them."""
-        if self._at_hand is not None:
-            await self._at_hand.close()
-        for pool in (self._tenant_pool, self.pool):
-            if pool is not None:
-                await _close(pool)
+        """Close the connections; wait a few seconds for those in use, then terminate them."""
+        await self._release_reused()
+        for pool in self._pools():
+            try:
+                await asyncio.wait_for(pool.close(), timeout=5)
+            except TimeoutError:
+                pool.terminate()
 
     async def expire_connections(self) -> None:
-        """Lets nobody get a connection again that was made before now."""
-        if self._at_hand is not None:
-            await self._at_hand.close()
-        for pool in (self._tenant_pool, self.pool):
-            if pool is not None:
-                await pool.expire_connections()
+        """Replace all connections made so far, each when it is next acquired."""
+        await self._release_reused()
+        for pool in self._pools():
+            await pool.expire_connections()
 
-    async def acquire(self, *, for_tenants: bool = False) -> PoolConnectionProxy[Any]:
-        """A connection, to be given back with `release`; `PoolTimeoutError` when none became free in time."""
-        return await self._acquire_from(self._pool(for_tenants=for_tenants))
+    async def _release_reused(self) -> None:
+        if self._reused is not None:
+            await self._reused.close()
 
-    async def release(
-        self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
-    ) -> None:
-        """Gives a connection back to where it came from; `after` an error of the driver, or a cancellation.
-
-        A statement that was given up is cancelled on the server first: closing the connection would not end it.
-        """
-        pool = self._pool(for_tenants=for_tenants)
-        if after is None:
-            await pool.release(connection)
-        elif is_statement_timeout(after) or isinstance(after, asyncio.CancelledError):
-            try:
-                await pool.release(connection, timeout=_CANCEL_SECONDS)
-            except DRIVER_ERRORS as error:
-                logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
-        else:
-            if isinstance(after, UNAVAILABLE):
-                cut(connection)
-            await pool.release(connection)
+    def _pools(self) -> list[asyncpg.Pool[Any]]:
+        return [pool for pool in (self._tenant_pool, self.pool) if pool is not None]
 
     def _pool(self, *, for_tenants: bool) -> asyncpg.Pool[Any]:
         if not for_tenants:
             return self.pool
-        assert self._tenant_pool is not None  # noqa: S101 - nobody acts for tenants without it
+        assert self._tenant_pool is not None  # noqa: S101 - `acting_apps` is None without it
         return self._tenant_pool
 
-    async def _acquire_from(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
+    async def acquire(self, *, for_tenants: bool = False) -> PoolConnectionProxy[Any]:
+        """Return a connection, to be returned with `release`; `PoolTimeoutError` when none is free in time."""
+        pool = self._pool(for_tenants=for_tenants)
         self._waiting += 1
         try:
             return await pool.acquire(timeout=self._pool_timeout)
@@ -159,11 +138,31 @@ class Database:
         finally:
             self._waiting -= 1
 
+    async def release(
+        self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
+    ) -> None:
+        """Return a connection to its pool; `after` an error of the driver, or a cancellation.
+
+        A statement that was given up is cancelled on the server first: closing the connection would not end it.
+        """
+        pool = self._pool(for_tenants=for_tenants)
+        if after is None:
+            await pool.release(connection)
+        elif is_statement_timeout(after) or isinstance(after, asyncio.CancelledError):
+            try:
+                await pool.release(connection, timeout=_CANCEL_SECONDS)
+            except DRIVER_ERRORS as error:
+                logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
+        else:
+            if is_unavailable(after):
+                cut(connection)
+            await pool.release(connection)
+
     @asynccontextmanager
     async def connection(self, *, for_tenants: bool = False) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection for the length of a block: of the engine itself, whoever's task this is, unless for tenants.
+        """Hold a connection for the length of a block: with the privileges of the engine, unless `for_tenants`.
 
-        Never ask for a second one while holding one: ten writers on ten connections would wait for each other.
+        Never acquire a second one while holding one: ten writers on ten connections would deadlock.
         """
         connection = await self.acquire(for_tenants=for_tenants)
         failed: BaseException | None = None
@@ -178,14 +177,56 @@ class Database:
         finally:
             await self.release(connection, for_tenants=for_tenants, after=failed)
 
+    # Queries
+
+    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
+        """Return all rows of a named query, seen by the given apps, else by those of the request of this task."""
+        apps = self.acting_apps if apps is None else apps
+        if apps is not None:
+            async with self.connection(for_tenants=True) as connection:
+                return await self._fetch_as(connection, apps, query, arguments)
+        return cast(list[asyncpg.Record], await self._call("fetch", query, arguments))
+
+    async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        """Return the first row of a named query."""
+        if self.acting_apps is not None:
+            return next(iter(await self.fetch(query, *arguments)), None)
+        return cast("asyncpg.Record | None", await self._call("fetchrow", query, arguments))
+
+    async def fetch_value(self, query: str, *arguments: Any) -> Any:
+        """Return the first column of the first row of a named query."""
+        if self.acting_apps is not None:
+            row = await self.fetch_row(query, *arguments)
+            return None if row is None else row[0]
+        return await self._call("fetchval", query, arguments)
+
+    async def _call(self, method: str, query: str, arguments: tuple[Any, ...]) -> Any:
+        if self._reused is not None and self._reused.is_free:
+            return await self._reused.call(method, self.queries[query], arguments)
+        async with self.connection() as connection:
+            return await getattr(connection, method)(self.queries[query], *arguments)
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[Fetch]:
+        """Run several queries on one connection, each with the tenancy of `fetch`."""
+        apps = self.acting_apps
+        async with self.connection(for_tenants=apps is not None) as connection:
+
+            async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
+                if apps is not None:
+                    return await self._fetch_as(connection, apps, query, arguments)
+                return list(await connection.fetch(self.queries[query], *arguments))
+
+            yield fetch
+
     async def fetch_value_within(self, seconds: float, query: str, *arguments: Any) -> Any:
-        """The first column of the first row of a named query of the engine itself, with a time limit of its own."""
+        """Return the first value of a named query, run with the privileges of the engine and its own time limit."""
         async with self.connection() as connection, connection.transaction():
             await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), True)
             return await connection.fetchval(self.queries[query], *arguments, timeout=seconds + _CLIENT_GRACE_SECONDS)
 
     async def execute_within(self, seconds: float, statement: str) -> None:
-        """Executes a statement that cannot stand in a transaction, with a time limit of its own."""
+        """Execute a statement that cannot run in a transaction, with a time limit of its own."""
         async with self.connection() as connection:
             if self._limits_statements:
                 await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), False)
@@ -200,47 +241,6 @@ class Database:
                         cut(connection)
                         raise
 
-    @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Fetch]:
-        """Several questions on one connection, each asked like `fetch` asks it."""
-        apps = self.acting_apps
-        async with self.connection(for_tenants=apps is not None) as connection:
-
-            async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
-                return await self._ask(connection, apps, query, arguments)
-
-            yield fetch
-
-    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
-        """All rows of a named query; on behalf of some apps, else of those of the request that this task answers."""
-        apps = self.acting_apps if apps is None else apps
-        if apps is not None:
-            return await self._fetch_for(apps, query, arguments)
-        if self._at_hand is not None and self._at_hand.is_free:
-            return await self._at_hand.fetch(query, *arguments)
-        async with self.connection() as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(self.queries[query], *arguments)
-            return rows
-
-    async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
-        """The first row of a named query."""
-        if (apps := self.acting_apps) is not None:
-            return next(iter(await self._fetch_for(apps, query, arguments)), None)
-        if self._at_hand is not None and self._at_hand.is_free:
-            return await self._at_hand.fetch_row(query, *arguments)
-        async with self.connection() as connection:
-            return await connection.fetchrow(self.queries[query], *arguments)
-
-    async def fetch_value(self, query: str, *arguments: Any) -> Any:
-        """The first column of the first row of a named query."""
-        if (apps := self.acting_apps) is not None:
-            row = next(iter(await self._fetch_for(apps, query, arguments)), None)
-            return None if row is None else row[0]
-        if self._at_hand is not None and self._at_hand.is_free:
-            return await self._at_hand.fetch_value(query, *arguments)
-        async with self.connection() as connection:
-            return await connection.fetchval(self.queries[query], *arguments)
-
     async def fetch_page(
         self,
         query: str,
@@ -251,7 +251,7 @@ class Database:
         key: str = "sequence_num",
         max_bytes: int | None = None,
     ) -> RowPage:
-        """The first rows of a named query: at most `limit` and `page_bytes` (or `max_bytes`), and one if there is one.
+        """Return the first rows of a named query: at most `limit` and `page_bytes` (or `max_bytes`), but at least one.
 
         The query returns the size of a row as `bytes`. Its last two parameters are the number of rows and the size
         above which it leaves the long columns of a row null. So a page of small rows is one statement, and of large
@@ -279,34 +279,36 @@ class Database:
             page = [row for row in read if row is not None]
         return RowPage(page, has_more)
 
+    # Row level security
+
     @property
-    def has_second_wall(self) -> bool:
-        """Whether requests of tenants are held back by row level security too."""
+    def has_row_level_security(self) -> bool:
+        """Whether row level security filters what requests of tenants see."""
         return self._tenant_pool is not None
 
     @property
     def acting_apps(self) -> Apps | None:
-        """On whose behalf this task asks, where the second wall stands; None when it works for the engine itself."""
+        """The apps whose rows this task sees under row level security; None for the engine itself."""
         return current_apps() if self._tenant_pool is not None else None
 
-    def entering(self, query: str) -> str:
-        """A named query that first names its apps, in one more parameter."""
-        sql = self._entering_or_none(query)
+    def tenant_statement(self, query: str) -> str:
+        """Return a named query as one statement that sets its apps first, in one more parameter."""
+        sql = self._tenant_statement_or_none(query)
         if sql is None:
-            raise ValueError(f"the query {query} writes by itself and cannot be one statement behind the second wall")
+            raise ValueError(f"the query {query} writes by itself and cannot be one statement that sets its tenant")
         return sql
 
     def without_tenants(self) -> Database:
-        """The same database, always asked by the engine itself: for who comes in, which no tenant may read."""
+        """Return the same database with the privileges of the engine: for authentication, which no tenant may read."""
         return Database(
             self.pool, schema=self.queries.schema, pool_timeout=self._pool_timeout, page_bytes=self.page_bytes
         )
 
     async def open_tenant_pool(self, url: str, settings: Settings, *, take_role: bool) -> str | None:
-        """Opens the connections that requests of tenants use. Returns why they cannot be used, and then none are open.
+        """Open the pool for requests of tenants. Return why it cannot be used; it is closed then.
 
-        With `take_role` they connect as we do and become `cognizes_server`; without, the URL names a member of it.
-        `DatabaseUnavailableError` when PostgreSQL is away, which says nothing about the role.
+        With `take_role` its connections log in as the engine and take the role `cognizes_server`; without, the URL
+        names a member of it. `DatabaseUnavailableError` when PostgreSQL cannot be reached.
         """
         try:
             pool, _ = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
@@ -323,48 +325,165 @@ class Database:
         self._tenant_pool = pool
         return None
 
-    async def _fetch_for(self, apps: Apps, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
-        async with self.connection(for_tenants=True) as connection:
-            return await self._ask(connection, apps, query, arguments)
-
-    async def _ask(
-        self, connection: PoolConnectionProxy[Any], apps: Apps | None, query: str, arguments: tuple[Any, ...]
+    async def _fetch_as(
+        self, connection: PoolConnectionProxy[Any], apps: Apps, query: str, arguments: tuple[Any, ...]
     ) -> list[asyncpg.Record]:
-        if apps is None:
-            return list(await connection.fetch(self.queries[query], *arguments))
-        entering = self._entering_or_none(query)
-        if entering is not None:
-            return list(await connection.fetch(entering, *arguments, apps))
+        statement = self._tenant_statement_or_none(query)
+        if statement is not None:
+            return list(await connection.fetch(statement, *arguments, apps))
         async with connection.transaction():
             await connection.fetchval(self.queries["enter_tenant"], apps)
             return list(await connection.fetch(self.queries[query], *arguments))
 
-    def _entering_or_none(self, query: str) -> str | None:
-        if query not in self._entering:
-            self._entering[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
-        return self._entering[query]
+    def _tenant_statement_or_none(self, query: str) -> str | None:
+        if query not in self._tenant_statements:
+            self._tenant_statements[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
+        return self._tenant_statements[query]
+
+
+class ReusedConnection:
+    """Runs consecutive statements on one connection and releases it after a short idle time.
+
+    Releasing and acquiring again takes more than a tenth of the time of an append. One user at a time. While a task
+    waits for a connection of the pool, this one is released after every statement. One `for_tenants` belongs to the
+    tenants' pool; each of its statements sets the apps on whose behalf it is sent.
+    """
+
+    def __init__(self, database: Database, *, for_tenants: bool = False) -> None:
+        self._database = database
+        self._for_tenants = for_tenants
+        self._connection: PoolConnectionProxy[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._uses = 0
+        self._is_in_use = False
+        self._release_after_use = False
+        self._releases: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no task uses it now."""
+        return not self._is_in_use
+
+    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
+        """Return all rows of a named query."""
+        if apps is None:
+            return cast(list[asyncpg.Record], await self.call("fetch", self._database.queries[query], arguments))
+        statement = self._database.tenant_statement(query)
+        return cast(list[asyncpg.Record], await self.call("fetch", statement, (*arguments, apps)))
+
+    async def call(self, method: str, statement: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method of the connection that runs a statement."""
+        self._uses += 1
+        self._is_in_use = True
+        try:
+            if self._connection is not None and _is_broken(self._connection):
+                self._release()
+            if self._connection is None:
+                self._connection = await self._acquire()
+            answer = await getattr(self._connection, method)(statement, *arguments)
+        except DRIVER_ERRORS as error:
+            self._release(after=error)
+            raise translate(error) from error
+        except BaseException as error:
+            self._release(after=error)
+            raise
+        finally:
+            self._is_in_use = False
+        if self._database.has_waiters or self._release_after_use:
+            self._release()
+        elif self._timer is None:
+            self._start_timer()
+        return answer
+
+    async def close(self) -> None:
+        """Release the connection now, or after the statement that uses it."""
+        if self._is_in_use:
+            self._release_after_use = True
+        else:
+            self._release()
+        await asyncio.gather(*self._releases)
+
+    async def _acquire(self) -> PoolConnectionProxy[Any]:
+        if self._releases:
+            # The pool serves the first caller: tasks that waited before must be able to acquire the released one.
+            await asyncio.wait(self._releases)
+            await asyncio.sleep(0)
+        return await self._database.acquire(for_tenants=self._for_tenants)
+
+    def _start_timer(self) -> None:
+        # One timer for many statements: one for each would take as long as the JSON of an event.
+        self._timer = asyncio.get_running_loop().call_later(
+            self._database.reuse_seconds, self._release_if_idle, self._uses
+        )
+
+    def _release_if_idle(self, uses_then: int) -> None:
+        if uses_then == self._uses and not self._is_in_use:
+            self._release()
+        else:
+            self._start_timer()
+
+    def _release(self, *, after: BaseException | None = None) -> None:
+        self._release_after_use = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._connection is not None:
+            task = asyncio.ensure_future(self._return(self._connection, after))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+            self._connection = None
+
+    async def _return(self, connection: PoolConnectionProxy[Any], after: BaseException | None) -> None:
+        try:
+            await self._database.release(connection, for_tenants=self._for_tenants, after=after)
+        except DRIVER_ERRORS as error:
+            logger.debug("a broken connection was released: %s", error)
+
+
+class ReusedConnections:
+    """One reused connection of the engine, and one of its tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._own = ReusedConnection(database)
+        self._of_tenants = ReusedConnection(database, for_tenants=True)
+
+    def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> Awaitable[list[asyncpg.Record]]:
+        """Return all rows of a named query, seen by the given apps."""
+        if apps is None:
+            return self._own.fetch(query, *arguments)
+        return self._of_tenants.fetch(query, *arguments, apps=apps)
+
+    async def close(self) -> None:
+        """Release both connections."""
+        await self._own.close()
+        await self._of_tenants.close()
+
+
+def _is_broken(connection: PoolConnectionProxy[Any]) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        # The pool has discarded it.
+        return True
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a connection of tenants cannot be used; raise if only the server is away."""
-    # PgBouncer answers a start-up parameter that it does not know, as `role`, with a protocol violation.
-    if isinstance(error, UNAVAILABLE) and not isinstance(error, asyncpg.ProtocolViolationError):
+    """Return why the tenants' pool cannot be used; raise if the server cannot be reached."""
+    # PgBouncer answers an unknown start-up parameter, as `role` is to it, with a protocol violation.
+    if is_unavailable(error) and not isinstance(error, asyncpg.ProtocolViolationError):
         raise translate(error) from error
     return str(error)
 
 
-async def _close(pool: asyncpg.Pool[Any]) -> None:
-    try:
-        await asyncio.wait_for(pool.close(), timeout=5)
-    except TimeoutError:
-        pool.terminate()
+async def _skip_reset(connection: Any) -> None:
+    """Replace asyncpg's reset of a released connection, a round trip: our statements leave no session state behind."""
 
 
 async def _create_pool(url: str, settings: Settings, **server_settings: str) -> tuple[asyncpg.Pool[Any], bool]:
-    """Returns a pool, and whether its server limits the statements itself.
+    """Return a pool, and whether its server limits the time of statements.
 
-    A pooler (PgBouncer) refuses parameters that it does not know. Behind one the client alone ends a statement, by a
-    request to cancel it; the role's own `statement_timeout` should be set on the server.
+    A pooler (PgBouncer) refuses start-up parameters that it does not know. Behind one only the client limits the time,
+    by a cancel request; set `statement_timeout` for the role on the server.
     """
     seconds = settings.statement_timeout
 
@@ -376,7 +495,7 @@ async def _create_pool(url: str, settings: Settings, **server_settings: str) -> 
             command_timeout=seconds + _CLIENT_GRACE_SECONDS if seconds else None,
             statement_cache_size=settings.statement_cache_size,
             max_inactive_connection_lifetime=300,
-            reset=_keep_session,
+            reset=_skip_reset,
             server_settings=parameters or None,
         )
 
@@ -387,7 +506,7 @@ async def _create_pool(url: str, settings: Settings, **server_settings: str) -> 
     except asyncpg.ProtocolViolationError as error:
         pool = await create(**server_settings)
         logger.warning(
-            "the server does not take statement_timeout at the start of a connection (%s); behind a pooler set it for "
+            "the server does not accept statement_timeout as a start-up parameter (%s); behind a pooler set it for "
             "the role: ALTER ROLE … SET statement_timeout = '%gs'",
             error,
             seconds,

@@ -1,8 +1,9 @@
-"""Driver errors become errors of the engine here, at the database's edge, with the cause kept."""
+"""Translation of driver errors to errors of the engine, with the cause kept."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,11 +29,10 @@ from cognizes.engine.errors import (
 logger = logging.getLogger(__name__)
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-"""Everything that talking to PostgreSQL may raise."""
+"""Every error that asyncpg may raise."""
 
-UNAVAILABLE = (
+_UNAVAILABLE = (
     asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -43,7 +43,8 @@ UNAVAILABLE = (
     TimeoutError,
     OSError,
 )
-"""Failures after which the same statement may succeed a moment later, on another connection."""
+_LOST_CONNECTION = re.compile(r"\b(closed|closing|released back|another operation is in progress)\b")
+"""What asyncpg says in an `InterfaceError` about a connection. Its other ones are errors of the calling code."""
 
 _DATA = (
     asyncpg.DataError,
@@ -54,7 +55,7 @@ _DATA = (
 )
 
 
-_SAID_BY_OUR_FUNCTIONS: dict[str, type[EngineError]] = {
+_RAISED_BY_FUNCTIONS: dict[str, type[EngineError]] = {
     "CZ403": PermissionDeniedError,
     "CZ404": NotFoundError,
     "CZ409": ConflictError,
@@ -64,13 +65,20 @@ _SAID_BY_OUR_FUNCTIONS: dict[str, type[EngineError]] = {
 
 
 _TOO_LONG = (
-    "PostgreSQL did not answer in time and was told to stop; nothing is half done; try again in a moment, "
+    "a statement exceeded the time limit and was cancelled; nothing was stored; try again in a moment, "
     "or raise COGNIZES_STATEMENT_TIMEOUT"
 )
 
 
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether the same statement may succeed a moment later, on another connection."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return _LOST_CONNECTION.search(str(error)) is not None
+    return isinstance(error, _UNAVAILABLE)
+
+
 def translate(error: BaseException) -> EngineError:
-    """The engine's error for a driver's error."""
+    """Return the engine's error for a driver's error."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, asyncpg.PostgresError):
@@ -79,7 +87,7 @@ def translate(error: BaseException) -> EngineError:
         return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
     if is_statement_timeout(error):
         return StatementTimeoutError(_TOO_LONG)
-    if isinstance(error, UNAVAILABLE):
+    if is_unavailable(error):
         return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
     return DatabaseError(str(error))
 
@@ -94,21 +102,21 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
                 setting="COGNIZES_MAX_STATE_BYTES",
             )
         case "CZ403" | "CZ404" | "CZ409" | "CZ422" | "CZ423" as state:
-            return _SAID_BY_OUR_FUNCTIONS[state](error.args[0])
+            return _RAISED_BY_FUNCTIONS[state](error.args[0])
         case "53100":
             return DatabaseUnavailableError("the disk of the PostgreSQL server is full; nothing was stored; free space")
         case "40P01" | "40001":
-            return DatabaseUnavailableError("two transactions stood in each other's way; try again")
+            return DatabaseUnavailableError("deadlock or serialization failure; nothing was stored; try again")
         case "57014":
             return StatementTimeoutError(_TOO_LONG)
         case "42P01" | "42883" | "3F000":
-            return DatabaseError(f"the schema is not there or not current ({error}); run `cognizes migrate`")
-    if isinstance(error, UNAVAILABLE):
+            return DatabaseError(f"the schema is missing or not current ({error}); run `cognizes migrate`")
+    if is_unavailable(error):
         return DatabaseUnavailableError(f"PostgreSQL is not reachable ({error}); try again in a moment")
     if isinstance(error, asyncpg.ForeignKeyViolationError):
-        return NotFoundError("the thread was deleted meanwhile; nothing was stored")
+        return NotFoundError("the thread was deleted concurrently; nothing was stored")
     if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "messages_thread_id_id":
-        return AlreadyExistsError("the thread has a message of this message_id already; leave it out or choose another")
+        return AlreadyExistsError("the thread already has a message with this message_id; omit it or choose another")
     if isinstance(error, _DATA):
         return InvalidInputError(f"PostgreSQL cannot store this value: {error}")
     return DatabaseError(str(error))
@@ -116,7 +124,7 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Within it, driver errors leave as the engine's errors."""
+    """Translate the driver errors of a block."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -124,13 +132,13 @@ def translated() -> Iterator[None]:
 
 
 def is_statement_timeout(error: BaseException) -> bool:
-    """Whether the driver stopped waiting for an answer. It has then asked the server to cancel the statement."""
+    """Return whether the driver's own time limit ended a statement. It has asked the server to cancel it."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
 def cut(connection: PoolConnectionProxy[Any]) -> None:
-    """Ends a connection that failed in an unknown state, so that nobody gets it again."""
+    """Terminate a connection whose state is unknown, so that the pool discards it."""
     try:
         connection.terminate()
     except asyncpg.InterfaceError:
-        logger.debug("the driver had given the broken connection up already")
+        logger.debug("the pool had already discarded the broken connection")

@@ -18,7 +18,7 @@ from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
-from cognizes.engine.pulse.event_log import check_object, check_text
+from cognizes.engine.pulse.events import check_object, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 
 _ENDS = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)

@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
-from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.events import check_text
 
 _BATCH = 500
 

@@ -15,7 +15,7 @@ from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.events import check_text
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from cognizes.engine.memory.recall import Candidate, Pool, Weights, is_related, 
 from cognizes.engine.memory.vectors import BUILD_SECONDS, bisect_failures, build_index
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Message
-from cognizes.engine.pulse.event_log import check_name, check_text
-from cognizes.engine.pulse.messages import ROLES
+from cognizes.engine.pulse.events import ROLES, check_name, check_text
 
 logger = logging.getLogger(__name__)
 

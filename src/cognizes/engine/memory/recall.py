@@ -28,7 +28,7 @@ from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.memory.embedders.embedder import Embedder
 from cognizes.engine.memory.words import identifiers, join_words, off_loop, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
-from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.events import check_name, check_text
 
 KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import asyncpg
 
 from cognizes.engine.models import Session
-from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.events import check_name
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTer
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
-from cognizes.engine.pulse.event_log import SNAPSHOT_PREFIX
+from cognizes.engine.pulse.events import SNAPSHOT_PREFIX
 from cognizes.engine.pulse.fencing import attempt_at
-from cognizes.engine.pulse.scopes import apply_delta, split_delta
+from cognizes.engine.pulse.state import apply_delta, split_delta
 from cognizes.engine.pulse.state_manager import StateManager
 
 _CHANGES_PER_PAGE = 500

@@ -11,7 +11,7 @@ from cognizes.engine.database.documents import dump_jsonb, load_jsonb
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.fencing import RunFence
 
 

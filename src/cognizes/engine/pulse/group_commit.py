@@ -1,45 +1,54 @@
 """Adaptive group commit: concurrent callers of one process share a transaction.
 
-While batches are on their way, arrivals queue; the next batch takes them. A caller alone is sent at once. There is no
-timer and no waiting for company.
+While batches are being sent, new items queue; the next batch takes them. A single caller's item is sent at once. There
+is no timer. `GroupCommit` forms the batches; `AppendBatcher` sends batches of events.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
-from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, PoolTimeoutError
+from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.database import Database
+from cognizes.engine.database.connection_pool import ReusedConnections
+from cognizes.engine.database.tenancy import Apps
+from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
 
 
 class GroupItem(Protocol):
-    """What a batch has to know of an item."""
+    """What `GroupCommit` needs to know of an item."""
 
     @property
     def size(self) -> int:
-        """Batches are bounded by the sum of it."""
+        """The size in bytes; a batch is bounded by the sum."""
         ...
 
     @property
     def order_key(self) -> Hashable:
-        """Items of one key are sent in the order of their arrival, never in two batches at once."""
+        """Items of one key are sent in the order of their submission, never in two batches at once."""
         ...
 
     @property
     def identity(self) -> Hashable:
-        """A batch holds no two items of one key and one identity: the second must find the first one stored."""
+        """A batch has no two items of one key and one identity: the second must find the first one stored."""
         ...
 
     @property
-    def is_sociable(self) -> bool:
-        """Whether it may share a batch with others."""
+    def batchable(self) -> bool:
+        """Whether the item may share a batch with others."""
         ...
 
     @property
-    def company(self) -> Hashable:
-        """A batch holds items of one company only: those it is sent on behalf of."""
+    def tenant_key(self) -> Hashable:
+        """On whose behalf the item is sent. A batch has items of one tenant key only."""
         ...
 
 
@@ -50,38 +59,37 @@ Send = Callable[[list[Item]], Awaitable["list[Answer | None]"]]
 
 
 class GroupCommit(Generic[Item, Answer]):
-    """Sends items in batches, as many batches at a time as there are ways, and answers each caller after the commit
-    that holds its item.
+    """Sends items in batches, one batch at a time per sender, and answers each caller after its item's commit.
 
-    - Items of one key keep their order. A key is held from the moment its items are sent until it is known what became
-      of them; a caller who leaves meanwhile changes nothing about that.
-    - An item that is answered with None stands in somebody else's way. It is sent again in the `patient` way, in a
-      lane of its own; later items of its key wait behind it, nobody else does.
-    - One item's error fails nobody else.
-    - Companies take turns: one that sends much makes no other wait for more than a batch.
+    - Items of one key keep their order. A key is held from the moment its items are sent until their result is known;
+      a cancelled caller does not change that.
+    - An item that a sender answers with None waits for a lock of another process. The `blocking_sender` sends it again,
+      in a task of its own; later items of its key queue behind it, items of other keys do not.
+    - One item's error fails no other item.
+    - Tenants are served round-robin: one that sends much delays the others by one batch at most.
     """
 
     def __init__(
         self,
-        *ways: Send[Item, Answer],
-        patient: Send[Item, Answer] | None = None,
+        *senders: Send[Item, Answer],
+        blocking_sender: Send[Item, Answer] | None = None,
         max_items: int = 256,
         max_bytes: int = 8 * 1024 * 1024,
     ) -> None:
-        self._free_ways = list(ways)
-        self._number_of_ways = len(ways)
-        self._patient = patient
+        self._free_senders = list(senders)
+        self._number_of_senders = len(senders)
+        self._blocking_sender = blocking_sender
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._queues: dict[Hashable, deque[Entry[Item, Answer]]] = {}
         self._ready: OrderedDict[Hashable, deque[Hashable]] = OrderedDict()
-        self._waiting = 0
-        self._on_the_way = 0
+        self._queued = 0
+        self._in_flight = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def submit(self, item: Item) -> Answer:
-        """Sends an item with the next batch and returns its answer."""
+        """Send an item with the next batch and return its answer."""
         if self._is_closed:
             raise EngineClosedError("the engine is closed; nothing was stored; open it again")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -89,169 +97,165 @@ class GroupCommit(Generic[Item, Answer]):
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
-            self._make_ready(key, item.company)
+            self._make_ready(key, item.tenant_key)
         queue.append((item, future))
-        self._waiting += 1
-        self._use_free_way()
+        self._queued += 1
+        self._use_free_sender()
         return await future
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way and nothing waits."""
+        """Whether no item is queued or in flight."""
         return not self._queues
 
     async def close(self) -> None:
-        """Refuses what comes from now on, and waits until everything that was submitted has been answered."""
+        """Refuse new items, and return when every submitted item has been answered."""
         self._is_closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _use_free_way(self) -> None:
-        if self._ready and self._free_ways:
-            self._start(self._work(self._free_ways.pop()))
+    def _use_free_sender(self) -> None:
+        if self._ready and self._free_senders:
+            self._start(self._send_batches(self._free_senders.pop()))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        # A task of its own, not the caller's: a caller who is cancelled must not cut off what is on its way, or
-        # nobody could tell whether it arrives before or after the next item of its key.
+        # Not the caller's task: cancelling a caller must not abort a batch in flight, or the order of its item and the
+        # next one of its key would be unknown.
         task = asyncio.create_task(work, name="group-commit")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, way: Send[Item, Answer]) -> None:
+    async def _send_batches(self, sender: Send[Item, Answer]) -> None:
         try:
             while batch := self._take_batch():
-                await self._settle(batch, way)
-                # Those who were just answered come back with their next item: let them join before the next batch.
+                self._in_flight += len(batch)
+                try:
+                    postponed = await self._send(batch, sender)
+                finally:
+                    self._in_flight -= len(batch)
+                for key in {item.order_key for item, _ in batch}:
+                    if key in postponed:
+                        self._start(self._send_blocking(key, postponed[key]))
+                    else:
+                        self._release(key)
+                # The callers that were just answered may submit their next item: it joins the next batch.
                 await asyncio.sleep(0)
         finally:
-            self._free_ways.append(way)
+            self._free_senders.append(sender)
 
     def _take_batch(self) -> list[Entry[Item, Answer]]:
-        # A fair share: a way that took everything would leave the other ways nothing but late-comers, one by one.
-        share = -(-(self._waiting + self._on_the_way) // self._number_of_ways)
+        # A fair share: a sender that took everything would leave the others batches of single items.
+        share = -(-(self._queued + self._in_flight) // self._number_of_senders)
         batch: list[Entry[Item, Answer]] = []
         while self._ready and not batch:
-            company, ready = self._ready.popitem(last=False)
-            batch = self._take_of(company, ready, min(share, self._max_items))
+            tenant_key, ready = self._ready.popitem(last=False)
+            batch = self._take_of_tenant(tenant_key, ready, min(share, self._max_items))
             if ready:
-                self._ready[company] = ready
+                self._ready[tenant_key] = ready
         return batch
 
-    def _take_of(self, company: Hashable, ready: deque[Hashable], at_most: int) -> list[Entry[Item, Answer]]:
-        """A batch of one company, from the keys of it that are ready."""
+    def _take_of_tenant(self, tenant_key: Hashable, ready: deque[Hashable], at_most: int) -> list[Entry[Item, Answer]]:
         batch: list[Entry[Item, Answer]] = []
         room = self._max_bytes
         while ready and len(batch) < at_most:
             key = ready[0]
             queue = self._queues[key]
-            taken = self._take(queue, company, room, self._max_items - len(batch), is_first=not batch)
-            if not taken and queue and queue[0][0].company == company:
+            taken = self._take(queue, tenant_key, room, self._max_items - len(batch), is_first=not batch)
+            if not taken and queue and queue[0][0].tenant_key == tenant_key:
                 break
             ready.popleft()
             if not taken:
-                self._let_go(key)
+                self._release(key)
             batch += taken
-            if taken and not taken[0][0].is_sociable:
+            if taken and not taken[0][0].batchable:
                 break
             room -= sum(item.size for item, _ in taken)
         return batch
 
     def _take(
-        self, queue: deque[Entry[Item, Answer]], company: Hashable, room: int, at_most: int, *, is_first: bool
+        self, queue: deque[Entry[Item, Answer]], tenant_key: Hashable, room: int, at_most: int, *, is_first: bool
     ) -> list[Entry[Item, Answer]]:
-        """The first items of a key: as many as there is room for, and one at least when nobody else is in the batch."""
+        """Take the first items of a key that fit into `room`, and one in any case if the batch is empty."""
         taken: list[Entry[Item, Answer]] = []
         identities: set[Hashable] = set()
         while queue and len(taken) < at_most:
             item, future = queue[0]
             if not future.cancelled():
-                if item.company != company:
+                if item.tenant_key != tenant_key:
                     break
                 is_alone = is_first and not taken
-                if not is_alone and (item.size > room or not item.is_sociable or item.identity in identities):
+                if not is_alone and (item.size > room or not item.batchable or item.identity in identities):
                     break
                 room -= item.size
-                at_most = at_most if item.is_sociable else 1
+                at_most = at_most if item.batchable else 1
                 identities.add(item.identity)
                 taken.append((item, future))
             queue.popleft()
-            self._waiting -= 1
+            self._queued -= 1
         return taken
 
-    async def _settle(self, batch: list[Entry[Item, Answer]], way: Send[Item, Answer]) -> None:
-        self._on_the_way += len(batch)
-        try:
-            postponed = await self._send(batch, way)
-        finally:
-            self._on_the_way -= len(batch)
-        for key in {item.order_key for item, _ in batch}:
-            if key in postponed:
-                self._start(self._wait_in_lane(key, postponed[key]))
-            else:
-                self._let_go(key)
-
-    def _let_go(self, key: Hashable) -> None:
+    def _release(self, key: Hashable) -> None:
         if queue := self._queues[key]:
-            self._make_ready(key, queue[0][0].company)
-            self._use_free_way()
+            self._make_ready(key, queue[0][0].tenant_key)
+            self._use_free_sender()
         else:
             del self._queues[key]
 
-    def _make_ready(self, key: Hashable, company: Hashable) -> None:
-        ready = self._ready.get(company)
+    def _make_ready(self, key: Hashable, tenant_key: Hashable) -> None:
+        ready = self._ready.get(tenant_key)
         if ready is None:
-            ready = self._ready[company] = deque()
+            ready = self._ready[tenant_key] = deque()
         ready.append(key)
 
-    async def _wait_in_lane(self, key: Hashable, entries: list[Entry[Item, Answer]]) -> None:
-        """Sends what stands in somebody's way, and what has come for its key meanwhile, until nothing more comes."""
-        if self._patient is None:
-            raise RuntimeError("an item was postponed although there is no patient way to send it")
-        company = entries[0][0].company
+    async def _send_blocking(self, key: Hashable, entries: list[Entry[Item, Answer]]) -> None:
+        """Send postponed items of a key, then those that queued behind them, until the key's queue is empty."""
+        if self._blocking_sender is None:
+            raise RuntimeError("a sender postponed an item, but there is no blocking sender")
+        tenant_key = entries[0][0].tenant_key
         while entries:
-            await self._send(entries, self._patient)
+            await self._send(entries, self._blocking_sender)
             await asyncio.sleep(0)
-            entries = self._take(self._queues[key], company, self._max_bytes, self._max_items, is_first=True)
-        self._let_go(key)
+            entries = self._take(self._queues[key], tenant_key, self._max_bytes, self._max_items, is_first=True)
+        self._release(key)
 
     async def _send(
-        self, batch: list[Entry[Item, Answer]], way: Send[Item, Answer]
+        self, batch: list[Entry[Item, Answer]], sender: Send[Item, Answer]
     ) -> dict[Hashable, list[Entry[Item, Answer]]]:
-        """Sends a batch, answers its callers; returns, by key, those who are to wait in a lane."""
+        """Send a batch and answer its callers; return the postponed items by key."""
         try:
-            return _hand_out(batch, await way([item for item, _ in batch]))
+            return _answer(batch, await sender([item for item, _ in batch]))
         except asyncio.CancelledError:
-            self._give_up(batch)
+            self._cancel_all(batch)
             raise
         except (DatabaseUnavailableError, PoolTimeoutError) as error:
             _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is its caller's to hear
+        except Exception as error:  # noqa: BLE001 - the caller of the item receives it
             if len(batch) > 1:
-                # Something in the batch cannot be stored. Alone, each item meets its own fate.
-                return await self._send_one_by_one(batch, way)
+                # One item cannot be stored and failed the transaction: send each item alone.
+                return await self._send_one_by_one(batch, sender)
             _fail(batch, error)
         return {}
 
     async def _send_one_by_one(
-        self, batch: list[Entry[Item, Answer]], way: Send[Item, Answer]
+        self, batch: list[Entry[Item, Answer]], sender: Send[Item, Answer]
     ) -> dict[Hashable, list[Entry[Item, Answer]]]:
         postponed: dict[Hashable, list[Entry[Item, Answer]]] = {}
         for entry in batch:
             if (key := entry[0].order_key) in postponed:
                 postponed[key].append(entry)
             elif not entry[1].cancelled():
-                postponed |= await self._send([entry], way)
+                postponed |= await self._send([entry], sender)
         return postponed
 
-    def _give_up(self, batch: list[Entry[Item, Answer]]) -> None:
-        """The event loop ends: whoever still waits is told so."""
+    def _cancel_all(self, batch: list[Entry[Item, Answer]]) -> None:
+        """Cancel every waiting caller: the event loop is shutting down."""
         self._is_closed = True
         for _, future in [*batch, *(entry for queue in self._queues.values() for entry in queue)]:
             future.cancel()
         self._ready.clear()
 
 
-def _hand_out(
+def _answer(
     batch: list[Entry[Item, Answer]], answers: list[Answer | None]
 ) -> dict[Hashable, list[Entry[Item, Answer]]]:
     postponed: dict[Hashable, list[Entry[Item, Answer]]] = {}
@@ -267,3 +271,187 @@ def _fail(batch: list[Entry[Item, Answer]], error: Exception) -> None:
     for _, future in batch:
         if not future.done():
             future.set_exception(error)
+
+
+@dataclass(slots=True)
+class AppendItem:
+    """One event as the SQL function takes it; documents are JSON text. `fence` is the writing run and its attempt.
+
+    `may_be_resent`: the caller chose the id, so the event may be stored already. The function looks for a stored event
+    only where `expects_duplicate` is set, because the search costs every new event an index lookup. It is set after the
+    server refused a batch and after a lost connection. `apps`: the tenant's apps; None for the engine itself.
+    """
+
+    thread_id: UUID
+    event_id: str
+    run_id: str | None
+    invocation_id: str
+    author: str
+    event_type: str
+    content: str
+    actions: str
+    delta: str | None
+    user_delta: str | None
+    app_delta: str | None
+    expected_version: int | None
+    role: str | None
+    text: str | None
+    message_id: str | None
+    may_be_resent: bool
+    size: int
+    expected_sequence: int | None = None
+    expected_user_version: int | None = None
+    expected_app_version: int | None = None
+    fence: tuple[str, int] | None = None
+    expects_duplicate: bool = False
+    apps: Apps | None = None
+
+    @property
+    def order_key(self) -> int:
+        """The thread, as a number: hashing a UUID is slow."""
+        return self.thread_id.int
+
+    @property
+    def batchable(self) -> bool:
+        """A fenced item is sent alone, with the check of its fence."""
+        return self.fence is None
+
+    @property
+    def identity(self) -> str:
+        """The event id: a second event of that id must find the first one stored."""
+        return self.event_id
+
+    @property
+    def tenant_key(self) -> Apps | None:
+        """The apps: a transaction sees the rows of one tenant."""
+        return self.apps
+
+
+@dataclass(slots=True, frozen=True)
+class AppendAnswer:
+    """The result of an item: `stored`, `duplicate`, `conflict`, `missing` or `fenced`."""
+
+    status: str
+    sequence_num: int
+    version: int
+    created_at: datetime
+
+
+_Fetch = Callable[..., Awaitable[list[Any]]]
+_POOL_SIZE_FOR_TWO_SENDERS = 4
+
+
+class AppendBatcher:
+    """Group commit for events.
+
+    Events of one thread are appended in the order of their submission. Two batches may be in flight at once; they
+    share no thread. A batch never waits for a thread's lock that another process holds: the items of that thread leave
+    the batch and wait in the thread's own queue.
+    """
+
+    def __init__(self, database: Database, *, snapshot_every: int, max_state_bytes: int, retry_seconds: float) -> None:
+        self._database = database
+        self._limits = (snapshot_every, max_state_bytes)
+        self._retry_seconds = retry_seconds
+        connections = database.pool.get_max_size()
+        # Readers need connections too: two senders would take half of a small pool.
+        senders = 2 if connections >= _POOL_SIZE_FOR_TWO_SENDERS else 1
+        self._connections = [ReusedConnections(database) for _ in range(senders)]
+        self._free_waits = max(1, connections // 4)
+        self._groups: GroupCommit[AppendItem, AppendAnswer] = GroupCommit(
+            *(partial(self._send, fetch=connection.fetch, wait=False) for connection in self._connections),
+            blocking_sender=self._send_and_wait,
+        )
+
+    async def submit(self, item: AppendItem) -> AppendAnswer:
+        """Store an item and return the result after the commit."""
+        item.apps = self._database.acting_apps
+        return await self._groups.submit(item)
+
+    async def close(self) -> None:
+        """Refuse new items, and return when every submitted item has been answered."""
+        await self._groups.close()
+        for connection in self._connections:
+            await connection.close()
+
+    async def _send_and_wait(self, items: list[AppendItem]) -> list[AppendAnswer | None]:
+        """Wait for a thread's lock in PostgreSQL, which serves waiters in order, on a bounded number of connections."""
+        while True:
+            if self._free_waits:
+                self._free_waits -= 1
+                try:
+                    return await self._send(items, fetch=self._database.fetch, wait=True)
+                finally:
+                    self._free_waits += 1
+            answers = await self._send(items, fetch=self._database.fetch, wait=False)
+            if None not in answers:
+                return answers
+            await asyncio.sleep(random.uniform(0.005, 0.02))  # noqa: S311 - jitter, not a secret
+
+    async def _send(self, items: list[AppendItem], *, fetch: _Fetch, wait: bool) -> list[AppendAnswer | None]:
+        try:
+            rows = await self._call_until_available(items, fetch, wait=wait)
+        except (DatabaseUnavailableError, PoolTimeoutError):
+            raise
+        except EngineError:
+            resent = [item for item in items if item.may_be_resent and not item.expects_duplicate]
+            if not resent:
+                raise
+            _expect_duplicates(resent)
+            rows = await self._call_until_available(items, fetch, wait=wait)
+        return [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+
+    async def _call_until_available(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
+        return await retry_while_unavailable(
+            lambda: self._call(items, fetch, wait=wait),
+            seconds=self._retry_seconds,
+            # The commit may have happened although its answer was lost.
+            before_retry=lambda: _expect_duplicates(items),
+        )
+
+    async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
+        if len(items) == 1:
+            (item,) = items
+            query = "append_event" if item.fence is None else "append_fenced_event"
+            fields = (*_fields(item), wait, *self._limits, *_expected(item), *(item.fence or ()))
+            return await fetch(query, item.thread_id, *fields, apps=item.apps)
+        threads = {item.order_key: item.thread_id for item in items}
+        places = {key: place for place, key in enumerate(threads, start=1)}
+        index = [places[item.order_key] for item in items]
+        columns, expected = as_columns(map(_fields, items)), as_columns(map(_expected, items))
+        fields = (*columns, wait, *self._limits, *expected)
+        return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
+
+
+def _expect_duplicates(items: list[AppendItem]) -> None:
+    for item in items:
+        item.expects_duplicate = True
+
+
+def as_columns(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
+    """Return the values of each field; None for a field that is None in all rows, which the driver encodes faster."""
+    return [None if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]
+
+
+def _expected(item: AppendItem) -> tuple[int | None, int | None, int | None]:
+    return item.expected_sequence, item.expected_user_version, item.expected_app_version
+
+
+def _fields(item: AppendItem) -> tuple[Any, ...]:
+    return (
+        item.event_id,
+        item.run_id,
+        item.invocation_id,
+        item.author,
+        item.event_type,
+        item.content,
+        item.actions,
+        item.delta,
+        item.user_delta,
+        item.app_delta,
+        item.expected_version,
+        item.role,
+        item.text,
+        item.message_id if item.role is not None else None,
+        item.expects_duplicate or None,
+    )

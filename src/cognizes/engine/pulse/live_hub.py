@@ -24,7 +24,7 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import EventLog, event_from_row
+from cognizes.engine.pulse.events import EventLog, event_from_row
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 

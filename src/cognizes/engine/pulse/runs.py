@@ -25,7 +25,7 @@ from cognizes.engine.database.documents import (
 )
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, SetupError
 from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id
-from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 

@@ -16,15 +16,14 @@ import asyncpg
 
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
+from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
-from cognizes.engine.database.sticky_connection import StickyConnections
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
-from cognizes.engine.pulse.append_batcher import as_columns
-from cognizes.engine.pulse.event_log import check_keys, check_name, check_object, check_text
-from cognizes.engine.pulse.group_commit import GroupCommit
-from cognizes.engine.pulse.scopes import apply_delta, join_state, split_delta
+from cognizes.engine.pulse.events import check_keys, check_name, check_object, check_text
+from cognizes.engine.pulse.group_commit import GroupCommit, as_columns
+from cognizes.engine.pulse.state import apply_delta, join_state, split_delta
 from cognizes.engine.settings import Settings
 
 
@@ -43,7 +42,7 @@ class _NewSession:
     apps: Apps | None = None
 
     @property
-    def company(self) -> Apps | None:
+    def tenant_key(self) -> Apps | None:
         return self.apps
 
     @property
@@ -55,12 +54,12 @@ class _NewSession:
         return self.thread_id.int
 
     @property
-    def is_sociable(self) -> bool:
+    def batchable(self) -> bool:
         return True
 
 
 _fields = attrgetter(*(field.name for field in fields(_NewSession) if field.name not in ("size", "apps")))
-_ENOUGH_FOR_TWO = 6
+_POOL_SIZE_FOR_TWO_SENDERS = 6
 
 _Batch = list[_NewSession]
 _Rows = list[asyncpg.Record | None]
@@ -104,8 +103,8 @@ class SessionStore:
         self._database = database
         self._settings = settings
         # Readers and appends must find connections, too: a small pool is not for two batches at once.
-        ways = 2 if database.pool.get_max_size() >= _ENOUGH_FOR_TWO else 1
-        self._connections = [StickyConnections(database) for _ in range(ways)]
+        senders = 2 if database.pool.get_max_size() >= _POOL_SIZE_FOR_TWO_SENDERS else 1
+        self._connections = [ReusedConnections(database) for _ in range(senders)]
         self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
             *(partial(self._send, fetch=connection.fetch) for connection in self._connections)
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session
-from cognizes.engine.pulse.messages import Messages
-from cognizes.engine.pulse.overlay import Overlay, invocation
+from cognizes.engine.errors import ConcurrencyConflictError
+from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session, new_id
+from cognizes.engine.pulse.events import Messages, state_delta
+from cognizes.engine.pulse.state import Overlay, ScopedDelta, StateVersions, without_temp
 from cognizes.engine.pulse.state_manager import StateFunction, StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
+
+_WIDER_SCOPES = ScopedDelta(user={"": None}, app={"": None})
 
 Events = list[Event]
 Conversation = list[Message]
@@ -112,7 +115,7 @@ class Sessions:
         self, session: Session, *, author: str = "system", invocation_id: str | None = None
     ) -> AbstractAsyncContextManager[Overlay]:
         """A scratchpad over the state: reads see pending writes, the end makes them one event."""
-        return invocation(self._manager, session, author=author, invocation_id=invocation_id)
+        return _invocation(self._manager, session, author=author, invocation_id=invocation_id)
 
     async def events(self, session: Session, *, after: int = 0, limit: int = 1000) -> Events:
         """Oldest first, after a sequence number. The list also ends at `COGNIZES_PAGE_BYTES`, but is empty only at the
@@ -144,3 +147,46 @@ class Sessions:
     async def snapshot(self, session: Session) -> int:
         """Keeps the present state as a starting point for replays; returns its version."""
         return await self._time_travel.snapshot(await self._store.find_thread(session))
+
+
+@asynccontextmanager
+async def _invocation(
+    manager: StateManager, session: Session, *, author: str = "system", invocation_id: str | None = None
+) -> AsyncIterator[Overlay]:
+    """Yield an overlay whose pending changes are committed as one event at the end, or dropped after an exception.
+
+    Raises `ConcurrencyConflictError` when the state of the session, or of a wider scope that is written, was changed
+    since, or when another task on this object changed a value that was read.
+    """
+    if not StateVersions.of(session).are_known(_WIDER_SCOPES):
+        await manager.refresh(session)
+    overlay = Overlay(session, invocation_id=invocation_id or str(new_id()))
+    began = session.version
+    try:
+        yield overlay
+    except BaseException:
+        overlay.discard()
+        raise
+    if overlay.pending:
+        await _commit(manager, overlay, author=author, began=began)
+        overlay.pending = {}
+    # `temp:` keys live as long as the invocation.
+    session.state = without_temp(session.state)
+
+
+async def _commit(manager: StateManager, overlay: Overlay, *, author: str, began: int) -> None:
+    session = overlay.session
+    event = Event(
+        id="",
+        thread_id=session.thread_id,
+        invocation_id=overlay.invocation_id,
+        author=author,
+        event_type="state_update",
+        actions={"state_delta": overlay.pending},
+    )
+    if not StateVersions.of(session).are_known(state_delta(event)):
+        await manager.refresh(session)
+    # There is no await between here and the append: these are the versions of the values compared.
+    if not overlay.reads_are_current():
+        raise ConcurrencyConflictError(expected=began, actual=session.version)
+    await manager.append_on(session, event, StateVersions.of(session))

@@ -10,12 +10,13 @@ import copy
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
+from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database import Database
 from cognizes.engine.errors import (
     ConcurrencyConflictError,
@@ -25,13 +26,19 @@ from cognizes.engine.errors import (
     NotFoundError,
 )
 from cognizes.engine.models import Event, JsonObject, Session, new_id
-from cognizes.engine.pulse import scopes
-from cognizes.engine.pulse.append_batcher import AppendAnswer, AppendBatcher, AppendItem
-from cognizes.engine.pulse.event_log import EventLog, append_item, check_keys, same_event, state_delta
+from cognizes.engine.pulse.events import EventLog, append_item, check_keys, same_event, state_delta
 from cognizes.engine.pulse.fencing import fence_of_thread
-from cognizes.engine.pulse.scopes import ScopedDelta, apply_delta, without_temp
+from cognizes.engine.pulse.group_commit import AppendAnswer, AppendBatcher, AppendItem
 from cognizes.engine.pulse.session_store import SessionStore
-from cognizes.engine.pulse.turns import Turns
+from cognizes.engine.pulse.state import (
+    TEMP,
+    ScopedDelta,
+    StateVersions,
+    apply_delta,
+    only_temp,
+    parse_state_prefix,
+    without_temp,
+)
 from cognizes.engine.settings import Settings
 
 _SOMETHING_ELSE_CHANGED = (
@@ -40,24 +47,6 @@ _SOMETHING_ELSE_CHANGED = (
 )
 
 __all__ = ["ConcurrencyConflictError", "Event", "Session", "StateManager"]
-
-
-@dataclass(frozen=True, slots=True)
-class StateVersions:
-    """Which versions of the three scopes a state shows; -1 where that is not known."""
-
-    session: int
-    user: int
-    app: int
-
-    @classmethod
-    def of(cls, session: Session) -> Self:
-        """Those of the state that an object shows now."""
-        return cls(session.version, session.user_version, session.app_version)
-
-    def are_known(self, delta: ScopedDelta) -> bool:
-        """Whether nothing is unknown of the scopes that a delta writes."""
-        return not ((delta.user and self.user < 0) or (delta.app and self.app < 0))
 
 
 StateFunction = Callable[[JsonObject], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
@@ -89,8 +78,8 @@ class StateManager:
             max_state_bytes=self._settings.max_state_bytes,
             retry_seconds=self._settings.retry_seconds,
         )
-        self._object_turns = Turns()
-        self._thread_turns = Turns()
+        self._object_locks = KeyedLock()
+        self._thread_locks = KeyedLock()
         self._newest: dict[UUID, Session] = {}
         self.conflicts = 0
         self.retries = 0
@@ -151,8 +140,8 @@ class StateManager:
     async def _append_in_turn(self, session: Session, event: Event, versions: StateVersions | None) -> Event:
         delta = state_delta(event)
         # An object that does not know its thread yet has to ask: whoever comes after must not be faster.
-        if delta.is_stored or not session.thread_id or self._object_turns.is_taken(id(session)):
-            async with self._object_turns.take(id(session)):
+        if delta.is_stored or not session.thread_id or self._object_locks.is_locked(id(session)):
+            async with self._object_locks.acquire(id(session)):
                 return await self._append(session, event, delta, versions)
         return await self._append(session, event, delta, versions)
 
@@ -252,12 +241,12 @@ class StateManager:
         if max_retries < 1:
             raise InvalidInputError("max_retries must be at least 1")
         thread_id = await self.sessions.find_thread(session)
-        async with self._thread_turns.take(thread_id):
+        async with self._thread_locks.acquire(thread_id):
             self._catch_up(session, thread_id)
             try:
                 await self._update(session, change, max_retries, author=author, run_id=run_id)
             finally:
-                if self._thread_turns.is_awaited(thread_id):
+                if self._thread_locks.has_waiters(thread_id):
                     self._newest[thread_id] = replace(session, state=without_temp(session.state))
                 else:
                     self._newest.pop(thread_id, None)
@@ -296,13 +285,13 @@ class StateManager:
             if fresh.version >= session.version or session.version == known:
                 break
         fresh.last_sequence = max(fresh.last_sequence, session.last_sequence)
-        vars(session).update(vars(fresh) | {"state": fresh.state | _temp_of(session)})
+        vars(session).update(vars(fresh) | {"state": fresh.state | only_temp(session.state)})
 
     def _catch_up(self, session: Session, thread_id: UUID) -> None:
         """Takes over what the task before in the queue knows, instead of running into a conflict to learn it."""
         newest = self._newest.get(thread_id)
         if newest is not None and newest.version > session.version:
-            session.state = newest.state | _temp_of(session)
+            session.state = newest.state | only_temp(session.state)
             session.version = newest.version
             session.user_version, session.app_version = newest.user_version, newest.app_version
             session.last_sequence = max(session.last_sequence, newest.last_sequence)
@@ -329,11 +318,11 @@ class StateManager:
 
     def parse_state_prefix(self, key: str) -> tuple[str, str]:
         """`"user:language"` is `("user", "language")`."""
-        return scopes.parse_state_prefix(key)
+        return parse_state_prefix(key)
 
     async def set_state(self, session: Session, key: str, value: Any) -> None:
         """Sets one key in the scope its prefix names; a `temp:` key lives on this object only and is never stored."""
-        if scopes.parse_state_prefix(key)[0] == scopes.TEMP:
+        if parse_state_prefix(key)[0] == TEMP:
             session.state = apply_delta(session.state, {key: value})
         else:
             await self.update_session_state(session, {key: value})
@@ -345,11 +334,7 @@ class StateManager:
     async def get_all_state(self, session: Session) -> JsonObject:
         """The stored effective state with prefixed keys, and the `temp:` keys of this object."""
         fresh = await self.sessions.get_thread(await self.sessions.find_thread(session))
-        return fresh.state | _temp_of(session)
-
-
-def _temp_of(session: Session) -> JsonObject:
-    return {key: value for key, value in session.state.items() if key.startswith("temp:")}
+        return fresh.state | only_temp(session.state)
 
 
 def _fill(event: Event, item: AppendItem, answer: AppendAnswer) -> None:

@@ -16,7 +16,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Page
-from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.events import check_text
 
 
 class ThreadStatus(StrEnum):

@@ -28,7 +28,7 @@ from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
-from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.runs import EVENT_OF_STATUS, Runs, run_from_row

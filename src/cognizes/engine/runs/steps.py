@@ -12,7 +12,7 @@ from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError, StepInterruptedError
-from cognizes.engine.pulse.event_log import check_text
+from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.fencing import RunFence
 
 

@@ -19,8 +19,8 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
+from cognizes.engine.database.connection_pool import ReusedConnection
 from cognizes.engine.database.documents import dump_json
-from cognizes.engine.database.sticky_connection import StickyConnection
 from cognizes.engine.errors import EngineError, LeaseLostError, NotFoundError
 from cognizes.engine.models import Run
 from cognizes.engine.pulse.group_commit import GroupCommit
@@ -42,8 +42,8 @@ class Ending:
     event_id: str
     event_type: str
     content: str
-    is_sociable: bool = True
-    company: None = None
+    batchable: bool = True
+    tenant_key: None = None
 
     @property
     def size(self) -> int:
@@ -70,8 +70,8 @@ class Claiming:
     limit: int
     claimed: list[Run] = field(default_factory=list)
     is_left: bool = False
-    is_sociable: bool = True
-    company: None = None
+    batchable: bool = True
+    tenant_key: None = None
     size: int = 0
 
     @property
@@ -111,9 +111,9 @@ class Turnover:
         self._lease = lease
         self._give_back = give_back
         self._returns: set[asyncio.Task[None]] = set()
-        self._connection = StickyConnection(self._database)
+        self._connection = ReusedConnection(self._database)
         # One batch at a time: two would only wait for each other's flush, and be half as large.
-        self._groups: GroupCommit[Item, Answer] = GroupCommit(self._send, patient=self._wait)
+        self._groups: GroupCommit[Item, Answer] = GroupCommit(self._send, blocking_sender=self._wait)
 
     async def end(self, item: Ending) -> Run:
         """Ends a run. `LeaseLostError` when its attempt does not hold it any more."""

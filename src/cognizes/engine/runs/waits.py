@@ -10,7 +10,7 @@ from typing import Any
 
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.event_log import check_keys, check_text
+from cognizes.engine.pulse.events import check_keys, check_text
 
 
 class WaitKind(StrEnum):

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
 from cognizes.engine.models import Run, RunStatus
-from cognizes.engine.pulse.event_log import check_name
+from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs.doorbell import CLAIMABLE, USER_SPOKE, rings
 from cognizes.engine.runs.durable_runs import DurableRuns, new_worker_id

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from cognizes.engine.database import Database
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.models import Session, new_id
-from cognizes.engine.pulse.event_log import check_name, check_text
+from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.settings import Settings

@@ -14,9 +14,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import EventLog
+from cognizes.engine.pulse.events import EventLog, message_role
 from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.pulse.messages import message_role
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.stream_hub import StreamWatch

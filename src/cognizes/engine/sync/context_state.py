@@ -32,7 +32,7 @@ from types import MappingProxyType
 
 from cognizes.engine.errors import IllegalTransitionError
 from cognizes.engine.models import Event
-from cognizes.engine.pulse.messages import message_role
+from cognizes.engine.pulse.events import message_role
 from cognizes.engine.timeline.event_reading import Answer, Call, Part, Question, Result, read_parts, unconfirmed_calls
 
 

@@ -14,7 +14,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import event_from_row
+from cognizes.engine.pulse.events import event_from_row
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams

@@ -11,8 +11,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import read_event_page
-from cognizes.engine.pulse.messages import message_role
+from cognizes.engine.pulse.events import message_role, read_event_page
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_reading import Call, Result, Text, is_partial, read_parts, unconfirmed_calls
 from cognizes.engine.timeline.timeline import END_OF_THREAD

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from cognizes.engine.pulse.event_log import STREAMED_KINDS
+from cognizes.engine.pulse.events import STREAMED_KINDS
 
 Frames = tuple[str, ...]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.messages import message_role, message_text, spoken_text
+from cognizes.engine.pulse.events import message_role, message_text, spoken_text
 
 REQUEST_PREFIX = "adk_request_"
 """Prefix of the functions by which ADK asks a person; no tool answers them."""

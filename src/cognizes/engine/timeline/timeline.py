@@ -10,8 +10,7 @@ from uuid import UUID
 from cognizes.engine.database import Database
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_log import read_event_page
-from cognizes.engine.pulse.messages import message_role
+from cognizes.engine.pulse.events import message_role, read_event_page
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_kinds import (
     ASSISTANT_MESSAGE,

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from cognizes.engine import models
 from cognizes.engine.database.documents import load_json
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.messages import message_role, message_text
+from cognizes.engine.pulse.events import message_role, message_text
 
 _COLUMNS = frozenset({"id", "invocation_id", "author"})
 _EMPTY_ACTIONS = frozenset(name for name, info in EventActions.model_fields.items() if info.default_factory is dict)

@@ -35,12 +35,12 @@ from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.agui.translator import Translator, wait_key_of
+from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.turns import Turns
 from cognizes.engine.runs.resumption import Resumption
 
 _NOTHING_NEW = UserTurn(content=types.Content(), message_id=None, earlier=[], new_messages=[])
@@ -57,7 +57,7 @@ class AgentHost:
         self._runners = {name: self._runner(app) for name, app in self._apps.items()}
         self._active: dict[SessionKey, HostedRun] = {}
         self._observer = make_observer(engine)
-        self._starting = Turns()
+        self._starting = KeyedLock()
         self._watch = RunWatch(engine, apps, self._adopt)
         self._executor = RunExecutor(engine, self._service)
         self._is_closing = False
@@ -96,7 +96,7 @@ class AgentHost:
         if self._is_closing:
             raise ConflictError("the server is about to stop and takes no more runs; try again in a moment")
         key = (name, user_id, run_input.thread_id)
-        async with self._starting.take(key):
+        async with self._starting.acquire(key):
             session = await self._open_session(key, run_input)
             await self._refuse_second_run(key, session)
             reserved = server_tools(self._apps[name]) if is_end_user else frozenset()
@@ -273,7 +273,7 @@ class AgentHost:
         await self._engine.streams.interrupt_run(thread_uuid(run.thread_id), run.id)
         place = thread_uuid(run.thread_id), run.id
         invocation_id: str | None = await self._engine.database.fetch_value("find_invocation_of_run", *place)
-        async with self._starting.take(key):
+        async with self._starting.acquire(key):
             # Before the session is read: it may restore state.
             resumption = await self._engine.runs.restore(run, stored)
             session = await self._service.get_session(app_name=key[0], user_id=key[1], session_id=key[2])

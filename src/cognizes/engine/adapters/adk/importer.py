@@ -29,8 +29,8 @@ from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import AlreadyExistsError, EngineError, SetupError
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.append_batcher import AppendItem
-from cognizes.engine.pulse.event_log import append_item, state_delta
+from cognizes.engine.pulse.events import append_item, state_delta
+from cognizes.engine.pulse.group_commit import AppendItem
 
 _ASYNC_DRIVERS: Final = {"sqlite": "aiosqlite", "postgresql": "asyncpg", "mysql": "aiomysql", "mariadb": "asyncmy"}
 

@@ -16,7 +16,7 @@ from google.genai import types
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.scopes import SESSION, parse_state_prefix
+from cognizes.engine.pulse.state import SESSION, parse_state_prefix
 from cognizes.engine.timeline.event_reading import REQUEST_PREFIX
 
 

@@ -17,7 +17,7 @@ from cognizes.engine.adapters.adk.session_cache import CachedEvents, SessionCach
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.scopes import join_state
+from cognizes.engine.pulse.state import join_state
 
 Rows = list[asyncpg.Record]
 

@@ -24,12 +24,12 @@ from cognizes.engine.adapters.adk.service_uri import known_settings, parse_addre
 from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
 from cognizes.engine.adapters.adk.session_reader import SessionReader, make_session
 from cognizes.engine.adapters.adk.shared_engine import EngineLease
+from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
-from cognizes.engine.pulse.event_log import check_text
-from cognizes.engine.pulse.scopes import without_temp
-from cognizes.engine.pulse.turns import Turns
+from cognizes.engine.pulse.events import check_text
+from cognizes.engine.pulse.state import without_temp
 from cognizes.engine.settings import Settings
 
 OnConflict = Literal["raise", "rebase"]
@@ -79,7 +79,7 @@ class OpenSessionService(BaseSessionService):
         self._cache = SessionCache(int(options.pop("cache_size")))
         self._reader = SessionReader(self._cache)
         self._lease = EngineLease(Settings(**known_settings(options, "OpenSessionService"), **address.settings))
-        self._turns = Turns()
+        self._turns = KeyedLock()
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
 
@@ -167,7 +167,7 @@ class OpenSessionService(BaseSessionService):
         event.id = event.id or Event.new_id()
         engine = await self.engine()
         # Parallel agents share one object; each must find it as the one before has left it.
-        async with self._turns.take(id(session)):
+        async with self._turns.acquire(id(session)):
             revision = Revision.of(session) or await self._find_revision(engine, session)
             row = encode_event(
                 event,

@@ -37,8 +37,8 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.preview import CUT, Preview, preview
-from cognizes.engine.pulse.scopes import parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.state import parse_state_prefix
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
 from cognizes.engine.pulse.thread_search import ThreadStatus, ThreadSummary
 

@@ -1,11 +1,11 @@
-"""Events: from the caller's object to the database's row and back."""
+"""Events and their messages: validation, the items that are appended, and reading pages back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -18,13 +18,14 @@ from cognizes.engine.database.documents import (
     dump_jsonb,
     escape_text,
     load_json,
+    load_jsonb,
     text_bytes,
+    unescape_text,
 )
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
-from cognizes.engine.models import MAX_NAME_BYTES, MAX_TEXT_LENGTH, Event, JsonObject, new_id
-from cognizes.engine.pulse.append_batcher import AppendItem
-from cognizes.engine.pulse.messages import check_role, message_role, message_text
-from cognizes.engine.pulse.scopes import ScopedDelta, split_delta, without_temp
+from cognizes.engine.models import MAX_NAME_BYTES, MAX_TEXT_LENGTH, Event, JsonObject, Message, new_id
+from cognizes.engine.pulse.group_commit import AppendItem
+from cognizes.engine.pulse.state import ScopedDelta, split_delta, without_temp
 
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
 """Seed 002's names for what goes through `streams/`. No way in stores them, so a thousand tokens leave one message."""
@@ -32,6 +33,17 @@ STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thou
 SNAPSHOT_PREFIX: Final = "memory_snapshot/"
 """Begins the id of the event that restores a memory snapshot. It is stored once, so no other event has such an id."""
 
+ROLES = ("user", "assistant", "tool", "system")
+
+_ROLE_OF_KIND = {
+    "user_message": "user",
+    "assistant_message": "assistant",
+    "system_message": "system",
+    "observe": "tool",
+    "tool_result": "tool",
+}
+_ROLE_OF_AUTHOR = {"user": "user", "tool": "tool", "system": "system"}
+_ROLE_OF_NAME = {**{role: role for role in ROLES}, "model": "assistant"}
 _PAGE = 500
 _END_OF_THREAD = 2**63 - 1
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -70,6 +82,45 @@ def check_keys(what: str, value: object) -> JsonObject:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(f"{what} must be an object with text keys")
     return dict(value)
+
+
+def message_role(event: Event) -> str | None:
+    """The role in which an event speaks, or None when it is not a message.
+
+    An author that is no role is the name of an agent: only callers that may speak for agents store one. An end user's
+    event is stored with the author `user`.
+    """
+    if event.event_type == "message":
+        role = event.content.get("role")
+        known = _ROLE_OF_NAME.get(role) if isinstance(role, str) else None
+        return known or _ROLE_OF_AUTHOR.get(event.author, "assistant")
+    return _ROLE_OF_KIND.get(event.event_type)
+
+
+def check_role(event: Event) -> None:
+    """Refuse a `message` whose content names a role that does not exist."""
+    role = event.content.get("role")
+    if event.event_type != "message" or role is None or "adk" in event.content:
+        return
+    if not isinstance(role, str) or role not in _ROLE_OF_NAME:
+        raise InvalidInputError(f"content.role {role!r:.80} does not exist; use one of {', '.join(_ROLE_OF_NAME)}")
+
+
+def message_text(content: JsonObject) -> str | None:
+    """The text of an event's content: `text`, `content` or `observation` as a string, or the text of its `parts`."""
+    for key in ("text", "content", "observation"):
+        if isinstance(value := content.get(key), str):
+            return value
+    parts = content.get("parts", content.get("content"))
+    if not isinstance(parts, list):
+        return None
+    texts = [text for part in parts if isinstance(text := spoken_text(part), str)]
+    return "".join(texts) if texts else None
+
+
+def spoken_text(part: Any) -> Any:
+    """The text of a part. A thought is not said: it is kept on the event and left out of the message."""
+    return part.get("text") if isinstance(part, dict) and not part.get("thought") else None
 
 
 def state_delta(event: Event) -> ScopedDelta:
@@ -252,4 +303,48 @@ def same_event(item: AppendItem, stored: Event) -> bool:
         and stored.run_id == item.run_id
         and canonical_json(stored.content) == canonical_json(load_json(item.content))
         and canonical_json(stored.actions) == canonical_json(load_json(item.actions))
+    )
+
+
+@dataclass(frozen=True)
+class MessagePage:
+    """Some messages of a thread, oldest first, and whether there are later ones."""
+
+    messages: list[Message]
+    has_more: bool
+
+
+class Messages:
+    """Reads the messages of a thread, in pages of at most `limit` messages and `COGNIZES_PAGE_BYTES` bytes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(
+        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
+    ) -> list[Message]:
+        """The messages of `read_page`."""
+        return (await self.read_page(thread_id, after=after, up_to=up_to, limit=limit)).messages
+
+    async def read_page(
+        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
+    ) -> MessagePage:
+        """Oldest first; `up_to` an event's sequence number shows the conversation as it was then."""
+        end = _END_OF_THREAD if up_to is None else up_to
+        page = await self._database.fetch_page(
+            "read_messages", thread_id, after, end, limit=limit, whole="read_messages_at", owner=(thread_id,)
+        )
+        return MessagePage([_message(row) for row in page.rows], page.has_more)
+
+
+def _message(row: asyncpg.Record) -> Message:
+    return Message(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        event_id=row["event_id"],
+        sequence_num=row["sequence_num"],
+        role=row["role"],
+        content=unescape_text(row["content"]),
+        metadata=load_jsonb(row["metadata"]),
+        created_at=row["created_at"],
     )
