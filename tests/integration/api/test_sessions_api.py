@@ -313,7 +313,7 @@ async def test_health_version_and_docs(client: httpx.AsyncClient) -> None:
     assert int(version["postgresql"].split(".")[0]) >= 16
     document = (await client.get("/openapi.json")).json()
     tags = {tag for path in document["paths"].values() for method in path.values() for tag in method["tags"]}
-    assert tags >= {"health", "sessions", "runs", "live", "debug"}
+    assert tags >= {"server", "sessions", "runs", "live", "debug"}
     assert (await client.get("/docs")).status_code == 200
 
 

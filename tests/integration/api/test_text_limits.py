@@ -49,7 +49,7 @@ async def test_every_argument_in_a_path_or_query_is_limited(client: httpx.AsyncC
             assert answer.status_code == 422, f"{method} {path} {name}: {answer.status_code}"
             assert answer.json()["detail"] == f"{name} is 32769 characters; the limit is 32768"
             checked += 1
-    assert checked > 200
+    assert checked > 140
 
 
 def test_every_text_in_a_body_is_limited() -> None:
@@ -60,7 +60,7 @@ def test_every_text_in_a_body_is_limited() -> None:
         for text in _texts(content["schema"])
         if not path.startswith(_AGUI)
     ]
-    assert len(bodies) > 100
+    assert len(bodies) > 90
     assert [(path, text) for path, text in bodies if "maxLength" not in text] == []
 
 

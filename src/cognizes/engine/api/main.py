@@ -19,22 +19,20 @@ from cognizes.engine.api.http_protocol import (
 )
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.middleware import Middleware, OpenConnections
-from cognizes.engine.api.responses import PROBLEMS, add_problem_handlers
+from cognizes.engine.api.openapi import document
+from cognizes.engine.api.responses import add_problem_handlers
 from cognizes.engine.api.routes import (
-    access,
     agui,
-    branches,
     contexts,
     conversations,
     copilotkit,
     debug,
     debug_actions,
-    health,
     live,
     memory,
-    page,
     producers,
     runs,
+    server,
     sessions,
     signals,
 )
@@ -81,24 +79,25 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        # FastAPI's own pages load scripts from elsewhere; `routes/page.py` serves ours.
+        # FastAPI's own pages load scripts from elsewhere; `routes/server.py` serves ours.
         docs_url=None,
         redoc_url=None,
         # Every route is authorized by what it declares with `@access`.
         dependencies=[Depends(authorize)],
-        responses=PROBLEMS,
     )
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (health, sessions, live, runs, debug, debug_actions, agui, copilotkit, access, page):
+    for part in (server, sessions, live, runs, debug, debug_actions, agui, copilotkit):
         app.include_router(part.router)
-    for prefix in ("", "/v1"):
-        for part in (conversations, contexts, producers, branches, signals):
-            app.include_router(part.router, prefix=prefix)
-    for prefix in ("", "/api"):
-        app.include_router(memory.router, prefix=prefix)
-    app.mount("/monitor", page.MonitorFiles(), name="monitor")
+    for part in (conversations, contexts, producers, signals):
+        app.include_router(part.router)
+        app.include_router(part.router, prefix="/v1", include_in_schema=False)
+    app.include_router(memory.router)
+    app.include_router(memory.router, prefix="/api", include_in_schema=False)
+    # As FastAPI documents it.
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
+    app.mount("/monitor", server.MonitorFiles(), name="monitor")
     app.state.connections = OpenConnections()
 
     app.add_middleware(Middleware, counts=app.state.connections)

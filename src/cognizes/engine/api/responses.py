@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipResponder
@@ -126,11 +127,9 @@ class Problem(BaseModel):
     errors: list[dict[str, Any]] | None = None
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {"application/problem+json": {}}, "description": HTTPStatus(status).phrase}
-    for status in (400, 401, 403, 404, 408, 409, 413, 422, 429, 503)
-}
-"""The errors any route may answer with, for the OpenAPI document."""
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Conflict"}}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "Not Found"}}
+"""What a route declares as `responses`; `api/openapi.py` adds the errors that follow from its access and arguments."""
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -194,15 +193,16 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request) -> str:
-    """Return the methods of a path as the OpenAPI document has them: Starlette knows those of one route only."""
-    documented: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    path = request.url.path
-    matching = [template for template in documented if _pattern(template).fullmatch(path)]
-    if not matching:
+    """Return the methods of a path: Starlette knows those of one route only."""
+    methods: dict[str, set[str]] = {}
+    for context in iter_route_contexts(request.app.routes):
+        if context.path_format and context.methods and _pattern(context.path_format).fullmatch(request.url.path):
+            methods.setdefault(context.path_format, set()).update(context.methods)
+    if not methods:
         return ""
     # The template with the longest literal part: ids may hold slashes, so that several match.
-    closest = max(matching, key=lambda template: len(_PARAMETER.sub("", template)))
-    return ", ".join(sorted(method.upper() for method in documented[closest]))
+    closest = max(methods, key=lambda template: len(_PARAMETER.sub("", template)))
+    return ", ".join(sorted(methods[closest]))
 
 
 @cache

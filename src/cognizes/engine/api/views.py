@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -14,6 +22,67 @@ from cognizes.engine.runs import Resumption, Step
 
 Content = Annotated[str, StringConstraints(max_length=2**30)]
 """A text that is stored as content: the settings limit its bytes."""
+
+
+_TEXT = {"type": "string", "maxLength": 2**30}
+_PART = {
+    "type": "object",
+    "properties": {
+        "text": _TEXT,
+        "thought": {"type": "boolean", "description": "The text is a thought of the model."},
+        "function_call": {"type": "object", "description": "`{id, name, args}` of a tool call."},
+        "function_response": {"type": "object", "description": "`{id, name, response}` of a tool."},
+    },
+    "additionalProperties": True,
+}
+_OPTIONAL_CONTENT = {
+    "role": {**_TEXT, "description": "`user`, `assistant`, `system` or `tool`; else the author decides."},
+    "message_id": {**_TEXT, "description": "The message that the event completes."},
+}
+EventContent = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "description": "A text, a list of parts, or what another kind of event holds. Unknown keys are stored.",
+            "anyOf": [
+                {
+                    "title": "TextContent",
+                    "type": "object",
+                    "required": ["text"],
+                    "properties": {"text": _TEXT, **_OPTIONAL_CONTENT},
+                    "additionalProperties": True,
+                },
+                {
+                    "title": "PartsContent",
+                    "type": "object",
+                    "required": ["parts"],
+                    "properties": {"parts": {"type": "array", "items": _PART}, **_OPTIONAL_CONTENT},
+                    "additionalProperties": True,
+                },
+                {"title": "OtherContent", "type": "object", "additionalProperties": True},
+            ],
+        }
+    ),
+]
+"""The content of an event. The schema documents it; what is stored is what was sent, whatever it holds."""
+EventActions = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "title": "EventActions",
+            "type": "object",
+            "properties": {
+                "state_delta": {
+                    "type": "object",
+                    "additionalProperties": True,
+                    "description": 'Keys to set, with the prefix of their scope; `{"$delete": true}` deletes a key.',
+                }
+            },
+            "additionalProperties": True,
+            "description": "What an event does. Unknown keys are stored.",
+        }
+    ),
+]
 
 
 class Body(BaseModel):
@@ -63,8 +132,8 @@ class NewEvent(Body):
     id: str = ""
     author: str
     event_type: str = Field(min_length=1)
-    content: dict[str, Any] = Field(default_factory=dict)
-    actions: dict[str, Any] = Field(default_factory=dict)
+    content: EventContent = Field(default_factory=dict)
+    actions: EventActions = Field(default_factory=dict)
     invocation_id: str = ""
     run_id: str | None = None
     expected_version: int | None = Field(default=None, ge=0, le=2**62)
@@ -192,8 +261,8 @@ class EventView(Appended):
     invocation_id: str
     author: str
     event_type: str
-    content: dict[str, Any]
-    actions: dict[str, Any]
+    content: EventContent
+    actions: EventActions
 
 
 class EventPage(BaseModel):

@@ -16,13 +16,13 @@ from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.event_policy import is_end_user
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 
-router = APIRouter(prefix="/agui", tags=["agents"], responses=PROBLEMS)
+router = APIRouter(prefix="/agui", tags=["agents"])
 
 
 class Connection(BaseModel):

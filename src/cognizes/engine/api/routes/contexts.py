@@ -1,28 +1,102 @@
-"""Pulls: what a context is, its messages, and the chunks of a message while it grows and ever after."""
+"""Contexts: metadata, messages, the chunks of a message, the input of a model, and branches."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cognizes.engine.access import Permission
 from cognizes.engine.api.authorization import LARGEST, ContextId, CurrentEngine, OptionalSequence, Reach, access
-from cognizes.engine.api.context_views import (
-    BranchMessagesView,
-    ChunksView,
-    ContextView,
-    FoundMessagesView,
-    context_message_view,
-    context_view,
-)
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse, pull_response
+from cognizes.engine.api.responses import DocumentResponse, pull_response
+from cognizes.engine.api.views import Body, format_time
+from cognizes.engine.models import JsonObject
 from cognizes.engine.streams.delta_stream import ChunkPage, StreamStatus
+from cognizes.engine.sync.branches import Branch
+from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata
 
-router = APIRouter(prefix="/contexts/{context_id}", tags=["contexts"], responses=PROBLEMS)
+router = APIRouter(prefix="/contexts/{context_id}", tags=["contexts"])
 
 LONGEST_WAIT = 60.0
+
+
+class ContextView(BaseModel):
+    """A context, without its content."""
+
+    id: str
+    current_state: str
+    active_branch_name: str
+    message_count: int
+    model_id: Any
+    mode: Any
+    system_prompt_id: Any
+    workspace_path: Any
+    title: str | None
+    session_id: str
+    app_name: str
+    user_id: str
+    last_sequence: int
+    created_at: str
+    updated_at: str
+
+
+class ContextMessageView(BaseModel):
+    """A message, a tool call or a result. One that is being streamed has no content here: pull its chunks."""
+
+    id: str
+    role: str
+    content: Any
+    tool_calls: list[dict[str, Any]] | None = Field(description="`{id, name, arguments}` of each call")
+    tool_result: dict[str, Any] | None = Field(description="`{tool_call_id, tool_name, content, is_error}`")
+    message_type: str
+    status: str
+    sequence_num: int | None
+    final_sequence: int | None
+    created_at: str | None
+
+
+class FoundMessagesView(BaseModel):
+    """Messages by their ids. `has_more`: ask again for the ids behind the last one."""
+
+    messages: list[ContextMessageView]
+    requested_count: int
+    found_count: int
+    has_more: bool
+
+
+class BranchMessagesView(BaseModel):
+    """A page of a branch, oldest first. Under `has_more` go on `after` its `last_sequence`, under `has_earlier`
+    `before` its `first_sequence`."""
+
+    messages: list[ContextMessageView]
+    branch: str
+    offset: int
+    total: int
+    has_more: bool
+    has_earlier: bool
+    first_sequence: int | None
+    last_sequence: int | None
+
+
+class ChunkView(BaseModel):
+    """One delta of a message."""
+
+    sequence: int
+    delta: str
+
+
+class ChunksView(BaseModel):
+    """Chunks of a message, those there are now."""
+
+    context_id: str
+    message_id: str
+    chunks: list[ChunkView]
+    current_sequence: int
+    has_more: bool
+    status: str
 
 
 @router.get("/metadata", response_model=ContextView, summary="What a context is, without its content")
@@ -139,3 +213,108 @@ async def read_llm_context(
         "is_truncated": context.is_truncated,
     }
     return pull_response(request, document, identity=None)
+
+
+# Branches
+
+
+class NewBranch(Body):
+    """A branch that forks right after an event, or now."""
+
+    name: str = Field(min_length=1)
+    at_sequence: int | None = Field(default=None, ge=0, le=2**62)
+
+
+class ActiveBranch(Body):
+    """The branch to go on with."""
+
+    name: str
+
+
+@router.get("/branches", summary="List branches")
+@access(Reach.THREAD)
+async def list_branches(context_id: ContextId, engine: CurrentEngine) -> Response:
+    branches = await engine.branches.list(context_id)
+    return DocumentResponse({"branches": [branch_view(branch) for branch in branches]})
+
+
+@router.post("/branches", status_code=201, summary="Create a branch")
+@access(Reach.THREAD, Permission.WRITE)
+async def create_branch(context_id: ContextId, body: NewBranch, engine: CurrentEngine) -> Response:
+    """It forks right after an event, or now; nothing is copied, and it is not switched to."""
+    branch = await engine.branches.create(context_id, body.name, at_sequence=body.at_sequence)
+    return DocumentResponse(branch_view(branch), status_code=201)
+
+
+@router.put("/branches/active", summary="Switch to a branch")
+@access(Reach.THREAD, Permission.WRITE)
+async def switch_branch(context_id: ContextId, body: ActiveBranch, engine: CurrentEngine) -> Response:
+    """What is appended from now on belongs to it. The session's state is again what it was at its tip."""
+    return DocumentResponse(branch_view(await engine.branches.switch(context_id, body.name)))
+
+
+@router.get("/branches/{name:path}/state", summary="The state at a branch's tip")
+@access(Reach.THREAD)
+async def read_branch_state(context_id: ContextId, name: str, engine: CurrentEngine) -> Response:
+    past = await engine.branches.state(context_id, name)
+    return DocumentResponse({"state": past.state, "version": past.version, "sequence_num": past.sequence_num})
+
+
+@router.delete("/branches/{name:path}", status_code=204, summary="Delete a branch")
+@access(Reach.THREAD, Permission.WRITE, is_audited=True)
+async def delete_branch(context_id: ContextId, name: str, engine: CurrentEngine) -> Response:
+    """Its events stay in the log and are shown no more. Not `main`, the active one, or one that others fork from."""
+    await engine.branches.delete(context_id, name)
+    return Response(status_code=204)
+
+
+# Documents
+
+
+def context_view(context: ContextMetadata) -> JsonObject:
+    """A context as JSON."""
+    return {
+        "id": context.id,
+        "current_state": context.current_state,
+        "active_branch_name": context.active_branch_name,
+        "message_count": context.message_count,
+        "model_id": context.model_id,
+        "mode": context.mode,
+        "system_prompt_id": context.system_prompt_id,
+        "workspace_path": context.workspace_path,
+        "title": context.title,
+        "session_id": context.session_id,
+        "app_name": context.app_name,
+        "user_id": context.user_id,
+        "last_sequence": context.last_sequence,
+        "created_at": format_time(context.created_at),
+        "updated_at": format_time(context.updated_at),
+    }
+
+
+def context_message_view(message: ContextMessage) -> JsonObject:
+    """A message as JSON."""
+    return {
+        "id": message.id,
+        "role": message.role,
+        "content": message.content,
+        "tool_calls": message.tool_calls,
+        "tool_result": message.tool_result,
+        "message_type": message.message_type,
+        "status": message.status,
+        "sequence_num": message.sequence_num,
+        "final_sequence": message.final_sequence,
+        "created_at": format_time(message.created_at),
+    }
+
+
+def branch_view(branch: Branch) -> JsonObject:
+    """A branch as JSON."""
+    return {
+        "name": branch.name,
+        "parent": branch.parent,
+        "forked_at": branch.forked_at,
+        "tip_sequence": branch.tip_sequence,
+        "is_active": branch.is_active,
+        "created_at": format_time(branch.created_at),
+    }

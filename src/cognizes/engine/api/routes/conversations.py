@@ -14,12 +14,12 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import CurrentHost
 from cognizes.engine.api.authorization import ContextId, CurrentEngine, Limit, OptionalSequence, Reach, access
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import Body, Content
 from cognizes.engine.models import JsonObject, new_id
 from cognizes.engine.timeline.timeline import TimelinePage
 
-router = APIRouter(prefix="/conversations/{context_id}", tags=["conversations"], responses=PROBLEMS)
+router = APIRouter(prefix="/conversations/{context_id}", tags=["conversations"])
 
 
 class TimelineView(BaseModel):

@@ -16,7 +16,7 @@ from cognizes.engine.agui.snapshot import ThreadFrames
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.agui import Before, Connection, connect_agent, message_page, run_agent
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
@@ -25,7 +25,7 @@ from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.version import __version__
 
-router = APIRouter(prefix="/copilotkit", tags=["copilotkit"], responses=PROBLEMS)
+router = APIRouter(prefix="/copilotkit", tags=["copilotkit"])
 
 
 class Stop(BaseModel):

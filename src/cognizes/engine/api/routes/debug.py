@@ -30,7 +30,7 @@ from cognizes.engine.api.authorization import (
     ThreadId,
     access,
 )
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import event_view, session_view
 from cognizes.engine.database.documents import dump_json, load_json, unescape_text
 from cognizes.engine.engine import Engine
@@ -42,7 +42,7 @@ from cognizes.engine.pulse.state import parse_state_prefix
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
 from cognizes.engine.pulse.thread_search import ThreadStatus, ThreadSummary
 
-router = APIRouter(prefix="/api/debug", tags=["debug"], responses=PROBLEMS)
+router = APIRouter(prefix="/api/debug", tags=["debug"])
 
 Version = Annotated[int, Query(ge=1, le=LARGEST)]
 EventNumber = Annotated[int, Path(ge=1, le=LARGEST)]

@@ -15,7 +15,7 @@ from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.api.agents import CurrentHost, Served
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, ThreadId, access
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.runs import answerable_kinds
 from cognizes.engine.api.views import Body, RunView, run_view
 from cognizes.engine.engine import Engine
@@ -23,7 +23,7 @@ from cognizes.engine.errors import ConflictError
 from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
 from cognizes.engine.sync.tool_approvals import ToolApproval
 
-router = APIRouter(prefix="/api/debug/threads/{thread_id}", tags=["debug"], responses=PROBLEMS)
+router = APIRouter(prefix="/api/debug/threads/{thread_id}", tags=["debug"])
 
 AUTHOR = "monitor"
 ACTION = "monitor_action"

@@ -105,7 +105,7 @@ async def _wait_until_gone(websocket: WebSocket) -> None:
         pass
 
 
-@router.get("/api/test-notify", summary="Ring for a test thread", dependencies=[Depends(_development_only)])
+@router.get("/api/test-notify", include_in_schema=False, dependencies=[Depends(_development_only)])
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
     """A notification that is no stored event; `/ws/events/test-thread` hears it."""
@@ -114,7 +114,7 @@ async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> 
     return DocumentResponse({"status": "sent", "payload": payload})
 
 
-@router.get("/api/test-sse-notify/{run_id}", summary="Ring for a run", dependencies=[Depends(_development_only)])
+@router.get("/api/test-sse-notify/{run_id}", include_in_schema=False, dependencies=[Depends(_development_only)])
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def ring_run(run_id: str, engine: CurrentEngine) -> Response:
     """A notification that is no stored event; `/api/runs/{run_id}/events` shows it as RAW."""

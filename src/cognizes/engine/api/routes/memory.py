@@ -1,44 +1,233 @@
-"""Memory: facts, episodes, working memory, and recall over all of it. Every route names the app and the user."""
+"""Memory: facts, episodes, working memory, and recall over all of them. Every route names the app and the user."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Limit, Reach, access
-from cognizes.engine.api.memory_views import (
-    Episode,
-    Episodes,
-    Fact,
-    Facts,
-    Hits,
-    Kind,
-    Memories,
-    MessageHits,
-    MessageQuestion,
-    NewEpisode,
-    NewFact,
-    NewNotes,
-    NewWorkingMemory,
-    Question,
-    Stored,
-    WorkingMemoryView,
-)
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
+from cognizes.engine.api.views import Body, MessageView
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Filters
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
+from cognizes.engine.models import MAX_QUERY_LENGTH
 
-router = APIRouter(prefix="/memory", tags=["memory"], responses=PROBLEMS)
+router = APIRouter(prefix="/memory", tags=["memory"])
 
 Offset = Annotated[int, Query(ge=0, le=LARGEST)]
+MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
+SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]
+Kind = Literal["long_term", "episodic", "turn", "note"]
+
+
+class Owned(Body):
+    """Whose memory it is; without an agent, that of the app's one agent."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str = Field(min_length=1)
+    agent_id: str = ""
+
+    @property
+    def scope(self) -> MemoryScope:
+        return MemoryScope(self.app_name, self.user_id, self.agent_id)
+
+
+class NewFact(Owned):
+    """A key to set. `text` is what recall reads: by default key and value, empty for nothing."""
+
+    namespace: str = ""
+    key: str = Field(min_length=1)
+    value: Any = None
+    text: MemoryText | None = None
+
+
+class NewEpisode(Owned):
+    """An episode; one of the same id is kept as it is."""
+
+    summary: MemoryText
+    id: str = ""
+    session_id: str | None = None
+    run_id: str | None = None
+    payload: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime | None = None
+
+
+class NewNote(Body):
+    """A text to be recalled later. The same `source_id` is kept once, with the newest text."""
+
+    source_id: str = Field(min_length=1)
+    text: MemoryText
+    session_id: str | None = None
+    position: int = Field(default=0, ge=-(2**62), le=2**62)
+    author: str | None = None
+    namespace: str = ""
+    content: Any = None
+    created_at: datetime | None = None
+
+
+class NewNotes(Owned):
+    """Texts to be recalled later; `turn` for what was said in a session, `note` for anything else."""
+
+    kind: Literal["turn", "note"] = "note"
+    memories: list[NewNote] = Field(min_length=1, max_length=1000)
+
+
+class NewWorkingMemory(Owned):
+    """What an agent has in mind in a session."""
+
+    session_id: str = Field(min_length=1)
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    variables: dict[str, Any] = Field(default_factory=dict)
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    scratchpad: Any = ""
+    last_checkpoint: dict[str, Any] | None = None
+
+
+class Question(Body):
+    """What to recall, of whom, and which memories may answer."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str = Field(min_length=1)
+    query: SearchText
+    agent_id: str | None = None
+    k: int = Field(default=10, ge=1, le=1000)
+    kinds: list[Kind] | None = None
+    namespace: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class MessageQuestion(Body):
+    """Which messages to find: of a whole app, of a user, or of one session of a user."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str | None = Field(default=None, min_length=1)
+    session_id: str | None = None
+    query: SearchText
+    k: int = Field(default=10, ge=1, le=1000)
+    roles: list[Literal["user", "assistant", "tool", "system"]] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Fact(BaseModel):
+    """A long-term fact."""
+
+    agent_id: str
+    namespace: str
+    key: str
+    value: Any
+    text: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class Facts(BaseModel):
+    """Long-term facts, newest change first. `has_more`: the next page has the offset of this one plus its entries."""
+
+    entries: list[Fact]
+    has_more: bool
+
+
+class Episode(BaseModel):
+    """An episode."""
+
+    id: str
+    app_name: str
+    user_id: str
+    agent_id: str
+    session_id: str | None
+    run_id: str | None
+    summary: str
+    payload: dict[str, Any]
+    created_at: datetime
+
+
+class Episodes(BaseModel):
+    """Episodes, newest first. `has_more`: the next page has the offset of this one plus its entries."""
+
+    entries: list[Episode]
+    has_more: bool
+
+
+class WorkingMemoryView(BaseModel):
+    """A working memory."""
+
+    agent_id: str
+    session_id: str
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any]
+    tool_calls: list[dict[str, Any]]
+    scratchpad: Any
+    last_checkpoint: dict[str, Any] | None
+    updated_at: datetime | None
+
+
+class MemoryView(BaseModel):
+    """A memory."""
+
+    id: str
+    agent_id: str
+    kind: Kind
+    namespace: str
+    source_id: str
+    session_id: str | None
+    author: str | None
+    text: str
+    content: Any
+    created_at: datetime
+
+
+class Memories(BaseModel):
+    """Memories, newest first; `next_before` is where the next page begins."""
+
+    memories: list[MemoryView]
+    next_before: str | None
+
+
+class HitView(MemoryView):
+    """A memory that was recalled; `scores` says why."""
+
+    score: float
+    scores: dict[str, float]
+
+
+class Hits(BaseModel):
+    """What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`."""
+
+    hits: list[HitView]
+
+
+class MessageHitView(MessageView):
+    """A message that was found; `scores` says why."""
+
+    thread_id: str
+    app_name: str
+    user_id: str
+    session_id: str
+    score: float
+    scores: dict[str, float]
+
+
+class MessageHits(BaseModel):
+    """Messages that were found, best first, as far as they fit into `COGNIZES_PAGE_BYTES`."""
+
+    hits: list[MessageHitView]
+
+
+class Stored(BaseModel):
+    """How many memories are new or changed."""
+
+    stored: int
 
 
 async def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope:
@@ -112,7 +301,7 @@ async def list_memories(
     return DocumentResponse({"memories": [memory.to_json() for memory in page.items], "next_before": next_before})
 
 
-@router.delete("/{memory_id}", status_code=204, summary="Forget a memory for good")
+@router.delete("/{memory_id}", status_code=204, responses=NOT_FOUND, summary="Forget a memory for good")
 @access(Reach.APP, Permission.WRITE, is_audited=True)
 async def forget(memory_id: str, engine: CurrentEngine, app_name: str, user_id: str) -> Response:
     """With the fact or episode it tells of."""
@@ -138,7 +327,7 @@ async def list_facts(
     return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
 
-@router.get("/long-term/entry", response_model=Fact, summary="Read a long-term fact")
+@router.get("/long-term/entry", response_model=Fact, responses=NOT_FOUND, summary="Read a long-term fact")
 @access(Reach.APP)
 async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
     entry = await engine.memory.long_term.get(scope, namespace, key)
@@ -147,7 +336,7 @@ async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str
     return DocumentResponse(entry.to_json())
 
 
-@router.delete("/long-term/entry", status_code=204, summary="Delete a long-term fact")
+@router.delete("/long-term/entry", status_code=204, responses=NOT_FOUND, summary="Delete a long-term fact")
 @access(Reach.APP, Permission.WRITE, is_audited=True)
 async def delete_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
     if not await engine.memory.long_term.delete(scope, namespace, key):
@@ -173,7 +362,7 @@ async def list_episodes(
     return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
 
-@router.delete("/episodic/entry", status_code=204, summary="Delete an episode")
+@router.delete("/episodic/entry", status_code=204, responses=NOT_FOUND, summary="Delete an episode")
 @access(Reach.APP, Permission.WRITE, is_audited=True)
 async def delete_episode(
     scope: Scope, engine: CurrentEngine, episode_id: Annotated[str, Query(alias="id")]
@@ -191,7 +380,7 @@ async def save_working_memory(body: NewWorkingMemory, engine: CurrentEngine) -> 
     return DocumentResponse((await engine.memory.working.save(body.scope, memory)).to_json())
 
 
-@router.get("/working", response_model=WorkingMemoryView, summary="Load a working memory")
+@router.get("/working", response_model=WorkingMemoryView, responses=NOT_FOUND, summary="Load a working memory")
 @access(Reach.APP)
 async def load_working_memory(scope: Scope, engine: CurrentEngine, session_id: str) -> Response:
     memory = await engine.memory.working.load(scope, session_id)

@@ -1,33 +1,34 @@
-"""For producers in any language: create a context, say something whole or in chunks, ask for an approval, cancel."""
+"""Producers in any language: create a context, add messages whole or in chunks, request approvals, cancel."""
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import Served
 from cognizes.engine.api.authorization import ContextId, CurrentEngine, Reach, access
-from cognizes.engine.api.cancellation import cancel
-from cognizes.engine.api.context_views import (
-    ApprovalAnswer,
-    Completion,
-    ContextView,
-    NewApproval,
-    NewChunks,
-    NewContext,
-    NewMessage,
-    NewStream,
-    approval_view,
-    context_view,
-)
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
-from cognizes.engine.errors import ConflictError, InvalidInputError
+from cognizes.engine.api.responses import CONFLICT, DocumentResponse
+from cognizes.engine.api.routes.contexts import ContextView, context_view
+from cognizes.engine.api.views import Body, Content, format_time
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import DESCRIPTIVE
+from cognizes.engine.sync.tool_approvals import ToolApproval
 
-router = APIRouter(prefix="/contexts", tags=["contexts"], responses=PROBLEMS)
+if TYPE_CHECKING:
+    from cognizes.engine.adapters.adk.hosting import AgentHost
+
+logger = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/contexts", tags=["contexts"])
 
 _KIND_OF_ROLE = {
     "user": "user_message",
@@ -36,8 +37,72 @@ _KIND_OF_ROLE = {
     "tool": "observe",
 }
 
+Role = Literal["user", "assistant", "system", "tool"]
+MessageId = Field(default=None, min_length=1, max_length=200)
 
-@router.post("", status_code=201, response_model=ContextView, summary="Create a context")
+
+class NewContext(Body):
+    """What a context starts with."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str = Field(min_length=1)
+    session_id: str | None = None
+    title: str | None = None
+    model_id: str | None = None
+    mode: str | None = None
+    system_prompt_id: str | None = None
+    workspace_path: str | None = None
+
+
+class NewMessage(Body):
+    """A whole message: a text, or parts such as `{"type": "text", "text": …}`."""
+
+    role: Role
+    content: Content | list[dict[str, Any]]
+    message_id: str | None = MessageId
+    run_id: str | None = None
+
+
+class NewStream(Body):
+    """A message that will be sent in chunks."""
+
+    role: Role = "assistant"
+    message_id: str | None = MessageId
+    run_id: str | None = None
+
+
+class NewChunks(Body):
+    """Chunks that follow each other, from `first_sequence` on; the first of a message is 1."""
+
+    first_sequence: int = Field(ge=1, le=2**62)
+    deltas: list[Content]
+
+
+class Completion(Body):
+    """Why the model stopped."""
+
+    finish_reason: str | None = None
+
+
+class NewApproval(Body):
+    """A tool that is called only if a person says yes."""
+
+    tool_name: str
+    tool_input: Any = None
+    tool_call_id: str | None = None
+    message: Content | None = None
+    run_id: str | None = None
+    approval_id: str | None = MessageId
+
+
+class ApprovalAnswer(Body):
+    """What the person said."""
+
+    approved: bool
+    reason: str | None = None
+
+
+@router.post("", status_code=201, response_model=ContextView, responses=CONFLICT, summary="Create a context")
 @access(Reach.APP, Permission.WRITE)
 async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
     described = {name: getattr(body, name) for name in DESCRIPTIVE if getattr(body, name) is not None}
@@ -135,8 +200,54 @@ async def answer_approval(
 @access(Reach.THREAD, Permission.WRITE)
 async def cancel_context(context_id: ContextId, engine: CurrentEngine, served: Served) -> Response:
     """Ends its runs and streamed messages; a conflict when nothing is going on."""
-    run_ids = await cancel(engine, context_id, await served.find_host())
+    run_ids = await _cancel(engine, context_id, await served.find_host())
     state = await engine.contexts.state(context_id)
     if state is ContextState.CANCELLING and not run_ids:
         raise ConflictError("what is going on cannot be stopped from here; it will end by itself")
     return DocumentResponse({"current_state": state, "run_ids": run_ids})
+
+
+def approval_view(approval: ToolApproval) -> JsonObject:
+    """An approval as JSON."""
+    return {
+        "approval_id": approval.id,
+        "tool_name": approval.tool_name,
+        "tool_input": approval.tool_input,
+        "tool_call_id": approval.tool_call_id,
+        "message": approval.message,
+        "run_id": approval.run_id,
+        "approved": approval.approved,
+        "asked_at": format_time(approval.asked_at),
+    }
+
+
+async def _cancel(engine: Engine, thread_id: UUID, host: AgentHost | None) -> list[str]:
+    """Stops the runs of a context, those of hosted agents by their host, and its streamed messages.
+
+    Returns the runs that ended. `IllegalTransitionError` when nothing goes on.
+    """
+    context = await engine.contexts.metadata(thread_id)
+    check_transition(context.current_state, ContextState.CANCELLING)
+    await _append(engine, thread_id, "cancel_requested")
+    active = [row["id"] for row in await engine.database.fetch("list_active_runs", thread_id)]
+    if host is not None and context.app_name in host.descriptions:
+        await host.cancel(context.app_name, context.user_id, context.session_id)
+    for run_id in active:
+        try:
+            await engine.runs.cancel(thread_id, run_id)
+        except (ConflictError, NotFoundError) as error:
+            logger.debug("run %s had ended already: %s", run_id, error)
+    for head in await engine.streams.heads([thread_id]):
+        try:
+            await engine.streams.abort(thread_id, head.message_id)
+        except (ConflictError, NotFoundError) as error:
+            # A process writes it: it ends with the run that was cancelled.
+            logger.debug("message %s is not ours to end: %s", head.message_id, error)
+    if await engine.contexts.state(thread_id) is ContextState.CANCELLING:
+        await _append(engine, thread_id, "cancelled")
+    return active
+
+
+async def _append(engine: Engine, thread_id: UUID, kind: str) -> None:
+    event = Event(id="", thread_id=str(thread_id), invocation_id="", author="user", event_type=kind)
+    await engine.manager.append_to_thread(thread_id, event)

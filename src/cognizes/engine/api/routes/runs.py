@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Limit, Reach, ThreadId, access
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import (
     Failure,
     FoundRuns,
@@ -36,7 +36,7 @@ from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.models import Run
 from cognizes.engine.runs.waits import WaitKind
 
-router = APIRouter(responses=PROBLEMS, tags=["runs"])
+router = APIRouter(tags=["runs"])
 
 _ENDED_BY_USERS = (WaitKind.HUMAN, WaitKind.MESSAGE)
 _OF_SESSION = "/api/sessions/{thread_id}/runs"

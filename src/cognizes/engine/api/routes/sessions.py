@@ -20,7 +20,7 @@ from cognizes.engine.api.authorization import (
     access,
 )
 from cognizes.engine.api.event_policy import is_end_user, stored_author, stored_id
-from cognizes.engine.api.responses import PROBLEMS, DocumentResponse
+from cognizes.engine.api.responses import CONFLICT, DocumentResponse
 from cognizes.engine.api.views import (
     Appended,
     EventPage,
@@ -41,10 +41,10 @@ from cognizes.engine.api.views import (
 from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from cognizes.engine.models import Event
 
-router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=PROBLEMS)
+router = APIRouter(prefix="/api/sessions", tags=["sessions"])
 
 
-@router.post("", status_code=201, response_model=SessionView, summary="Create a session")
+@router.post("", status_code=201, response_model=SessionView, responses=CONFLICT, summary="Create a session")
 @access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def create_session(body: NewSession, engine: CurrentEngine) -> Response:
     session = await engine.sessions.create(
@@ -182,7 +182,7 @@ async def read_state(
     return DocumentResponse({"state": past.state, "version": past.version, "sequence_num": past.sequence_num})
 
 
-@router.patch("/{thread_id}/state", response_model=Appended, summary="Change state")
+@router.patch("/{thread_id}/state", response_model=Appended, responses=CONFLICT, summary="Change state")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine, caller: Caller) -> Response:
     """Sets keys in the scopes their prefixes name, as one event. Its author is the caller unless the body names one."""

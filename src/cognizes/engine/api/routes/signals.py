@@ -23,7 +23,6 @@ from cognizes.engine.api.authorization import (
     Reach,
     access,
 )
-from cognizes.engine.api.responses import PROBLEMS
 from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Wheel
 from cognizes.engine.database.tenancy import continue_in_task
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["signals"])
 _STREAM: dict[int | str, dict[str, Any]] = {
-    **PROBLEMS,
     200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"},
 }
 

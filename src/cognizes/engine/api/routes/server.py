@@ -1,0 +1,216 @@
+"""The server itself: health, version, the caller, tickets, and the pages of the Monitor and of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from dataclasses import asdict
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from cognizes.engine.access.authenticator import TICKET_SECONDS
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
+from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.errors import EngineError
+from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
+from cognizes.engine.version import __version__
+
+router = APIRouter()
+
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+"""Not what the machine's own table says: a module that is not text/javascript is not run."""
+
+
+class DeltasView(BaseModel):
+    """What carries token deltas between processes, and whether it answers."""
+
+    carried_by: Literal["redis", "postgresql"]
+    status: str
+
+
+class PoolView(BaseModel):
+    """The connections of the process to PostgreSQL."""
+
+    size: int
+    idle: int
+    max: int
+
+
+class FailingTaskView(BaseModel):
+    """A background task whose last round failed, and how often it was restarted."""
+
+    name: str
+    error: str
+    restarts: int
+
+
+class BackgroundView(BaseModel):
+    """How many background tasks run, and which of them fail now."""
+
+    tasks: int
+    failing: list[FailingTaskView]
+
+
+class HealthView(BaseModel):
+    """The state of the engine. `database` and `deltas.status` are `ok` or the reason why they are not."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    listener_running: bool
+    database: str
+    deltas: DeltasView
+    server: Literal["embedded", "external"]
+    maintenance: str
+    pool: PoolView
+    background: BackgroundView
+    conflicts: int
+
+
+@router.get(
+    "/health", tags=["server"], response_model=HealthView, summary="Whether the database, the listener and Redis work"
+)
+@access(Reach.PUBLIC)
+async def health(engine: CurrentEngine) -> Response:
+    """200 with `"status": "ok"`, or 503 and what is wrong.
+
+    200 with `"degraded"` while the Redis that carries token deltas is away, or while a background task fails
+    (`background.failing` names it): requests are answered and answers are stored all the same, and taking every server
+    out of service would end those, too.
+    """
+    database, deltas = await asyncio.gather(
+        _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
+    )
+    listening = engine.listener.is_running
+    failing = engine.supervisor.failures
+    status = "ok" if deltas == "ok" and not failing else "degraded"
+    if database != "ok" or not listening:
+        status = "unavailable"
+    body = {
+        "status": status,
+        "listener_running": listening,
+        "database": database,
+        "deltas": {"carried_by": "redis" if engine.settings.redis_url else "postgresql", "status": deltas},
+        "server": "embedded" if engine.embedded else "external",
+        "maintenance": engine.maintenance.scheduler,
+        "pool": {
+            "size": engine.database.pool.get_size(),
+            "idle": engine.database.pool.get_idle_size(),
+            "max": engine.database.pool.get_max_size(),
+        },
+        "background": {
+            "tasks": len(engine.supervisor.names),
+            "failing": [asdict(failure) for failure in failing],
+        },
+        "conflicts": engine.manager.conflicts,
+    }
+    return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
+
+
+async def _ask(question: Awaitable[object]) -> str:
+    try:
+        await question
+    except EngineError as error:
+        return str(error)
+    return "ok"
+
+
+@router.get("/version", tags=["server"], summary="Which engine this is")
+@access(Reach.PUBLIC)
+async def version(engine: CurrentEngine) -> Response:
+    """The versions of the engine and of PostgreSQL."""
+    postgresql = await engine.database.fetch_value("read_version")
+    return DocumentResponse({"engine": __version__, "postgresql": postgresql})
+
+
+class CallerView(BaseModel):
+    """A caller. No apps means all of them; no user means that it may speak for any."""
+
+    name: str
+    permissions: list[str]
+    app_names: list[str] | None
+    user_id: str | None
+    expires_at: str | None
+
+
+class TicketView(BaseModel):
+    """What opens one stream."""
+
+    ticket: str
+    expires_in: int
+
+
+@router.get("/api/access/me", tags=["access"], response_model=CallerView, summary="Who am I")
+@access(Reach.CALLER)
+async def who_am_i(caller: Caller) -> Response:
+    """What the key or token of this request is for."""
+    return DocumentResponse(
+        {
+            "name": caller.name,
+            "permissions": sorted(caller.permissions),
+            "app_names": None if caller.app_names is None else sorted(caller.app_names),
+            "user_id": caller.user_id,
+            "expires_at": caller.expires_at.isoformat() if caller.expires_at else None,
+        }
+    )
+
+
+@router.post(
+    "/api/access/tickets",
+    tags=["access"],
+    status_code=201,
+    response_model=TicketView,
+    summary="A ticket for one stream",
+)
+@access(Reach.CALLER)
+async def create_ticket(caller: Caller, engine: CurrentEngine) -> Response:
+    """For EventSource and WebSocket in browsers, which can send no key: open them with `?ticket=…`, once, within half a
+    minute. The stream ends when the key is revoked or the token expires."""
+    ticket = await engine.access.tickets.issue(caller)
+    return DocumentResponse({"ticket": ticket, "expires_in": TICKET_SECONDS}, status_code=201)
+
+
+@access(Reach.PUBLIC)
+class MonitorFiles(StaticFiles):
+    """The files of the page, with its headers. Revalidated each time, by ETag."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=STATIC)
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(_HEADERS)
+        if kind := _TYPES.get(os.path.splitext(full_path)[1]):
+            response.headers["content-type"] = f"{kind}; charset=utf-8"
+        return response
+
+
+@router.get("/", include_in_schema=False)
+@access(Reach.PUBLIC)
+async def first_page() -> Response:
+    """The Monitor."""
+    return FileResponse(STATIC / "index.html", headers=_HEADERS)
+
+
+@router.get("/docs", include_in_schema=False)
+@access(Reach.PUBLIC)
+async def api_reference() -> Response:
+    """Return the page that shows the OpenAPI document."""
+    return FileResponse(STATIC / "api_reference.html", headers=_HEADERS)
