@@ -1,4 +1,4 @@
-"""Everything that can be set, with its default. Read from the environment and `.env`; `cognizes config` lists it."""
+"""The settings and their defaults, read from the environment and `.env`; `cognizes config` lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _default_data_dir() -> Path:
 
 
 class Settings(BaseSettings):
-    """The settings of one engine. Each is `COGNIZES_<NAME>` in the environment."""
+    """The settings of one engine. The environment variable of each is `COGNIZES_<NAME>`."""
 
     model_config = SettingsConfigDict(
         env_prefix="COGNIZES_", env_file=".env", extra="ignore", populate_by_name=True, frozen=True
@@ -24,44 +24,44 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("database_url", "DATABASE_URL", "COGNIZES_DATABASE_URL"),
-        description="A PostgreSQL 16+ server with pgvector; none means the embedded one.",
+        description="URL of a PostgreSQL 16+ server with pgvector; by default the embedded server.",
     )
     listen_url: SecretStr | None = Field(
-        default=None, description="A direct URL for LISTEN when database_url goes through PgBouncer."
+        default=None, description="Direct URL for LISTEN if database_url goes through PgBouncer."
     )
-    data_dir: Path = Field(
-        default_factory=_default_data_dir, description="Where the embedded PostgreSQL keeps its data."
-    )
-    db_schema: str = Field(default="public", description="The PostgreSQL schema that holds our tables.")
+    data_dir: Path = Field(default_factory=_default_data_dir, description="Directory of the embedded PostgreSQL.")
+    db_schema: str = Field(default="public", description="PostgreSQL schema of the tables.")
     embedding_dimension: int = Field(
         default=256,
         ge=1,
         le=16000,
-        description="Dimension of the messages' embedding column, and what a remote embedder is asked for.",
+        description="Dimension of the embedding column of messages, and of vectors requested from a remote embedder.",
     )
     embedder: str = Field(
         default="auto",
         pattern="^(auto|none|wordllama|minilm|openai|gemini)$",
-        description="Who makes vectors of memories: auto is the local wordllama if it is installed.",
+        description="Embedder of memories and messages; auto is the local wordllama if it is installed.",
     )
     embedding_model: str = Field(
         default="",
-        description="The model of a remote embedder, or for minilm the directory of one; empty for the usual one.",
+        description="Model of a remote embedder, or the directory of a model for minilm; by default the usual model.",
     )
-    embedding_url: str = Field(default="", description="Where a remote embedder is, e.g. http://localhost:11434/v1.")
-    embedding_api_key: SecretStr | None = Field(default=None, description="The key of a remote embedder.")
+    embedding_url: str = Field(default="", description="URL of a remote embedder, e.g. http://localhost:11434/v1.")
+    embedding_api_key: SecretStr | None = Field(default=None, description="API key of a remote embedder.")
     memory_background: bool = Field(
-        default=True, description="Make vectors of memories and episodes of ended runs in this process."
+        default=True, description="Embed memories and write episodes of ended runs in this process."
     )
 
     pool_size: int = Field(default=10, ge=2, description="Connections to PostgreSQL per process.")
     pool_timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for a free connection.")
-    statement_timeout: float = Field(default=30.0, ge=0, description="Seconds one statement may take; 0 for no limit.")
+    statement_timeout: float = Field(
+        default=30.0, ge=0, description="Longest time of a statement in seconds; 0 for no limit."
+    )
     statement_cache_size: int = Field(
         default=100, ge=0, description="Prepared statements kept per connection; 0 for PgBouncer before 1.21."
     )
     retry_seconds: float = Field(
-        default=10.0, ge=0, description="How long a write is tried again while PostgreSQL is away."
+        default=10.0, ge=0, description="Seconds for which a write is retried while PostgreSQL is unavailable."
     )
 
     max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
@@ -69,126 +69,132 @@ class Settings(BaseSettings):
     page_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=64 * 1024,
-        description="Bytes of a page of a list; the page ends before the item that exceeds them, never empty.",
+        description="Largest page of a list in bytes; a page has at least one item.",
     )
-    max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest nesting of JSON that is accepted.")
+    max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest accepted nesting of JSON.")
 
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
     redis_url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("redis_url", "REDIS_URL", "COGNIZES_REDIS_URL"),
-        description="A Redis or Redis Cluster that carries token deltas between processes; none means PostgreSQL.",
+        description="URL of a Redis or Redis Cluster for token deltas between processes; by default PostgreSQL.",
     )
     stream_lease_seconds: float = Field(
-        default=10.0, gt=0, description="Silence after which the process that streams a message counts as dead."
+        default=10.0,
+        gt=0,
+        description="Lease of a streamed message in seconds; its process counts as dead when the lease expires.",
     )
     stream_idle_seconds: float = Field(
-        default=300.0, gt=0, description="Silence after which a message streamed over REST is stored as interrupted."
+        default=300.0,
+        gt=0,
+        description="Seconds without a chunk after which a message streamed over REST is stored as interrupted.",
     )
     stream_buffer_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=1024, description="What a streamed message may hold back while its backend is away."
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="Bytes of a streamed message that are buffered while its backend is unavailable.",
     )
-    chunks_kept_hours: float = Field(default=24, gt=0, description="Age at which streamed chunks are dropped.")
+    chunks_kept_hours: float = Field(default=24, gt=0, description="Age in hours at which streamed chunks are deleted.")
     run_lease_seconds: float = Field(
-        default=30, ge=1, description="Silence of a worker after which its runs are given to another one."
+        default=30, ge=1, description="Lease of a run in seconds; another worker takes over when it expires."
     )
-    run_attempts: int = Field(default=3, ge=1, description="Attempts at a run before it fails for good.")
+    run_attempts: int = Field(default=3, ge=1, description="Attempts of a run before it fails.")
     run_backoff_seconds: float = Field(
-        default=1, ge=0, description="Pause after the first failed attempt at a run; it doubles with each one."
+        default=1,
+        ge=0,
+        description="Seconds between the first failed attempt of a run and the next; doubles with each attempt.",
     )
-    runs_kept_days: float = Field(default=30, gt=0, description="Age at which finished runs are dropped.")
+    runs_kept_days: float = Field(default=30, gt=0, description="Age in days at which finished runs are deleted.")
 
     auth: str = Field(
         default="none",
         pattern="^(none|required)$",
-        description="required: every request needs a key or a token. none: only for addresses of this machine.",
+        description="required: every request needs a key or a token. none: only loopback addresses may be served.",
     )
     insecure: bool = Field(
-        default=False, description="Answer other machines although no key is asked for (auth is none)."
+        default=False, description="Accept other machines although no key is required (auth is none)."
     )
     tenant_url: SecretStr | None = Field(
         default=None,
-        description="A URL whose user is a member of cognizes_server, for row level security through PgBouncer.",
+        description="URL of a user that is a member of cognizes_server, for row level security through PgBouncer.",
     )
     row_level_security: str = Field(
         default="required",
         pattern="^(required|off)$",
-        description="off: with authentication, start also where PostgreSQL cannot check the tenant of each row.",
+        description="off: start with authentication even if PostgreSQL cannot check the tenant of each row.",
     )
     cors_origins: str = Field(
         default="", description="Origins of web pages that may call this server, separated by commas; * is refused."
     )
     jwt_jwks: str = Field(default="", description="File or https URL with the public keys that sign tokens (JWKS).")
-    jwt_issuer: str = Field(default="", description="The `iss` that tokens must have.")
-    jwt_audience: str = Field(default="", description="The `aud` that tokens must have.")
-    jwt_algorithms: str = Field(default="RS256,ES256,EdDSA", description="Signatures that tokens may have.")
-    jwt_user_claim: str = Field(default="sub", description="The claim of a token that names the user.")
-    jwt_apps_claim: str = Field(default="apps", description="The claim of a token that lists its apps.")
-    jwt_scope_claim: str = Field(
-        default="scope", description="The claim with read, write, admin; read write if absent."
-    )
+    jwt_issuer: str = Field(default="", description="Required `iss` of tokens.")
+    jwt_audience: str = Field(default="", description="Required `aud` of tokens.")
+    jwt_algorithms: str = Field(default="RS256,ES256,EdDSA", description="Accepted signature algorithms of tokens.")
+    jwt_user_claim: str = Field(default="sub", description="Claim of a token with the user id.")
+    jwt_apps_claim: str = Field(default="apps", description="Claim of a token with its apps.")
+    jwt_scope_claim: str = Field(default="scope", description="Claim with read, write, admin; read write if absent.")
     jwt_refresh_cooldown: float = Field(
-        default=60.0, ge=0, description="Seconds between two looks for a signing key that is not known."
+        default=60.0, ge=0, description="Seconds between two reloads of the JWKS for an unknown signing key."
     )
     max_body_bytes: int = Field(
         default=1024 * 1024,
         ge=1024,
-        description="Largest body of a request; events and states have limits of their own.",
+        description="Largest body of a request; events and states have separate limits.",
     )
     max_large_bodies: int = Field(
-        default=8, ge=1, description="Bodies over max_body_bytes that are received at once; others wait."
+        default=8, ge=1, description="Bodies over max_body_bytes that are received concurrently; others wait."
     )
     max_streams_per_caller: int = Field(
-        default=1000, ge=1, description="Streams that one key or user may hold open in this process."
+        default=1000, ge=1, description="Open streams of one key or user in this process."
     )
-    max_contexts_per_connection: int = Field(default=100, ge=1, description="Contexts that one connection may follow.")
+    max_contexts_per_connection: int = Field(default=100, ge=1, description="Contexts followed by one connection.")
     requests_per_second: float = Field(
-        default=1000.0, gt=0, description="Requests that one key or user may send in the long run."
+        default=1000.0, gt=0, description="Sustained requests per second of one key or user."
     )
-    requests_at_once: int = Field(default=2000, ge=1, description="Requests that one key or user may send in one go.")
+    requests_at_once: int = Field(default=2000, ge=1, description="Burst of requests of one key or user.")
 
-    max_header_bytes: int = Field(
-        default=32 * 1024, ge=4096, description="Largest request line and headers of a request, together."
-    )
+    max_header_bytes: int = Field(default=32 * 1024, ge=4096, description="Largest request line and headers together.")
     header_seconds: float = Field(
-        default=10.0, gt=0, description="Seconds within which the headers of a request must arrive."
+        default=10.0, gt=0, description="Seconds in which the headers of a request must arrive."
     )
     max_connections_per_address: int = Field(
-        default=1000, ge=1, description="Connections that one address may hold open; trusted proxies have no limit."
+        default=1000, ge=1, description="Open connections of one address; trusted proxies have no limit."
     )
     trusted_proxies: str = Field(
         default="",
-        description="Addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas.",
+        description="Addresses or networks of proxies whose X-Forwarded-For is trusted, separated by commas.",
     )
     failed_keys_per_second: float = Field(
-        default=1.0, gt=0, description="Wrong keys, tokens and tickets that one address may send in the long run."
+        default=1.0, gt=0, description="Sustained wrong keys, tokens and tickets per second of one address."
     )
     failed_keys_at_once: int = Field(
-        default=100, ge=1, description="Wrong keys, tokens and tickets that one address may send in one go."
+        default=100, ge=1, description="Burst of wrong keys, tokens and tickets of one address."
     )
 
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
     send_seconds: float = Field(
-        default=30.0, gt=0, description="Seconds after which a reader that does not read is cut off its stream."
+        default=30.0, gt=0, description="Seconds after which a stream is closed whose client does not read."
     )
     agents: str = Field(
-        default="", description="Agents to serve, as package.module:agent, separated by commas; none means the demo."
+        default="", description="Agents to serve, as package.module:agent, separated by commas; by default the demo."
     )
-    demo_model: str | None = Field(
-        default=None, description="The Gemini model that drives the demo agent when GOOGLE_API_KEY is set."
-    )
+    demo_model: str | None = Field(default=None, description="Gemini model of the demo agent if GOOGLE_API_KEY is set.")
     demo_token_seconds: float = Field(
-        default=0.03, ge=0, description="Seconds that the demo agent takes for a token when it follows its script."
+        default=0.03, ge=0, description="Seconds per token of the demo agent without a model."
     )
-    shutdown_seconds: float = Field(default=5.0, ge=0, description="Seconds that runs may go on after a stop signal.")
-    development: bool = Field(default=True, description="Serve the test routes /api/test-notify and friends.")
+    shutdown_seconds: float = Field(
+        default=5.0, ge=0, description="Seconds that runs may continue after a stop signal."
+    )
+    development: bool = Field(default=True, description="Serve the test routes such as /api/test-notify.")
     log_level: str = Field(
-        default="INFO", pattern="(?i)^(debug|info|warning|error)$", description="DEBUG, INFO, WARNING or ERROR."
+        default="INFO",
+        pattern="(?i)^(debug|info|warning|error)$",
+        description="Lowest level to log: DEBUG, INFO, WARNING or ERROR.",
     )
-    log_format: str = Field(default="text", pattern="^(text|json)$", description="text for people, json for machines.")
+    log_format: str = Field(default="text", pattern="^(text|json)$", description="Format of log lines: text or json.")
 
     @field_validator("data_dir")
     @classmethod
@@ -199,7 +205,7 @@ class Settings(BaseSettings):
     @classmethod
     def _explicit(cls, value: str) -> str:
         if "*" in value:
-            raise ValueError("name the origins one by one")
+            raise ValueError("list each origin; * is not allowed")
         return value
 
     @field_validator("trusted_proxies")
@@ -214,5 +220,5 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str | None:
-        """The database URL in clear text, for those who connect."""
+        """The database URL in clear text."""
         return self.database_url.get_secret_value() if self.database_url else None
