@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -40,15 +41,19 @@ settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary directories, and so all embedded servers of this run, in memory: a database costs 20 times less.
-
-    The processes of pytest-xdist and the commands that tests start inherit the directory.
-    """
-    if hasattr(config, "workerinput") or not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _MEMORY_BYTES:
+    """Prepare what the processes of pytest-xdist and the commands that tests start inherit."""
+    if hasattr(config, "workerinput"):
         return
-    directory = tempfile.mkdtemp(prefix="cognizes-", dir=_MEMORY)
-    tempfile.tempdir = os.environ["TMPDIR"] = directory
-    config.add_cleanup(lambda: shutil.rmtree(directory))
+    if sys.dont_write_bytecode:
+        # Compiling all imports again takes longer than most commands that tests run: use a cache outside of the tree.
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(config.rootpath / ".pytest_cache" / "bytecode")
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+        # The embedded servers of this run are in temporary directories. In memory a new database costs 20 times less.
+        directory = tempfile.mkdtemp(prefix="cognizes-", dir=_MEMORY)
+        tempfile.tempdir = os.environ["TMPDIR"] = directory
+        config.add_cleanup(lambda: shutil.rmtree(directory))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -191,7 +191,15 @@ def test_5_1_5_6_and_8_sse_test_notify_and_heartbeat(shell: Shell) -> None:
 
 
 def test_5_1_7_headers(shell: Shell) -> None:
-    lines = [line.rstrip("\r") for line in shell.run(HEADERS).split("\n")]
+    reading = shell.begin(HEADERS)
+    try:
+        # curl writes to the pipe when its buffer is full, and `head` ends it at the next write.
+        while reading.poll() is None:
+            shell.run(TEST_SSE_NOTIFY)
+        assert reading.stdout is not None
+        lines = [line.rstrip("\r") for line in reading.stdout.read().split("\n")]
+    finally:
+        stop(reading)
     assert lines[0] == "HTTP/1.1 200 OK"
     assert "content-type: text/event-stream; charset=utf-8" in lines
 
