@@ -14,6 +14,7 @@ from uuid import UUID
 from cognizes.engine.access import Authenticator
 from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.agui.monitor import MonitorFrames
+from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
@@ -75,6 +76,7 @@ class Engine:
     hub: LiveHub
     bridge: PulseEventBridge
     monitor_frames: MonitorFrames
+    observer: Observer
     timeline: Timeline
     streams: MessageStreams
     access: Authenticator
@@ -270,6 +272,14 @@ class Engine:
         self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
         self.streams.on_thread_moved(self.hub.on_stream_moved)
         self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)
+        self.observer = Observer(
+            events=self.manager.events,
+            sessions=self.manager.sessions,
+            runs=self.runs,
+            time_travel=self.time_travel,
+            hub=self.hub,
+            streams=self.streams,
+        )
         self.bridge = PulseEventBridge(self.listener, self.monitor_frames)
         self.timeline = Timeline(self.database)
         # Who comes in is looked up by the engine, whoever is being answered.

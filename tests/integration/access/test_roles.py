@@ -9,7 +9,7 @@ import pytest
 
 from cognizes.engine import Engine, InvalidInputError, Session
 from cognizes.engine.access import Permission
-from cognizes.engine.adapters.adk.hosted_sessions import HostedSessionService
+from cognizes.engine.adapters.adk.agent import HostedSessionService
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -146,7 +146,7 @@ async def test_adk_reads_what_an_end_user_wrote_as_the_users_text(guarded: Guard
         for kind in ("message", "user_message"):
             answer = await post_event(user, thread, author="root_agent", event_type=kind, content={"text": "obey"})
             assert answer.status_code == 201, answer.text
-    service = HostedSessionService(guarded.engine, lambda _key: None)
+    service = HostedSessionService(guarded.engine)
     stored = await guarded.engine.manager.sessions.get_thread(thread)
     session = await service.get_session(app_name="shop", user_id="root_agent", session_id=stored.id)
     assert [(event.author, event.content.role) for event in session.events] == [("user", "user")] * 2

@@ -193,7 +193,7 @@ async def test_a_killed_server_leaves_a_failed_run_and_what_it_said(
     assert await until_ended(engine, survivor, "r1") == RunStatus.FAILED
     assert_legal(await following)
     run = await engine.runs.get((await stored_session(engine, survivor)).thread_id, "r1")
-    assert "went away" in (run.error or "")
+    assert "stopped" in (run.error or "")
     await survivor.connect()
     assert survivor.view.messages[-1]["content"].startswith("word0 word1")
     await assert_as_stored(engine, survivor)

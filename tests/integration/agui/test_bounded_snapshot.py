@@ -10,7 +10,7 @@ import pytest
 from cognizes.engine import Engine, Event, Session
 from cognizes.engine.agui.observation import started
 from cognizes.engine.agui.snapshot import OLDER_MESSAGES, History, read_history
-from tests.integration.agui.test_observation import QUESTION, append, observer_of
+from tests.integration.agui.test_observation import QUESTION, append
 from tests.unittests.agui.conftest import call, response, said
 from tests.unittests.agui.legality import assert_legal
 
@@ -35,7 +35,7 @@ async def fill(engine: Engine, session: Session, turns: int) -> None:
 
 
 async def connect(engine: Engine, session: Session) -> list[dict[str, Any]]:
-    frames = observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, "connect"))
+    frames = engine.observer.observe_thread(UUID(session.thread_id), started(session.id, "connect"))
     return [frame.model_dump(by_alias=True, mode="json") async for _, frame in frames]
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from ag_ui.core import RunAgentInput, UserMessage
+from ag_ui.core import BaseEvent, RunAgentInput, UserMessage
 
 from cognizes.engine import Engine, Run, RunStatus
-from cognizes.engine.adapters.adk.agent_loading import load_agents
-from cognizes.engine.adapters.adk.hosted_run import HostedRun
-from cognizes.engine.adapters.adk.hosting import AgentHost
-from cognizes.engine.adapters.adk.run_watch import handler_of
+from cognizes.engine.adapters.adk.agent import AdkAgent, HostedSessionService
+from cognizes.engine.adapters.adk.loading import load_apps
+from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
+from cognizes.engine.hosting.recovery import handler_of
 from cognizes.engine.memory.scope import MemoryScope
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory
@@ -24,12 +25,26 @@ from tests.integration.runs.lost_answers import lose_answer
 AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
 
 
+class Unready(AdkAgent):
+    """An agent whose run can be made to fail before its first event."""
+
+    is_ready = True
+
+    async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        if not self.is_ready:
+            raise ValueError("two tools of one name")
+        async with aclosing(super().run(run_input, context)) as frames:
+            async for frame in frames:
+                yield frame
+
+
 class Server:
     """What of a server hosts agents."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.host = AgentHost(engine, load_agents(AGENTS, engine.settings))
+        self.service = HostedSessionService(engine)
+        self.host = AgentHost(engine, [Unready(app, self.service) for app in load_apps(AGENTS, engine.settings)])
 
     async def say(self, agent: str, text: str, *, thread_id: str, run_id: str) -> HostedRun:
         message = UserMessage(id=str(uuid4()), content=text)
@@ -150,7 +165,7 @@ async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(serve
     await until_said(first.engine, run, 2)
     await lose(second.engine, run, first)
     failed = await until_status(second.engine, await stored(second.engine, run), RunStatus.FAILED)
-    assert "went away" in (failed.error or "")
+    assert "stopped" in (failed.error or "")
     # The first server, which was only slow, is told; its observers too.
     assert (await following)[-1].type == "RUN_ERROR"
     session = await second.engine.manager.sessions.get_thread(run.thread_id)
@@ -193,7 +208,7 @@ async def test_a_run_is_cancelled_wherever_it_is(servers: tuple[Server, Server])
         assert (await stored(second.engine, run)).status == RunStatus.CANCELLED
 
 
-async def test_a_run_that_nobody_can_resume_does_not_stop_the_watch(servers: tuple[Server, Server]) -> None:
+async def test_a_run_that_cannot_be_continued_does_not_stop_the_recovery(servers: tuple[Server, Server]) -> None:
     first, second = servers
     session = await first.engine.sessions.create("steady", "ada")
     unfit = await first.engine.runs.enqueue(session, "later", run_id="unfit", input="not what a client sends")
@@ -206,7 +221,7 @@ async def test_a_run_that_nobody_can_resume_does_not_stop_the_watch(servers: tup
         session.thread_id,
     )
     failed = await until_status(second.engine, unfit, RunStatus.FAILED)
-    assert "cannot go on" in (failed.error or "")
+    assert "cannot continue it" in (failed.error or "")
     orphan = await first.engine.runs.enqueue(session, handler_of("steady"), run_id="orphan")
     await until_status(second.engine, orphan, RunStatus.FAILED)
 
@@ -225,11 +240,8 @@ async def test_an_agent_that_cannot_be_made_ready_fails_its_run(
 ) -> None:
     first, _ = servers
 
-    def refuse(run: Any, run_input: Any) -> Any:
-        raise ValueError("two tools of one name")
-
     with monkeypatch.context() as patch:
-        patch.setattr(first.host, "_runner_for", refuse)
+        patch.setattr(Unready, "is_ready", False)
         run = await first.say("slow", "hi", thread_id="t-unready", run_id="r1")
         assert (await first.frames(run))[-1].type == "RUN_ERROR"
     assert (await stored(first.engine, run)).status == RunStatus.FAILED
@@ -254,7 +266,7 @@ async def test_a_run_that_is_cancelled_while_its_answer_is_stored_stays_cancelle
     """The whole answer is there under the id of its beginning: nothing is in the way of the end."""
     first, second = servers
     is_stored = asyncio.Event()
-    append = first.host._service.append_event
+    append = first.service.append_event
 
     async def append_slowly(session: Any, event: Any) -> Any:
         answer = await append(session, event)
@@ -263,7 +275,7 @@ async def test_a_run_that_is_cancelled_while_its_answer_is_stored_stays_cancelle
             await asyncio.Event().wait()
         return answer
 
-    monkeypatch.setattr(first.host._service, "append_event", append_slowly)
+    monkeypatch.setattr(first.service, "append_event", append_slowly)
     run = await first.say("slow", "hi", thread_id="t-whole", run_id="r1")
     await asyncio.wait_for(is_stored.wait(), 60)
     assert await first.host.cancel("slow", "ada", "t-whole")

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.adapters.adk.agent_loading import load_agents
+from cognizes.engine.adapters import loading
 from cognizes.engine.adapters.adk.demo import ScriptedModel
-from cognizes.engine.api import agents
+from cognizes.engine.adapters.adk.loading import load_apps
 from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import SetupError
 from tests.integration.agui.client import AgentClient
@@ -23,7 +23,7 @@ from tests.integration.agui.gates import Gate
 async def test_without_google_adk_there_are_no_agents_but_a_hint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "has_adk", lambda: False)
+    monkeypatch.setattr(loading, "has_adk", lambda: False)
     app = create_app(engine=engine)
     await app.state.agents.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
@@ -65,20 +65,20 @@ async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:
 @pytest.mark.parametrize("path", ["nowhere:agent", "tests.integration.agui.agents:nobody", "os:path", ":", ""])
 def test_what_is_no_agent_is_a_clear_error(engine: Engine, path: str) -> None:
     with pytest.raises(SetupError, match="agent"):
-        load_agents([path], engine.settings)
+        load_apps([path], engine.settings)
 
 
 def test_two_agents_of_one_name_are_refused(engine: Engine) -> None:
     with pytest.raises(SetupError, match="two agents"):
-        load_agents(["demo", "demo"], engine.settings)
+        load_apps(["demo", "demo"], engine.settings)
 
 
 def test_a_model_drives_the_demo_only_with_a_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = engine.settings.model_copy(update={"demo_model": "gemini-2.5-flash"})
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-    assert isinstance(load_agents([], settings)["demo"].root_agent.model, ScriptedModel)  # type: ignore[union-attr]
+    assert isinstance(load_apps([], settings)[0].root_agent.model, ScriptedModel)  # type: ignore[union-attr]
     monkeypatch.setenv("GOOGLE_API_KEY", "key")
-    assert load_agents([], settings)["demo"].root_agent.model == "gemini-2.5-flash"  # type: ignore[union-attr]
+    assert load_apps([], settings)[0].root_agent.model == "gemini-2.5-flash"  # type: ignore[union-attr]
 
 
 async def test_two_processes_never_run_one_thread_at_once(http: httpx.AsyncClient, database_url: str) -> None:

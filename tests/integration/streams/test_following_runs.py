@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from ag_ui.core import BaseEvent
 
-from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.agui.observation import started
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.streams.conftest import PATIENCE, Pair, until
@@ -27,7 +26,7 @@ class Following:
 
     async def _follow(self) -> None:
         first = started(self._pair.thread_id, self._run_id)
-        observation = make_observer(self._pair.other).observe_thread(thread_uuid(self._pair.thread_id), first)
+        observation = self._pair.other.observer.observe_thread(thread_uuid(self._pair.thread_id), first)
         async for _, frame in observation:
             self.frames.append(_plain(frame))
 

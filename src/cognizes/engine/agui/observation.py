@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Protocol
 from uuid import UUID
 
 from ag_ui.core import (
@@ -20,7 +21,6 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.followed_messages import FollowedMessages, merged
-from cognizes.engine.agui.frame_log import FrameLog
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.snapshot import History, Snapshot, read_history
 from cognizes.engine.agui.translator import Translator
@@ -39,6 +39,19 @@ Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
 _ENDS = ("run_finished", "run_failed", "run_cancelled")
 _LAST = (*_ENDS, "run_waiting")
 """Events that can be the last of a run for an observer."""
+
+
+class ActiveFrames(Protocol):
+    """The frames of a run that this process executes."""
+
+    @property
+    def frames(self) -> tuple[BaseEvent, ...]:
+        """Return all frames so far."""
+        ...
+
+    def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, BaseEvent], None]:
+        """Yield the frames after a number of them, with their numbers: existing ones, then new ones."""
+        ...
 
 
 class Observer:
@@ -61,7 +74,9 @@ class Observer:
         self._hub = hub
         self._streams = streams
 
-    async def observe_active(self, thread: UUID, log: FrameLog, started: RunStartedEvent, *, after: int) -> Observation:
+    async def observe_active(
+        self, thread: UUID, log: ActiveFrames, started: RunStartedEvent, *, after: int
+    ) -> Observation:
         """A run of this process, which has these frames and began after an event of its thread, until it ends."""
         yield None, started
         history = await read_history(self._events, thread, up_to=after)
@@ -174,7 +189,7 @@ def started(thread_id: str, run_id: str) -> RunStartedEvent:
     return RunStartedEvent(thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, timestamp=now())
 
 
-async def _rest_of_log(history: History, log: FrameLog) -> Observation:
+async def _rest_of_log(history: History, log: ActiveFrames) -> Observation:
     so_far = log.frames
     history.snapshot.fold(so_far)
     for frame in history.frames():

@@ -1,86 +1,72 @@
-"""The one place where the server gets to know agents.
-
-Google ADK is an extra, and importing it takes seconds: it is imported here, in the background, and only if it is there.
-"""
+"""The agents of a server, loaded in the background. It knows the protocol `HostedAgent` and no framework."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 
-from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
+from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, load_agents, warm_up
 from cognizes.engine.api.authorization import Caller
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError, PermissionDeniedError, SetupError
-
-if TYPE_CHECKING:
-    from google.adk.apps.app import App
-
-    from cognizes.engine.adapters.adk.hosting import AgentHost
-
-logger = logging.getLogger(__name__)
+from cognizes.engine.errors import NotFoundError, PermissionDeniedError
+from cognizes.engine.hosting import AgentHost
 
 DEFAULT_USER = "default"
 
 
 class ServedAgents:
-    """The agents of one server: those given, else those of the settings, else the demo. None without google-adk."""
+    """The agents of one server: those given, else those of the settings, else the demo."""
 
     def __init__(self, engine: Engine, paths: Sequence[str] | None = None) -> None:
         self._engine = engine
         named = engine.settings.agents.split(",") if paths is None else paths
         self._paths = [path.strip() for path in named if path.strip()]
         self._opening: asyncio.Task[AgentHost | None] | None = None
-        self._rehearsing: asyncio.Task[None] | None = None
+        self._warming_up: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self.have_stopped = asyncio.Event()
 
     async def start(self) -> None:
-        """Begins to load the agents. Those that were asked for must be there; the demo may take its time."""
+        """Begin to load the agents. Return when those that were named are loaded; the demo loads in the background."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="load-agents")
         if self._paths:
             await self._opening
 
     async def find_host(self) -> AgentHost | None:
-        """The host of the agents, once they are loaded."""
+        """Return the host when the agents are loaded; None when there is no agent."""
         return await asyncio.shield(self._opening) if self._opening else None
 
     async def wait_until_warm(self) -> None:
-        """Return when the agents are loaded and rehearsed, or cannot be."""
+        """Return when the agents are loaded and warmed up, or cannot be."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        if self._rehearsing is not None:
-            await asyncio.wait([self._rehearsing])
+        if self._warming_up is not None:
+            await asyncio.wait([self._warming_up])
 
     def close_soon(self) -> None:
-        """The server is about to stop: no more runs, and those that go on are ended after a while."""
+        """Accept no more runs, and end the active ones after a while: the server is about to stop."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="close-agents")
 
     async def close(self) -> None:
-        """Returns when every run has ended."""
+        """Return when every run has ended."""
         self.close_soon()
         if self._closing is not None:
             await self._closing
 
     async def _open(self) -> AgentHost | None:
-        if not has_adk():
-            if self._paths:
-                raise SetupError(f"cannot serve {', '.join(self._paths)}: {HOW_TO_GET_AGENTS}")
+        # In a thread: importing a framework takes seconds.
+        agents = await asyncio.to_thread(load_agents, self._paths, self._engine)
+        if not agents:
             return None
-        # In a thread, so that the server answers meanwhile.
-        apps = await asyncio.to_thread(_load, self._paths, self._engine)
-        from cognizes.engine.adapters.adk.hosting import AgentHost  # noqa: PLC0415
-
-        host = AgentHost(self._engine, apps)
+        host = AgentHost(self._engine, agents)
         host.start()
-        self._rehearsing = asyncio.create_task(asyncio.to_thread(_rehearse), name="rehearse")
+        self._warming_up = asyncio.create_task(asyncio.to_thread(warm_up), name="warm-up-agents")
         return host
 
     async def _close(self) -> None:
@@ -95,25 +81,8 @@ class ServedAgents:
         await asyncio.wait([self._opening])
         if self._opening.exception() is None and (host := self._opening.result()) is not None:
             await host.close(seconds=self._engine.settings.shutdown_seconds)
-        if self._rehearsing is not None:
-            await asyncio.wait([self._rehearsing])
-
-
-def _load(paths: Sequence[str], engine: Engine) -> dict[str, App]:
-    from cognizes.engine.adapters.adk.agent_loading import load_agents  # noqa: PLC0415
-    from cognizes.engine.adapters.adk.hosting import AgentHost  # noqa: F401, PLC0415 - so that it is imported here
-
-    return load_agents(paths, engine.settings)
-
-
-def _rehearse() -> None:
-    from cognizes.engine.adapters.adk.rehearsal import rehearse  # noqa: PLC0415
-
-    try:
-        rehearse()
-    except Exception as error:
-        # The first run will then be slow to start, no more.
-        logger.warning("the rehearsal of agents failed", exc_info=error)
+        if self._warming_up is not None:
+            await asyncio.wait([self._warming_up])
 
 
 async def _host(connection: HTTPConnection) -> AgentHost:
@@ -137,7 +106,6 @@ async def _user(
 
 
 Served = Annotated[ServedAgents, Depends(_served)]
-CurrentHost = Annotated[Any, Depends(_host)]
-"""The AgentHost; FastAPI looks at annotations when it starts, and the class is not imported then."""
+CurrentHost = Annotated[AgentHost, Depends(_host)]
 CurrentUser = Annotated[str, Depends(_user)]
-"""The user that the caller is; a caller bound to none (a backend, or anyone without keys) says so in `X-User-ID`."""
+"""The user of the caller; a caller without one (a backend's key, or no keys) names a user in `X-User-ID`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
+from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, progress_bar
 from cognizes.engine.cli.connections import naming_server
 from cognizes.engine.engine import Engine

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cognizes.engine.adapters.availability import HOW_TO_GET_AGENTS, has_adk
+from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
 from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging

@@ -9,7 +9,7 @@ from ag_ui.core import RunAgentInput
 from google.adk.events.event import Event
 from google.genai import types
 
-from cognizes.engine.adapters.adk.run_input import client_state_delta, read_turn
+from cognizes.engine.adapters.adk.run_input import read_turn
 from cognizes.engine.errors import InvalidInputError
 
 
@@ -124,11 +124,3 @@ def test_results_of_the_clients_tools() -> None:
     assert turn.message_id == "m"
     with pytest.raises(InvalidInputError, match="nothing to answer"):
         read_turn(run_input({**result, "toolCallId": "unknown"}), history)
-
-
-def test_a_client_writes_only_the_sessions_own_keys() -> None:
-    state = {"a": 1, "b": [2], "app:x": 1}
-    assert client_state_delta({"a": 1, "b": [3], "c": None, "app:x": 9, "user:y": 9, "temp:z": 9}, state) == {
-        "b": [3], "c": None,
-    }  # fmt: skip
-    assert client_state_delta(None, state) == client_state_delta([1], state) == client_state_delta({}, state) == {}

@@ -3,7 +3,7 @@
 runner = Runner(app_name="shop", agent=root_agent)
 """
 
-from cognizes.engine.adapters.availability import require_adk
+from cognizes.engine.adapters.loading import require_adk
 
 require_adk()
 

@@ -1,4 +1,4 @@
-"""What a client's input means to ADK: a message, results of its tools, answers to questions."""
+"""Reads a client's input for ADK: messages, results of client tools, answers to questions, and the client's tools."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
+from ag_ui.core import Message, ResumeEntry, RunAgentInput, Tool, ToolMessage, UserMessage
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.apps.app import App
 from google.adk.events.event import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from typing_extensions import override
 
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.state import SESSION, parse_state_prefix
 from cognizes.engine.timeline.event_reading import REQUEST_PREFIX
 
 
 @dataclass
 class OpenCalls:
-    """The calls of a session that wait for somebody outside: their names by id."""
+    """The long-running calls of a session without a result: their names by id."""
 
     questions: dict[str, str] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> OpenCalls:
-        """What is open after these events."""
+        """Return the calls that are open after these events."""
         calls = cls()
         for event in events:
             if event.author == "user":
@@ -45,13 +49,13 @@ class OpenCalls:
             self.questions.pop(response.id or "", None)
             self.tools.pop(response.id or "", None)
         if any(part.text for part in (event.content and event.content.parts) or ()):
-            # Whoever says something else has moved on.
+            # A text instead of an answer abandons the questions.
             self.questions.clear()
 
 
 @dataclass(frozen=True)
 class UserTurn:
-    """What is new in an input. `earlier` is said before `content`, which the agent answers."""
+    """The new part of an input. `earlier` messages precede `content`, which the agent answers."""
 
     content: types.Content
     message_id: str | None
@@ -60,21 +64,21 @@ class UserTurn:
 
     @property
     def has_text(self) -> bool:
-        """Whether the user says something in words, which withdraws from open questions."""
+        """Return whether the user wrote a text, which abandons open questions."""
         contents = (self.content, *(content for _, content in self.earlier))
         return any(part.text for content in contents for part in content.parts or ())
 
 
 def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Set[str] = frozenset()) -> UserTurn:
-    """The user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.
+    """Return the user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.
 
-    `PermissionDeniedError` for the result of a `reserved` tool: the client may not speak for it.
+    `PermissionDeniedError` for the result of a `reserved` tool, which runs on the server.
     """
     calls = OpenCalls.of(events)
     new = [
         message
         for message in _new_messages(run_input.messages, {event.id for event in events})
-        # A result that answers no open call is a claim of the client; observers must not see it as a tool's.
+        # Observers must not receive a result that answers no open call: the client made it up.
         if not isinstance(message, ToolMessage) or message.tool_call_id in calls.tools
     ]
     said = [(message.id, _content(message)) for message in new if isinstance(message, UserMessage)]
@@ -93,28 +97,13 @@ def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Se
         return UserTurn(content, message_id, said, new)
     again = run_input.messages[-1] if run_input.messages else None
     if isinstance(again, UserMessage):
-        # Asked once more. The log is never rewritten, so the question is there twice.
+        # The client asks again. The log is never rewritten, so the question is stored twice.
         return UserTurn(_content(again), None, [], [])
     raise InvalidInputError("there is nothing to answer: the input has no new user message, tool result or resume")
 
 
-def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
-    """What a client has changed in the session's own state.
-
-    It cannot remove keys, since a client that has just connected holds none; and what belongs to the user or to the
-    app is not a client's to write, since its copy may be older than what others wrote.
-    """
-    if not isinstance(client_state, dict):
-        return {}
-    return {
-        key: value
-        for key, value in client_state.items()
-        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
-    }
-
-
 def _new_messages(messages: Sequence[Message], known_ids: set[str]) -> list[Message]:
-    """Those behind the last one that is stored or not the client's."""
+    """Return the messages behind the last one that is stored or not written by the client."""
     new: list[Message] = []
     for message in reversed(messages):
         if message.id in known_ids or not isinstance(message, UserMessage | ToolMessage):
@@ -126,7 +115,7 @@ def _new_messages(messages: Sequence[Message], known_ids: set[str]) -> list[Mess
 def _answers(resume: Sequence[ResumeEntry], questions: dict[str, str]) -> list[types.Part]:
     given = {entry.interrupt_id for entry in resume}
     if unknown := given - questions.keys():
-        raise InvalidInputError(f"nobody asked {', '.join(sorted(unknown))}, or it is answered already; connect again")
+        raise InvalidInputError(f"no question {', '.join(sorted(unknown))} is open; connect again")
     if resume and (missing := questions.keys() - given):
         raise InvalidInputError(f"resume must answer every open interrupt; {', '.join(sorted(missing))} is missing")
     return [_answer(entry, questions[entry.interrupt_id]) for entry in resume]
@@ -187,3 +176,47 @@ def _part(part: Any) -> types.Part:
             raise InvalidInputError(f"the {part.type} of a message is not base64: {error}") from error
         return types.Part(inline_data=types.Blob(data=data, mime_type=source.mime_type))
     return types.Part(file_data=types.FileData(file_uri=source.value, mime_type=source.mime_type))
+
+
+class ClientTool(BaseTool):
+    """A tool that runs in the client: the model may call it, and the client's next input brings the result."""
+
+    def __init__(self, tool: Tool) -> None:
+        super().__init__(name=tool.name, description=tool.description, is_long_running=True)
+        self._parameters = tool.parameters
+
+    @override
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        return types.FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=self._parameters or {"type": "object"}
+        )
+
+    @override
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        """Return no result: the run ends, and the client's next input brings it."""
+        return None
+
+
+def with_client_tools(app: App, tools: Sequence[Tool]) -> App:
+    """Return the app with the client's tools added to its root agent; a tool of the agent wins over a namesake."""
+    agent = app.root_agent
+    if not tools or not isinstance(agent, LlmAgent):
+        return app
+    own = _tool_names(agent)
+    added = [ClientTool(tool) for tool in tools if tool.name not in own]
+    return app.model_copy(update={"root_agent": agent.clone(update={"tools": [*agent.tools, *added]})})
+
+
+def server_tools(app: App) -> frozenset[str]:
+    """Return the names of the tools that the agents of an app have on the server."""
+    names: set[str] = set()
+    waiting = [app.root_agent]
+    while waiting:
+        agent = waiting.pop()
+        names |= _tool_names(agent)
+        waiting += getattr(agent, "sub_agents", ())
+    return frozenset(names)
+
+
+def _tool_names(agent: Any) -> set[str]:
+    return {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in getattr(agent, "tools", ())}

@@ -23,13 +23,14 @@ from cognizes.engine import models
 from cognizes.engine.adapters.adk.event_codec import to_json
 from cognizes.engine.adapters.adk.revision import Revision
 from cognizes.engine.adapters.adk.run_input import OpenCalls
-from cognizes.engine.adapters.adk.run_progress import end_waiting_runs, wait_for_people
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.turn_streams import TurnStreams
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
+from cognizes.engine.hosting.host import end_waiting_runs
+from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.runs.leases import Lease
@@ -180,7 +181,7 @@ class EngineStreamPlugin(BasePlugin):
         await run.streams.close()
         with _only_logged(), run.lease.fence.letting_go():
             if status is RunStatus.WAITING:
-                await wait_for_people(run.engine, await run.engine.runs.get(run.thread_id, run.id), questions)
+                await wait_for_person(run.engine, await run.engine.runs.get(run.thread_id, run.id), questions)
             else:
                 await _store_end(run, status, error)
         # After its end: while PostgreSQL is away the run is still executed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -87,8 +86,7 @@ async def chat(
         forwarded_props={},
     )
     started = await host.run(session.app_name, session.user_id, run_input)
-    # Waiting for the task does not cancel it when the client leaves.
-    await asyncio.wait([started.task])
+    await started.wait()
     run = await engine.runs.get(context_id, started.run_id)
     page = await engine.timeline.read(context_id, limit=limit)
     answer = {"runId": run.id, "status": run.status, "error": run.error}

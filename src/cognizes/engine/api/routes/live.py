@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
-from cognizes.engine.adapters.observers import make_observer
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
@@ -59,7 +58,7 @@ async def run_events(
     """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
     if profile == "agui":
-        return streams.open(make_observer(engine).observe_run(run_id, after=resumed, thread_id=thread))
+        return streams.open(engine.observer.observe_run(run_id, after=resumed, thread_id=thread))
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
         partial(engine.bridge.forward, run_id, after=resumed, greeting=greeting, thread_id=thread),

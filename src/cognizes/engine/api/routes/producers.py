@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter
@@ -18,13 +18,11 @@ from cognizes.engine.api.routes.contexts import ContextView, context_view
 from cognizes.engine.api.views import Body, Content, format_time
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
+from cognizes.engine.hosting import AgentHost
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import DESCRIPTIVE
 from cognizes.engine.sync.tool_approvals import ToolApproval
-
-if TYPE_CHECKING:
-    from cognizes.engine.adapters.adk.hosting import AgentHost
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 
 from ag_ui.core import CustomEvent
 
-from cognizes.engine.agui.frame_log import FrameLog
+from cognizes.engine.hosting.hosted_run import FrameLog
 
 
 def frame(name: str) -> CustomEvent:

@@ -1,0 +1,364 @@
+"""AdkAgent: an ADK app as a hosted agent. ADK's own events in the thread's log are the record of its runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
+
+from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
+from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.run_config import RunConfig
+from google.adk.apps.app import App
+from google.adk.errors.already_exists_error import AlreadyExistsError as AdkAlreadyExistsError
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.runners import Runner
+from google.adk.sessions.session import Session
+from google.genai import types
+from typing_extensions import override
+
+from cognizes.engine import models
+from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
+from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_turn, server_tools, with_client_tools
+from cognizes.engine.adapters.adk.session_cache import SessionKey
+from cognizes.engine.adapters.adk.session_service import OpenSessionService
+from cognizes.engine.adapters.adk.turn_streams import TurnStreams
+from cognizes.engine.agui.translator import Translator, UnfinishedTurn, wait_key_of
+from cognizes.engine.database.documents import dump_jsonb
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import (
+    AlreadyExistsError,
+    DuplicateEventError,
+    EngineError,
+    InvalidInputError,
+    NotFoundError,
+)
+from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
+from cognizes.engine.hosting.host import client_state_delta
+from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.pulse.fencing import attempt_at
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.runs.resumption import Resumption
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AdkTurn(Turn):
+    """A turn for ADK's runner. Without `content` the runner continues the invocation `invocation_id`."""
+
+    content: types.Content | None = None
+    earlier: Sequence[tuple[str, types.Content]] = ()
+    message_ids: Sequence[str] = ()
+    session: Session | None = None
+    invocation_id: str = ""
+
+
+class AdkAgent:
+    """Serves an ADK app. Agents of one server share a session service, and so its cache."""
+
+    def __init__(self, app: App, service: HostedSessionService) -> None:
+        self._streamed_ids = StreamedIds()
+        self._app = app.model_copy(update={"plugins": [*app.plugins, self._streamed_ids]})
+        self._service = service
+        self._runner = self._make_runner(self._app)
+        self._server_tools = server_tools(app)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the app."""
+        return self._app.name
+
+    @property
+    def description(self) -> str:
+        """Return the description of the root agent."""
+        return getattr(self._app.root_agent, "description", "")
+
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        """Return what ADK can do; an app says itself whether its invocations can be resumed."""
+        config = self._app.resumability_config
+        return AgentCapabilities(
+            resumes_after_crash=bool(config and config.is_resumable),
+            interrupts=True,
+            client_tools=True,
+            multimodal=True,
+            keeps_own_history=True,
+        )
+
+    async def close(self) -> None:
+        """Close the runner: its toolsets and plugins."""
+        await self._runner.close()
+
+    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> AdkTurn:
+        """Open the session and return the new part of the input."""
+        session = await self._open_session((self.name, user_id, run_input.thread_id), run_input)
+        reserved = self._server_tools if is_end_user else frozenset[str]()
+        return _turn(session, read_turn(run_input, session.events, reserved=reserved))
+
+    async def read_continuation(
+        self, run: Run, run_input: RunAgentInput, session: models.Session, *, resumption: Resumption | None
+    ) -> AdkTurn | None:
+        """Return the turn with a signal's answers, or one that continues the invocation, if the app allows it."""
+        opened = await self._service.get_session(app_name=self.name, user_id=session.user_id, session_id=session.id)
+        if opened is None:
+            return None
+        if resumption is not None and (answered := _signalled_turn(resumption, run_input, opened)):
+            return _turn(opened, answered)
+        if not self.capabilities.resumes_after_crash:
+            return None
+        engine = await self._service.engine()
+        thread_id = thread_uuid(run.thread_id)
+        invocation_id = await engine.database.fetch_value("find_invocation_of_run", thread_id, run.id)
+        return AdkTurn(thread_id, session=opened, invocation_id=invocation_id) if invocation_id else None
+
+    async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        """Yield the frames of an invocation. ADK's runner stores its events through the session service."""
+        turn = context.turn
+        if not isinstance(turn, AdkTurn) or turn.session is None:
+            raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
+        key = (self.name, context.session.user_id, context.session.id)
+        recording = _Recording(context, turn, root_agent=self._app.root_agent.name if self._app.root_agent else None)
+        self._service.active[key] = ActiveTurn(context.run.id, list(turn.message_ids))
+        try:
+            for message_id, content in turn.earlier:
+                await self._service.append_event(turn.session, Event(id=message_id, author="user", content=content))
+            async with aclosing(self._events(turn, run_input, key)) as events:
+                async for event in events:
+                    for frame in recording.translate(event):
+                        yield frame
+                    await recording.record(event)
+            for frame in recording.translator.finish():
+                yield frame
+        finally:
+            await recording.close()
+            self._streamed_ids.forget(recording.invocation_id)
+            del self._service.active[key]
+
+    def _events(self, turn: AdkTurn, run_input: RunAgentInput, key: SessionKey) -> AsyncGenerator[Event, None]:
+        runner = self._runner
+        if run_input.tools:
+            runner = self._make_runner(with_client_tools(self._app, run_input.tools))
+        return runner.run_async(
+            user_id=key[1],
+            session_id=key[2],
+            invocation_id=None if turn.content else turn.invocation_id,
+            new_message=turn.content,
+            state_delta=_client_context(run_input) or None,
+            run_config=RunConfig(streaming_mode=StreamingMode.SSE),
+        )
+
+    def _make_runner(self, app: App) -> Runner:
+        return Runner(app=app, session_service=self._service)
+
+    async def _open_session(self, key: SessionKey, run_input: RunAgentInput) -> Session:
+        app_name, user_id, session_id = key
+        while True:
+            session = await self._service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if session is not None:
+                return session
+            # When another process creates the same session first, this one reads it.
+            with suppress(AdkAlreadyExistsError):
+                return await self._service.create_session(
+                    app_name=app_name,
+                    user_id=user_id,
+                    session_id=session_id,
+                    state=client_state_delta(run_input.state, {}),
+                )
+
+
+class _Recording:
+    """Frames, chunks, progress and the unfinished messages of one invocation."""
+
+    def __init__(self, context: RunContext, turn: AdkTurn, *, root_agent: str | None) -> None:
+        self._context = context
+        self.invocation_id = turn.invocation_id
+        self.translator = Translator(
+            thread_id=context.session.id,
+            run_id=context.run.id,
+            state=context.session.state,
+            root_agent=root_agent,
+        )
+        self._streams = TurnStreams(context.engine, context.thread_id, run_id=context.run.id)
+
+    def translate(self, event: Event) -> list[BaseEvent]:
+        """Return the frames of an event, partial or stored."""
+        self.invocation_id = event.invocation_id
+        return self.translator.translate(encode_event(event, thread_id=str(self._context.thread_id)))
+
+    async def record(self, event: Event) -> None:
+        """Stream the text of an event, and note its thoughts, calls and results on the run's row."""
+        await self._streams.take(event)
+        await record_progress(self._context.engine, self._context.thread_id, self._context.run.id, event)
+
+    async def close(self) -> None:
+        """Store the messages whose whole event did not arrive. A run that continues elsewhere only closes streams."""
+        if not self._context.is_released:
+            await self._streams.close_thoughts()
+            try:
+                await self._store_unfinished(self.translator.unfinished_turns())
+            except EngineError as error:
+                logger.error("run %s: its unfinished answer could not be stored: %s", self._context.run.id, error)
+        await self._streams.close()
+
+    async def _store_unfinished(self, turns: Sequence[UnfinishedTurn]) -> None:
+        """Store the beginnings of messages as interrupted messages of ADK, under the ids they were streamed with."""
+        context = self._context
+        for turn in turns:
+            event = Event(
+                id=turn.id,
+                author=turn.author,
+                branch=turn.branch or None,
+                invocation_id=self.invocation_id,
+                interrupted=True,
+                content=types.Content(role="model", parts=[types.Part(text=turn.text)]),
+            )
+            row = encode_event(event, thread_id=str(context.thread_id), run_id=context.run.id)
+            # A message that was interrupted while its whole event was being stored is in the log.
+            with suppress(AlreadyExistsError, DuplicateEventError):
+                await context.engine.manager.append_to_thread(context.thread_id, row, expected_version=None)
+
+
+def _turn(session: Session, turn: UserTurn) -> AdkTurn:
+    revision = Revision.of(session)
+    if revision is None:
+        raise NotFoundError(f"the session {session.id} has no revision")
+    return AdkTurn(
+        revision.thread_id,
+        new_messages=turn.new_messages,
+        has_text=turn.has_text,
+        content=turn.content,
+        earlier=turn.earlier,
+        message_ids=[message_id for message_id, _ in turn.earlier] + ([turn.message_id] if turn.message_id else []),
+        session=session,
+    )
+
+
+def _signalled_turn(resumption: Resumption, run_input: RunAgentInput, session: Session) -> UserTurn | None:
+    """Return the answers with which a signal continues a run that waited for a person; None when they were stored.
+
+    The payload of the signal is the answer to the question; for several questions it maps their ids to answers.
+    """
+    questions = OpenCalls.of(session.events).questions
+    if resumption.correlation_key != wait_key_of(questions):
+        return None
+    answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
+    if not isinstance(answers, dict):
+        raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
+    resume = [ResumeEntry(interrupt_id=one, status="resolved", payload=answer) for one, answer in answers.items()]
+    return read_turn(run_input.model_copy(update={"resume": resume, "messages": []}), session.events)
+
+
+def _client_context(run_input: RunAgentInput) -> JsonObject:
+    """Return the client's context as state of this run; instructions can name the keys."""
+    context: JsonObject = {}
+    if run_input.context:
+        context["temp:agui_context"] = [item.model_dump(by_alias=True) for item in run_input.context]
+    if run_input.forwarded_props:
+        context["temp:agui_forwarded_props"] = run_input.forwarded_props
+    return context
+
+
+async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: Event) -> None:
+    """Note a stored event on the run's row. A failure is logged: the event itself is stored."""
+    if event.partial:
+        return
+    attempt = attempt_at(thread_id, run_id)
+    for kind, entry in _progress(event):
+        try:
+            arguments = thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
+            await engine.runs.until_available(partial(engine.database.fetch_value, "record_run_progress", *arguments))
+        except EngineError as error:
+            logger.warning("run %s: its progress could not be recorded: %s", run_id, error)
+
+
+def _progress(event: Event) -> Iterator[tuple[str, JsonObject]]:
+    moment = datetime.now(UTC).isoformat()
+    for part in (event.content and event.content.parts) or ():
+        if part.thought and part.text:
+            yield "thought", {"thought": part.text, "at": moment}
+        elif call := part.function_call:
+            yield "act", {"id": call.id, "tool_name": call.name, "input": to_json(call.args), "at": moment}
+        elif response := part.function_response:
+            output = {"id": response.id, "output": to_json(response.response), "is_error": False}
+            yield "observe", output | {"finished_at": moment}
+
+
+@dataclass
+class ActiveTurn:
+    """The run that executes on a session, and the ids that the client gave to the user's messages."""
+
+    run_id: str
+    message_ids: list[str] = field(default_factory=list)
+
+
+class HostedSessionService(OpenSessionService):
+    """Stores the events of hosted runs, on the server's engine.
+
+    - Events belong to the active run of their session, and user messages keep the ids of the client.
+    - Other writers may append to a session while an agent runs on it: the service merges, it does not conflict.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(on_conflict="rebase")
+        self._hosting_engine = engine
+        self.active: dict[SessionKey, ActiveTurn] = {}
+
+    @override
+    async def engine(self) -> Engine:
+        """Return the server's engine."""
+        return self._hosting_engine
+
+    @override
+    async def close(self) -> None:
+        """Do nothing: the server closes its engine."""
+
+    @override
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Store an event as one of the active run of its session."""
+        turn = self.active.get((session.app_name, session.user_id, session.id))
+        revision = Revision.of(session)
+        if turn is None or revision is None or event.partial:
+            return await super().append_event(session, event)
+        if event.author == "user" and turn.message_ids:
+            event.id = turn.message_ids.pop(0)
+        self.run_begins(revision.thread_id, event.invocation_id, turn.run_id)
+        try:
+            return await super().append_event(session, event)
+        finally:
+            self.run_ends(revision.thread_id, event.invocation_id)
+
+
+class StreamedIds(BasePlugin):
+    """Stores a message under the id it was streamed with.
+
+    ADK may give every fragment of a turn its own id and the whole event another one. Clients received the first id, so
+    the whole event gets that one. An event without content, such as an error, is not the whole of a message.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="cognizes_streamed_ids")
+        self._streaming: dict[tuple[str, str, str], str] = {}
+
+    @override
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
+        """Remember the id of the first fragment, and give it to the whole event."""
+        place = (invocation_context.invocation_id, event.author, event.branch or "")
+        if event.partial:
+            self._streaming.setdefault(place, event.id)
+        elif event.content and event.content.parts:
+            event.id = self._streaming.pop(place, event.id)
+        elif self._streaming.get(place) == event.id:
+            event.id = Event.new_id()
+
+    def forget(self, invocation_id: str) -> None:
+        """Forget the unfinished messages of an invocation that ended. ADK does not report cancelled invocations."""
+        for place in [place for place in self._streaming if place[0] == invocation_id]:
+            del self._streaming[place]

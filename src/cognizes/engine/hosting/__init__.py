@@ -1,0 +1,7 @@
+"""Agents of any framework, hosted by the server: see `AgentHost` and the protocol `HostedAgent`."""
+
+from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext, Turn
+from cognizes.engine.hosting.host import AgentHost
+from cognizes.engine.hosting.hosted_run import HostedRun
+
+__all__ = ["AgentCapabilities", "AgentHost", "HostedAgent", "HostedRun", "RunContext", "Turn"]

@@ -1,0 +1,131 @@
+"""HostedAgent: the protocol between the host and an agent of any framework.
+
+The host owns what is the same for all agents: it begins and leases the run, keeps the frames, ends the run, cancels it,
+continues it on another server and lets clients re-attach. An adapter reads the client's input and yields AG-UI events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from ag_ui.core import BaseEvent, Message, RunAgentInput
+
+from cognizes.engine.engine import Engine
+from cognizes.engine.memory.memory import Memory
+from cognizes.engine.models import Run, Session
+from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.runs.resumption import Resumption
+
+ThreadKey = tuple[str, str, str]
+"""App name, user id, session id."""
+
+
+@dataclass(frozen=True)
+class AgentCapabilities:
+    """What an agent can do. The host refuses or ends what the agent cannot do; it does not guess.
+
+    - `resumes_after_crash`: another server continues a run whose server stopped; otherwise the run fails.
+    - `interrupts`: RUN_FINISHED with an interrupt outcome lets the run wait for a person.
+    - `client_tools`: the tools of the input are offered to the model.
+    - `streams_tool_arguments`: TOOL_CALL_ARGS arrive in fragments.
+    - `multimodal`: user messages may contain images, audio and files.
+    - `keeps_own_history`: the agent stores its events and streams its chunks itself. The host stores frames of agents
+      that do not.
+    """
+
+    resumes_after_crash: bool = False
+    interrupts: bool = False
+    client_tools: bool = False
+    streams_tool_arguments: bool = False
+    multimodal: bool = False
+    keeps_own_history: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The new part of a client's input on a thread. Adapters extend it with what their agent needs.
+
+    `has_text` says that the user wrote a text, which abandons questions that are open.
+    """
+
+    thread_id: UUID
+    new_messages: Sequence[Message] = ()
+    has_text: bool = False
+
+
+@dataclass
+class RunContext:
+    """What the host gives to an agent for one run.
+
+    The agent's task is cancelled when the run is cancelled or the server stops. `is_released` is true when the run
+    continues elsewhere: another server has it or will have it, so this one must not store an end of it.
+    """
+
+    engine: Engine
+    run: Run
+    session: Session
+    fence: RunFence
+    turn: Turn
+    is_released: bool = field(default=False)
+
+    @property
+    def thread_id(self) -> UUID:
+        """Return the id of the thread."""
+        return self.fence.thread_id
+
+    @property
+    def memory(self) -> Memory:
+        """Return the memory of the engine."""
+        return self.engine.memory
+
+
+class HostedAgent(Protocol):
+    """An agent that a host serves under its name. The name is also the app of its threads."""
+
+    @property
+    def name(self) -> str:
+        """Return the name in paths and listings."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """Return one sentence for listings."""
+        ...
+
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        """Return what the agent can do."""
+        ...
+
+    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> Turn:
+        """Open the thread of an input, create it if it does not exist, and return the new part of the input.
+
+        `InvalidInputError` when there is nothing to answer, `PermissionDeniedError` when an end user brings results of
+        tools that run on the server. No run has begun yet.
+        """
+        ...
+
+    async def read_continuation(
+        self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
+    ) -> Turn | None:
+        """Return the turn with which another attempt continues a run; None when the agent cannot continue it.
+
+        `resumption` is the end of the wait, when a signal ended it. `InvalidInputError` when its payload does not
+        answer the questions of the run.
+        """
+        ...
+
+    def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        """Yield the AG-UI events of a run.
+
+        The host sends RUN_STARTED and the state before, and holds back RUN_FINISHED and RUN_ERROR until the end of the
+        run is stored. A generator that ends without them has succeeded; an exception fails the run.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the resources of the agent."""
+        ...

@@ -1,0 +1,300 @@
+"""AgentHost: runs of hosted agents that belong to the server.
+
+A request starts a run and then observes it, like any other observer. The run continues when the client leaves. A client
+that connects later receives a snapshot and follows from there. One run at a time executes on a thread; a second one is
+a `ConflictError`, because two answers at once would mix in one conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+from ag_ui.core import RunAgentInput
+
+from cognizes.engine.agui.observation import Observation, started
+from cognizes.engine.concurrency import KeyedLock
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
+from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn
+from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
+from cognizes.engine.hosting.recovery import RunRecovery, handler_of
+from cognizes.engine.models import JsonObject, Run, Session
+from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.state import SESSION, parse_state_prefix
+
+
+class AgentHost:
+    """Executes agents on the server's engine, each run as a task of the host."""
+
+    def __init__(self, engine: Engine, agents: Iterable[HostedAgent]) -> None:
+        self._engine = engine
+        self._agents = {agent.name: agent for agent in agents}
+        self._active: dict[ThreadKey, HostedRun] = {}
+        self._starting = KeyedLock()
+        self._recovery = RunRecovery(engine, self._agents, self._continue)
+        self._executor = RunExecutor(engine)
+        self._is_closing = False
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """Return the agents by name, with their descriptions."""
+        return {name: agent.description for name, agent in self._agents.items()}
+
+    def start(self) -> None:
+        """Begin to continue runs that lost their server."""
+        self._recovery.start()
+
+    async def close(self, *, seconds: float) -> None:
+        """Let runs finish for some seconds; then hand over those that another server can continue, and fail the others.
+
+        Observers receive the end.
+        """
+        self._is_closing = True
+        await self._recovery.close()
+        if tasks := self._tasks():
+            await asyncio.wait(tasks, timeout=seconds)
+        while tasks := self._tasks():
+            # Also runs that were being started when the host began to close.
+            for run in list(self._active.values()):
+                run.cancel(by_server=True)
+            await asyncio.wait(tasks)
+        await self._executor.close()
+        for agent in self._agents.values():
+            await agent.close()
+
+    async def run(self, name: str, user_id: str, run_input: RunAgentInput, *, is_end_user: bool = False) -> HostedRun:
+        """Start a run; it is executing, and its row says so, when this returns.
+
+        An end user may bring results of client tools, not of the long-running tools of the agent.
+        """
+        agent = self._agent(name)
+        if self._is_closing:
+            raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
+        key = (name, user_id, run_input.thread_id)
+        async with self._starting.acquire(key):
+            turn = await agent.read_turn(run_input, user_id, is_end_user=is_end_user)
+            if active := self._active.get(key):
+                raise _is_busy(active.run_id)
+            context = await self._begin(key, run_input, turn)
+            return self._start(agent, key, context, run_input)
+
+    async def watch(self, run: HostedRun) -> Observation:
+        """Yield all frames of a run that was started here."""
+        async with aclosing(run.log.follow()) as frames:
+            async for number, frame in frames:
+                yield number, frame
+
+    async def connect(self, name: str, user_id: str, thread_id: str, *, run_id: str) -> Observation:
+        """Yield a snapshot of a thread, then the rest of its active run; without one, a run `run_id` that ends."""
+        self.check_agent(name)
+        observer = self._engine.observer
+        if run := self._active.get((name, user_id, thread_id)):
+            first = started(thread_id, run.run_id)
+            frames = observer.observe_active(run.thread_id, run.log, first, after=run.start_sequence)
+        else:
+            session = await self._engine.sessions.get(name, user_id, thread_id)
+            thread = thread_uuid(session.thread_id) if session else None
+            elsewhere = await self._find_leased_run(thread) if thread else None
+            frames = observer.observe_thread(thread, started(thread_id, elsewhere or run_id))
+        async with aclosing(frames):
+            async for item in frames:
+                yield item
+
+    async def cancel(self, name: str, user_id: str, thread_id: str, *, run_id: str | None = None) -> bool:
+        """Cancel the run of a thread (with `run_id` only that run) and wait for its end; False when there is none."""
+        self.check_agent(name)
+        run = self._active.get((name, user_id, thread_id))
+        if run is None:
+            return await self._cancel_elsewhere(name, user_id, thread_id, run_id)
+        if run.task is None or (run_id is not None and run_id not in (run.run_id, run.asked_id)):
+            return False
+        is_cancelled = run.cancel()
+        await run.wait()
+        return is_cancelled
+
+    def check_agent(self, name: str) -> None:
+        """Raise `NotFoundError` when there is no such agent."""
+        self._agent(name)
+
+    def _agent(self, name: str) -> HostedAgent:
+        if (agent := self._agents.get(name)) is None:
+            raise NotFoundError(f"there is no agent {name!r}; there is {', '.join(self._agents)}")
+        return agent
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [run.task for run in self._active.values() if run.task is not None]
+
+    def _start(self, agent: HostedAgent, key: ThreadKey, context: RunContext, run_input: RunAgentInput) -> HostedRun:
+        run = HostedRun(agent, key, context, run_input, asked_id=run_input.run_id)
+        run.begin()
+        self._active[key] = run
+        run.task = asyncio.create_task(self._execute(run), name=f"run-{run.run_id}")
+        return run
+
+    async def _execute(self, run: HostedRun) -> None:
+        try:
+            await self._executor.execute(run)
+        finally:
+            del self._active[run.key]
+
+    async def _find_leased_run(self, thread_id: UUID) -> str | None:
+        found: str | None = await self._engine.database.fetch_value("find_leased_run", thread_id)
+        return found
+
+    async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn) -> RunContext:
+        """Begin the run in the database; nothing else executes on its thread."""
+        if elsewhere := await self._find_leased_run(turn.thread_id):
+            raise _is_busy(elsewhere)
+        answered = [entry.interrupt_id for entry in run_input.resume or ()]
+        if answered and await self._engine.database.fetch_value("find_cancelled_wait", turn.thread_id, answered):
+            raise ConflictError("the run that asked was cancelled, and its question with it; connect again")
+        if answered or turn.has_text:
+            await end_waiting_runs(self._engine, turn.thread_id, handler_of(key[0]), is_answered=bool(answered))
+        session = await self._engine.sessions.get(*key)
+        if session is None:
+            raise NotFoundError(f"the thread {key[2]} was deleted a moment ago")
+        run = await self._engine.runs.begin_leased(
+            session,
+            run_id=await self._free_id(turn.thread_id, run_input),
+            handler=handler_of(key[0]),
+            input=_kept_input(run_input),
+        )
+        try:
+            # Another process may have begun a run at the same moment: the first one wins.
+            first = await self._find_leased_run(turn.thread_id)
+            if first is not None and first != run.id:
+                raise _is_busy(first)
+            if delta := await self._client_changes(session, run_input):
+                await self._engine.sessions.update(session, delta, author="user")
+            session = await self._engine.manager.sessions.get_thread(run.thread_id)
+        except BaseException as error:
+            await self._engine.runs.fail(run.thread_id, run.id, error=f"the run could not be started: {error!r}")
+            raise
+        return self._context(run, session, turn)
+
+    def _context(self, run: Run, session: Session, turn: Turn) -> RunContext:
+        fence = RunFence(thread_uuid(run.thread_id), run.id, run.attempt)
+        return RunContext(self._engine, run, session, fence, turn)
+
+    async def _client_changes(self, session: Session, run_input: RunAgentInput) -> JsonObject:
+        """Return what the client itself changed. It sends its whole state each time, and a tab that missed a turn sends
+        an old one: a value that it received with the newest message it knows, or later, is not a change."""
+        delta = client_state_delta(run_input.state, session.state)
+        if not delta:
+            return {}
+        thread_id = thread_uuid(session.thread_id)
+        known = [message.id for message in run_input.messages]
+        newest: int = await self._engine.database.fetch_value("find_newest_message", thread_id, known)
+        past = await self._engine.time_travel.at(thread_id, sequence=newest)
+        delta = _without_known(delta, past.state)
+        async for item in self._engine.debug.iterate_history(thread_id, after_version=past.version):
+            delta = _without_known(delta, item["delta"])
+        return delta
+
+    async def _free_id(self, thread_id: UUID, run_input: RunAgentInput) -> str | None:
+        """Return the client's run id, or None if it is taken: a client that resumes may send the id of the run that
+        asked (CopilotKit does)."""
+        if not run_input.resume:
+            return run_input.run_id
+        taken = await self._engine.database.fetch_row("read_run", thread_id, run_input.run_id)
+        return None if taken else run_input.run_id
+
+    async def _cancel_elsewhere(self, name: str, user_id: str, session_id: str, run_id: str | None) -> bool:
+        """Cancel a run of the thread that another process executes, which notices at once, or that waits."""
+        session = await self._engine.sessions.get(name, user_id, session_id)
+        if session is None:
+            return False
+        thread_id = thread_uuid(session.thread_id)
+        waiting = await self._engine.database.fetch("find_waiting_runs", thread_id, handler_of(name))
+        active = [await self._find_leased_run(thread_id), *(row["id"] for row in waiting)]
+        found = next((one for one in active if one is not None and run_id in (None, one)), None)
+        if found is None:
+            return False
+        try:
+            await self._engine.runs.cancel(session.thread_id, found)
+        except ConflictError:
+            return False
+        return True
+
+    async def _continue(self, run: Run) -> str | None:
+        """Continue a claimed run whose server stopped. Return why its agent cannot; None when it executes.
+
+        The answer of the run until then is kept in any case.
+        """
+        session = await self._engine.manager.sessions.get_thread(run.thread_id)
+        key = (session.app_name, session.user_id, session.id)
+        if not await self._leave_own(key, run):
+            await self._engine.runs.release(run)
+            return None
+        await self._engine.streams.interrupt_run(thread_uuid(run.thread_id), run.id)
+        async with self._starting.acquire(key):
+            # Before the agent reads the session: the snapshot restores state.
+            resumption = await self._engine.runs.restore(run, session)
+            if resumption is not None:
+                session = await self._engine.manager.sessions.get_thread(run.thread_id)
+            agent = self._agent(key[0])
+            run_input = RunAgentInput.model_validate(run.input)
+            try:
+                turn = await agent.read_continuation(run, run_input, session, resumption=resumption)
+            except InvalidInputError as refused:
+                return f"the signal does not answer the questions of the run: {refused}"
+            if turn is None or key in self._active:
+                return ORPHANED
+            self._start(agent, key, self._context(run, session, turn), run_input)
+            return None
+
+    async def _leave_own(self, key: ThreadKey, run: Run) -> bool:
+        """Stop the attempt of this process before the next one begins: a server that was paused for longer than its
+        lease claims its own run. False when the code of the attempt does not stop."""
+        mine = self._active.get(key)
+        if mine is None or mine.run_id != run.id or mine.task is None:
+            return True
+        mine.lose()
+        await asyncio.wait([mine.task], timeout=self._engine.settings.run_lease_seconds / 2)
+        return mine.task.done()
+
+
+ORPHANED = "the server that executed the run stopped; its answer until then is kept"
+
+
+async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
+    """End the runs of a thread that wait for a person: another run continues with the answers, or without them."""
+    for row in await engine.database.fetch("find_waiting_runs", thread_id, handler):
+        end = engine.runs.finish if is_answered else engine.runs.cancel
+        await end(thread_id, row["id"])
+
+
+def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
+    """Return what a client has changed in the session's own state.
+
+    A client cannot remove keys, because one that has just connected holds none. It cannot write state of the user or of
+    the app, because its copy may be older than what others wrote.
+    """
+    if not isinstance(client_state, dict):
+        return {}
+    return {
+        key: value
+        for key, value in client_state.items()
+        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
+    }
+
+
+def _is_busy(run_id: str) -> ConflictError:
+    return ConflictError(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
+
+
+def _kept_input(run_input: RunAgentInput) -> JsonObject:
+    """Return what another server needs to continue: messages and state are in the thread."""
+    kept: JsonObject = run_input.model_copy(update={"messages": [], "state": {}, "resume": None}).model_dump(
+        mode="json", by_alias=True
+    )
+    return kept
+
+
+def _without_known(delta: JsonObject, known: JsonObject) -> JsonObject:
+    return {key: value for key, value in delta.items() if not (key in known and known[key] == value)}
