@@ -39,6 +39,7 @@ class Server:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.refusal: type[Exception] = InvalidInputError
         self.under_way: list[set[str]] = []
 
     async def send(self, items: list[Number]) -> list[int | None]:
@@ -52,7 +53,7 @@ class Server:
         if self.error:
             raise self.error
         if any(item.value < 0 for item in items):
-            raise InvalidInputError("negative")
+            raise self.refusal("negative")
         return [item.value * 2 for item in items]
 
 
@@ -107,12 +108,14 @@ async def test_those_who_were_answered_join_the_next_batch(server: Server) -> No
     assert len(server.batches) <= 25
 
 
-async def test_one_bad_item_fails_alone(server: Server) -> None:
+@pytest.mark.parametrize("error", [InvalidInputError, ZeroDivisionError])
+async def test_one_bad_item_fails_alone(server: Server, error: type[Exception]) -> None:
+    server.refusal = error
     group = GroupCommit(server.send)
     tasks = await behind_one(server, group, Number(1), Number(-1), Number(3))
     server.gate.set()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [answer if isinstance(answer, int) else type(answer) for answer in answers] == [0, 2, InvalidInputError, 6]
+    assert [answer if isinstance(answer, int) else type(answer) for answer in answers] == [0, 2, error, 6]
 
 
 async def test_an_absent_server_fails_everybody_once(server: Server) -> None:
