@@ -1,6 +1,7 @@
-"""What users import is a promise."""
+"""The names that users import."""
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -52,16 +53,23 @@ def test_exported_names() -> None:
     assert all(hasattr(cognizes.engine, name) for name in EXPORTED)
 
 
-def test_the_paths_of_seed_000() -> None:
-    from cognizes.engine.api.main import app
-    from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge
-    from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
-    from cognizes.engine.pulse.state_debug import StateDebugInfo, StateDebugService
-    from cognizes.engine.pulse.state_manager import ConcurrencyConflictError, Event, Session, StateManager
+_CLASSES_OF_SEED_000 = {
+    "api.main": ["FastAPI"],
+    "pulse.event_bridge": ["AgUiEvent", "AgUiEventType", "PulseEventBridge"],
+    "pulse.pg_notify_listener": ["NotifyEvent", "PgNotifyListener"],
+    "pulse.state_debug": ["StateDebugInfo", "StateDebugService"],
+    "pulse.state_manager": ["ConcurrencyConflictError", "Event", "Session", "StateManager"],
+}
 
-    assert ConcurrencyConflictError is cognizes.engine.ConcurrencyConflictError
-    assert all((AgUiEvent, AgUiEventType, PulseEventBridge))
-    assert all((app, NotifyEvent, PgNotifyListener, StateDebugInfo, StateDebugService, Event, Session, StateManager))
+
+@pytest.mark.parametrize(("module", "names"), _CLASSES_OF_SEED_000.items())
+def test_the_paths_of_seed_000(module: str, names: list[str]) -> None:
+    found = vars(importlib.import_module(f"cognizes.engine.{module}"))
+    assert [name for name in names if not inspect.isclass(found.get(name))] == []
+    for name in set(names) & set(EXPORTED):
+        assert found[name] is getattr(cognizes.engine, name)
+    if module == "api.main":
+        assert isinstance(found["app"], found["FastAPI"])
 
 
 _DELIVERABLES = [
@@ -90,7 +98,8 @@ def test_the_deliverables_of_seed_000(path: str) -> None:
     if path.startswith("tests/"):
         assert re.search(r"^ *(async )?def test_", text, re.MULTILINE)
     elif path.endswith(".py"):
-        assert importlib.import_module(path.removeprefix("src/").removesuffix(".py").replace("/", "."))
+        module = importlib.import_module(path.removeprefix("src/").removesuffix(".py").replace("/", "."))
+        assert Path(str(module.__file__)) == Path(__file__).parents[2] / path
     elif path.endswith(".sql"):
         tables = ("threads", "events", "runs", "messages", "snapshots", "user_states", "app_states")
         assert all(re.search(rf"CREATE TABLE IF NOT EXISTS \S*\b{table} ", text) for table in tables)

@@ -1,8 +1,9 @@
-"""From a commit to a callback. How fast is benchmarks' to tell; here: all of them, once, in order."""
+"""From a commit to a callback: soon, every event once, in order. `benchmarks/live.py` measures percentiles."""
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable
 from uuid import UUID
@@ -15,41 +16,61 @@ from cognizes.engine.models import Event
 from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
 from tests.listeners import kill_listeners
 
+_MEDIAN_SECONDS = 0.05
+"""The target of seed 000 for the latency of NOTIFY."""
+
 
 class TestNotifyLatency:
     async def test_end_to_end_latency(
         self, engine: Engine, database_url: str, record_property: Callable[[str, object], None]
     ) -> None:
-        """Each append is heard before the next one begins. How soon, `benchmarks/live.py` judges; this records it."""
+        """Each append is notified once, before the next one, and the median of one round is below the target.
+
+        A busy machine gets three rounds.
+        """
         listener = PgNotifyListener(database_url)
-        heard: asyncio.Queue[NotifyEvent] = asyncio.Queue()
-        listener.on_event("event_stream", heard.put)
+        received: asyncio.Queue[NotifyEvent] = asyncio.Queue()
+        listener.on_event("event_stream", received.put)
         await listener.start()
         session = await engine.sessions.create("app", "user")
-        late: list[float] = []
-        for _ in range(100):
-            event = await engine.sessions.append(session, author="user", kind="message")
-            committed = time.perf_counter()
-            rung = await asyncio.wait_for(heard.get(), 60)
-            late.append(max(0.0, time.perf_counter() - committed) * 1000)
-            assert rung.payload["event_id"] == event.id
-            assert rung.payload["thread_id"] == session.thread_id
-            assert rung.payload["sequence_num"] == event.sequence_num
-        assert heard.empty(), "each is heard once"
+        for _ in range(3):
+            latencies: list[float] = []
+            for _ in range(100):
+                event = await engine.sessions.append(session, author="user", kind="message")
+                committed = time.perf_counter()
+                notification = await asyncio.wait_for(received.get(), 60)
+                latencies.append(max(0.0, time.perf_counter() - committed))
+                assert notification.payload["event_id"] == event.id
+                assert notification.payload["thread_id"] == session.thread_id
+                assert notification.payload["sequence_num"] == event.sequence_num
+            if statistics.median(latencies) < _MEDIAN_SECONDS:
+                break
+        assert received.empty(), "an append was notified twice"
         await listener.stop()
-        record_property("notify_p99_ms", round(sorted(late)[98], 2))
+        record_property("notify_p99_ms", round(sorted(latencies)[98] * 1000, 2))
+        assert statistics.median(latencies) < _MEDIAN_SECONDS
 
     async def test_100_msg_per_second_throughput(self, engine: Engine, database_url: str) -> None:
+        """100 events begun within a second are stored and notified within two; a busy machine gets three rounds."""
         listener = PgNotifyListener(database_url)
-        heard: list[int] = []
-        listener.on_event("event_stream", lambda event: _note(heard, event))
+        received: list[int] = []
+        listener.on_event("event_stream", lambda event: _note(received, event))
         await listener.start()
         session = await engine.sessions.create("app", "user")
-        for _ in range(100):
-            await asyncio.gather(asyncio.sleep(0.01), engine.sessions.append(session, author="user", kind="message"))
-        await _until(lambda: len(heard) == 100)
+        for round_number in range(1, 4):
+            began = time.perf_counter()
+            appends = []
+            for number in range(1, 101):
+                appends.append(asyncio.create_task(engine.sessions.append(session, author="user", kind="message")))
+                await asyncio.sleep(began + number / 100 - time.perf_counter())
+            await asyncio.gather(*appends)
+            await _until(lambda number=round_number: len(received) >= 100 * number)
+            seconds = time.perf_counter() - began
+            if seconds < 2:
+                break
         await listener.stop()
-        assert heard == list(range(1, 101))
+        assert received == list(range(1, 100 * round_number + 1))
+        assert seconds < 2
 
 
 async def _note(heard: list[int], event: NotifyEvent) -> None:

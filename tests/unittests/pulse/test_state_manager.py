@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -71,9 +72,11 @@ class TestDataclasses:
 
 class TestHighQPSPerformance:
     async def test_100_qps_session_creation(self, pool: asyncpg.Pool) -> None:
-        """Many creations at once all succeed, each once; how many a second is benchmarks/append.py's to tell."""
+        """500 creations at once all succeed, each once, at 100 per second at least; `benchmarks/append.py` measures."""
         manager = StateManager(pool)
+        began = time.perf_counter()
         sessions = await asyncio.gather(*(manager.create_session("app", f"user_{n}", {"n": n}) for n in range(500)))
+        assert time.perf_counter() - began < 5
         assert len({session.id for session in sessions}) == 500
         rows = await pool.fetch("SELECT user_id, state::text FROM threads")
         assert {row["user_id"]: row["state"] for row in rows} == {f"user_{n}": f'{{"n": {n}}}' for n in range(500)}
