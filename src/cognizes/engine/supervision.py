@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass
 
 from cognizes.engine.errors import EngineError
@@ -50,7 +51,8 @@ class SupervisedLoop:
         self._error: BaseException | None = None
         self._running_since: float | None = None
         self._is_stopping = False
-        self._task: asyncio.Task[None] = asyncio.create_task(self._run(), name=name)
+        # An empty context: a loop that a request starts must not work with the rights of its tenant.
+        self._task: asyncio.Task[None] = asyncio.create_task(self._run(), name=name, context=Context())
 
     @property
     def failure(self) -> LoopFailure | None:

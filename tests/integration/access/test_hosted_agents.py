@@ -40,13 +40,13 @@ async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(
     hosting: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acted_for: set[Any] = set()
-    asking = Database._ask
+    asking = Database._fetch_as
 
     async def noted(database: Database, *arguments: Any) -> Any:
         acted_for.add(current_apps())
         return await asking(database, *arguments)
 
-    monkeypatch.setattr(Database, "_ask", noted)
+    monkeypatch.setattr(Database, "_fetch_as", noted)
     user, stranger = await hosting.key("demo", "other", user_id="ada"), await hosting.key("other")
     async with hosting.client(user) as ada, hosting.client(stranger) as eve:
         claimed = {"mine": 1, "app:price": 0, "user:role": "admin"}

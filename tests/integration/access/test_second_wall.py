@@ -15,7 +15,14 @@ import pytest
 
 from cognizes.engine import DatabaseError, Engine, EngineError, NotFoundError
 from cognizes.engine.database.queries import Queries, quote_schema
-from cognizes.engine.database.tenancy import acting_for, continue_in_task, current_apps, enter_first
+from cognizes.engine.database.tenancy import (
+    acting_as_engine,
+    acting_for,
+    create_engine_task,
+    current_apps,
+    enter_first,
+    serving_request,
+)
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import Event
@@ -35,10 +42,9 @@ async def two_tenants(database_url: str) -> AsyncIterator[Engine]:
 
 
 def ask(engine: Engine, sql: str) -> str:
-    """A query that somebody wrote without a filter."""
-    engine.database.queries._rendered["careless"] = sql
-    engine.database._entering.pop("careless", None)
-    return "careless"
+    """Add a query without a filter, under its own text."""
+    engine.database.queries._rendered[sql] = sql
+    return sql
 
 
 async def test_every_table_with_an_app_name_is_behind_the_wall(two_tenants: Engine) -> None:
@@ -162,12 +168,25 @@ async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine
     assert not engine.database.has_row_level_security
 
 
-async def test_what_a_request_starts_works_for_the_engine(two_tenants: Engine) -> None:
-    """A batch or a hub that is begun by one tenant serves all of them."""
+async def test_a_task_of_a_request_has_its_tenant_and_a_shared_task_engine_privileges() -> None:
+    """A batch or a loop that one tenant starts serves all of them."""
     with acting_for(["a"]):
         assert current_apps() == ("a",)
-        assert await asyncio.create_task(_apps()) is None
+        assert await asyncio.create_task(_apps()) == ("a",)
+        assert await create_engine_task(_apps()) is None
     assert current_apps() is None
+
+
+async def test_a_database_call_of_a_request_without_a_tenant_is_an_error(two_tenants: Engine) -> None:
+    with serving_request():
+        with pytest.raises(RuntimeError, match="without a tenant"):
+            await two_tenants.database.fetch_value("ping")
+        with pytest.raises(RuntimeError, match="without a tenant"):
+            await asyncio.gather(two_tenants.database.fetch_value("ping"))
+        with acting_as_engine():
+            assert await two_tenants.database.fetch_value("ping") is not None
+        assert await two_tenants.database.without_tenants().fetch_value("ping") is not None
+    assert await two_tenants.database.fetch_value("ping") is not None
 
 
 async def _apps() -> tuple[str, ...] | None:
@@ -330,11 +349,11 @@ async def test_following_is_held_back_although_somebody_else_follows_already(two
                 assert (await anext(own)).sequence_num == 1
 
 
-async def test_a_task_that_a_request_starts_for_itself_acts_for_it(two_tenants: Engine) -> None:
+async def test_a_task_keeps_the_tenant_with_which_it_was_started() -> None:
     with acting_for(["a"]):
-        going_on = continue_in_task(_apps_twice())
-    assert await going_on == (("a",), ("a",))
-    assert await continue_in_task(_apps_twice()) == (None, None)
+        task = asyncio.create_task(_apps_twice())
+    assert await task == (("a",), ("a",))
+    assert await asyncio.create_task(_apps_twice()) == (None, None)
 
 
 async def _apps_twice() -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 
@@ -37,7 +37,7 @@ from cognizes.engine.api.authorization import (
 from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.responses import problem, problem_of, request_id
-from cognizes.engine.database.tenancy import acting_for
+from cognizes.engine.database.tenancy import acting_as_engine, acting_for, serving_request
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     AccessError,
@@ -156,15 +156,16 @@ class Middleware:
             finally:
                 await _audit(engine, exchange)
             return
-        try:
-            exchange.call.principal = await _authenticate(engine, exchange.scope)
-        except EngineError as error:
-            if not isinstance(error, AccessError):
-                logger.warning("a caller could not be authenticated: %s", error)
-            exchange.call.refusal = error
-            await exchange.run(self._app)
-            return
-        await self._serve_granted(engine, exchange)
+        with serving_request():
+            try:
+                exchange.call.principal = await _authenticate(engine, exchange.scope)
+            except EngineError as error:
+                if not isinstance(error, AccessError):
+                    logger.warning("a caller could not be authenticated: %s", error)
+                exchange.call.refusal = error
+                await exchange.run(self._app)
+            else:
+                await self._serve_granted(engine, exchange)
 
     async def _serve_granted(self, engine: Engine, exchange: HttpExchange | WebSocketExchange) -> None:
         principal = exchange.call.principal
@@ -185,7 +186,7 @@ class Middleware:
 
 
 def _tenancy(principal: Principal) -> AbstractContextManager[None]:
-    return nullcontext() if principal.app_names is None else acting_for(principal.app_names)
+    return acting_as_engine() if principal.app_names is None else acting_for(principal.app_names)
 
 
 async def _authenticate(engine: Engine, scope: Scope) -> Principal:

@@ -1,7 +1,11 @@
-"""For whom the database is asked: the apps of the request that is being answered, or the engine itself.
+"""The tenant of a database call: the apps of the request that is served, or the engine itself.
 
-Row level security needs to know it before the first row is judged, and in the same round trip. A query is put into a
-lateral join behind `enter_tenant`, whose answer it depends on, so PostgreSQL cannot start with it.
+A context variable holds it, so every task that a request starts has the tenant of the request. Outside a request it is
+the engine. While a request is served and its caller is not known yet, a database call is an error. Work for all tenants
+that a request starts (a batch of writes, a background loop) begins in a task of `create_engine_task`.
+
+Row level security needs the tenant before the first row is judged, and in the same round trip. A query is put into a
+lateral join behind `enter_tenant`, on whose answer it depends, so PostgreSQL cannot start with it.
 """
 
 from __future__ import annotations
@@ -9,65 +13,84 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
 Apps = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Tenancy:
-    apps: Apps
-    task: asyncio.Task[Any] | None
-
-
 Result = TypeVar("Result")
-_current: ContextVar[_Tenancy | None] = ContextVar("tenancy", default=None)
+
+
+class _Without(Enum):
+    """The states without a tenant."""
+
+    ENGINE = "engine privileges"
+    UNDECIDED = "a request whose tenant is not known"
+
+
+_current: ContextVar[Apps | _Without] = ContextVar("tenancy", default=_Without.ENGINE)
 _PARAMETER = re.compile(r"\$(\d+)")
 _COMMENT = re.compile(r"--[^\n]*")
 _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
 @contextmanager
-def acting_for(apps: Iterable[str]) -> Iterator[None]:
-    """Within it, what this task asks the database for is limited to rows of these apps.
-
-    Only this task: one that it starts may work for others too (a batch of writes, a hub), and is the engine's own,
-    unless it was started by `continue_in_task`.
-    """
-    token = _current.set(_Tenancy(tuple(sorted(apps)), asyncio.current_task()))
+def _within(tenancy: Apps | _Without) -> Iterator[None]:
+    token = _current.set(tenancy)
     try:
         yield
     finally:
         _current.reset(token)
 
 
+def serving_request() -> AbstractContextManager[None]:
+    """Refuse database calls until `acting_for` or `acting_as_engine` says with which rights they are made."""
+    return _within(_Without.UNDECIDED)
+
+
+def acting_for(apps: Iterable[str]) -> AbstractContextManager[None]:
+    """Limit the database calls of this task, and of the tasks it starts, to rows of these apps."""
+    return _within(tuple(sorted(apps)))
+
+
+def acting_as_engine() -> AbstractContextManager[None]:
+    """Make database calls with engine privileges: rows of all tenants."""
+    return _within(_Without.ENGINE)
+
+
 def current_apps() -> Apps | None:
-    """The apps of the request that this task answers; None when it works for the engine."""
+    """Return the apps for which this task acts; None when it acts with engine privileges.
+
+    Raises RuntimeError while a request is served whose caller is not known.
+    """
     tenancy = _current.get()
-    if tenancy is None or tenancy.task is not asyncio.current_task():
+    if tenancy is _Without.ENGINE:
         return None
-    return tenancy.apps
+    if tenancy is _Without.UNDECIDED:
+        raise RuntimeError(
+            "a database call of a request without a tenant; use acting_for(apps), or acting_as_engine() if it concerns "
+            "no tenant"
+        )
+    return tenancy
+
+
+def create_engine_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
+    """Create a task with engine privileges, also while a request of a tenant is served."""
+    context = copy_context()
+    context.run(_current.set, _Without.ENGINE)
+    return asyncio.create_task(work, name=name, context=context)
 
 
 def continue_in_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
-    """A task that a request starts for itself alone: it acts for whom this one acts."""
-    apps = current_apps()
-    if apps is None:
-        return asyncio.create_task(work, name=name)
-    context = copy_context()
-    task = asyncio.create_task(work, name=name, context=context)
-    # Before its first step: a task that was just created has not begun.
-    context.run(_current.set, _Tenancy(apps, task))
-    return task
+    """Create a task with the tenant of this one, as every task has it."""
+    return asyncio.create_task(work, name=name)
 
 
 def enter_first(sql: str, schema: str) -> str | None:
-    """The query as one statement that first names its apps, in one more parameter; None when it cannot be one.
+    """Return the query as one statement that first sets its apps, in one more parameter; None when it cannot be one.
 
-    Statements that write by themselves cannot stand inside another one. Those that call a function which writes can.
+    A statement that writes by itself cannot be a subquery. One that calls a function which writes can.
     """
     plain = _COMMENT.sub("", sql).strip()
     begins = plain.lstrip("( \n")[:6].upper()

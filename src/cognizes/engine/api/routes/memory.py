@@ -255,7 +255,9 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
     return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
 
 
-@router.post("/messages/search", response_model=MessageHits, summary="Search messages by words and meaning")
+@router.post(
+    "/messages/search", response_model=MessageHits, responses=NOT_FOUND, summary="Search messages by words and meaning"
+)
 @access(Reach.APP, only_reads=True, has_large_body=True)
 async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Response:
     """Best first, in one session, of one user, or of the whole app. New messages are found after some seconds."""

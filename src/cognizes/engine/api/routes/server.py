@@ -17,6 +17,7 @@ from starlette.types import Scope
 from cognizes.engine.access.authenticator import TICKET_SECONDS
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.database.tenancy import acting_as_engine
 from cognizes.engine.errors import EngineError
 from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 from cognizes.engine.version import __version__
@@ -93,9 +94,10 @@ async def health(engine: CurrentEngine) -> Response:
     (`background.failing` names it): requests are answered and answers are stored all the same, and taking every server
     out of service would end those, too.
     """
-    database, deltas = await asyncio.gather(
-        _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
-    )
+    with acting_as_engine():
+        database, deltas = await asyncio.gather(
+            _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
+        )
     listening = engine.listener.is_running
     failing = engine.supervisor.failures
     status = "ok" if deltas == "ok" and not failing else "degraded"
@@ -134,7 +136,8 @@ async def _ask(question: Awaitable[object]) -> str:
 @access(Reach.PUBLIC)
 async def version(engine: CurrentEngine) -> Response:
     """The versions of the engine and of PostgreSQL."""
-    postgresql = await engine.database.fetch_value("read_version")
+    with acting_as_engine():
+        postgresql = await engine.database.fetch_value("read_version")
     return DocumentResponse({"engine": __version__, "postgresql": postgresql})
 
 
