@@ -163,7 +163,7 @@ def test_agents_are_kept_out_of_garbage_collections(cognizes: Cognizes, database
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_strangers_are_kept_out(quick: Cognizes, host: str) -> None:
+def test_other_machines_are_refused_without_keys(quick: Cognizes, host: str) -> None:
     sentence = quick.fail("serve", "--port", "0", "--host", host)
     assert sentence.startswith(f"refusing to listen on {host}: no key is required")
     assert "--insecure" in sentence

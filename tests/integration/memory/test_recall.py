@@ -225,7 +225,7 @@ class TestByMeaning:
         assert [hit.text for hit in await recall(engine, "puppy", scope=BOB)] == ["my dog needs the veterinarian too"]
 
 
-class TestOfACrowdedUser:
+class TestManyMemoriesOfOneUser:
     """More memories than an exact scan reads."""
 
     async def test_frequent_words_are_found_and_rare_ones_dominate(self, database_url: str) -> None:

@@ -1,4 +1,4 @@
-// What a stored event says, whoever wrote it: Google ADK (`content.parts`) or the engine's own calls.
+// Reads stored events, in the formats of Google ADK (`content.parts`) and of the engine.
 
 import { isCut } from "./value_tree.js";
 

@@ -55,7 +55,7 @@ export function shortId(id) {
 
 const SECRET = /pass(word|wd|phrase)?$|passwd|secret|token(?!s)|api[-_]?key|private[-_]?key|credential|authorization|cookie/i;
 
-/** Whether a key's name says that its value is nobody's business. */
+/** Whether the name of a key marks its value as secret. */
 export function isSecret(key) {
   return SECRET.test(key);
 }

@@ -84,7 +84,7 @@ export class ThreadList {
     }
   }
 
-  /** What happened between the first page and the first pulse was told to nobody: it is looked for. Rows stay. */
+  /** Reload what may have changed between the first page and the first pulse message. Rows stay. */
   async catchUp() {
     const turn = this._turn;
     try {

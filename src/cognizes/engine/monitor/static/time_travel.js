@@ -4,7 +4,7 @@ import { h, icon } from "./dom.js";
 import { clock, number } from "./format.js";
 
 export class TimeTravel {
-  /** `travel(sequence | null)` is called when somebody moves. */
+  /** `travel(sequence | null)` is called when the slider moves. */
   constructor(root, { travel, describe }) {
     this._travel = travel;
     this._describe = describe;
