@@ -1,0 +1,254 @@
+"""The HTTP edge against bare FastAPI with the same models, on the same uvicorn, in turns.
+
+    uv run python benchmarks/http.py [--quick] [--rounds 3] [--seconds 4] [--out DIRECTORY]
+
+Needs `wrk` (Debian: apt-get install wrk). Our side is `cognizes serve` as the README starts it, on an embedded
+PostgreSQL of its own with the default settings, first without keys, then with 20 API keys and row level security. The
+peer (`http_peer.py`) parses and serialises the same models and stores nothing. In each round every side serves each
+kind of request for some seconds; the figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import httpx
+
+from report import Bars, Grid, Report, Target
+
+_HERE = Path(__file__).parent
+_CONNECTIONS = (10, 50)
+_SESSIONS = 64
+_KEYS = 20
+_START_SECONDS = 60.0
+_SETTLE_SECONDS = 8.0
+_EVENT = {
+    "author": "agent",
+    "event_type": "assistant_message",
+    "content": {"text": "a message of a usual size, as an assistant writes it"},
+    "actions": {"state_delta": {"step": 2}},
+}
+_SESSION = {"app_name": "shop", "user_id": "ada", "state": {"cart": ["apple"], "user:name": "Ada", "step": 1}}
+
+GET_SESSION, ONE_SESSION, MANY_SESSIONS, NEW_SESSION = (
+    "GET session",
+    "POST event, one session",
+    "POST event, one session each",
+    "POST session",
+)
+KINDS = (GET_SESSION, ONE_SESSION, MANY_SESSIONS, NEW_SESSION)
+
+_SCRIPT = """
+local requests = {}
+local number = 0
+for line in io.lines(os.getenv("HTTP_REQUESTS")) do
+    local method, path, key, body = line:match("^(%S+) (%S+) (%S+) ?(.*)$")
+    local headers = {["content-type"] = "application/json"}
+    if key ~= "-" then headers["authorization"] = "Bearer " .. key end
+    requests[#requests + 1] = wrk.format(method, path, headers, body ~= "" and body or nil)
+end
+function request()
+    number = number + 1
+    return requests[number % #requests + 1]
+end
+function done(summary, latency)
+    io.write(string.format(
+        "RESULT {\\"requests\\": %d, \\"seconds\\": %f, \\"p50\\": %f, \\"p99\\": %f, \\"errors\\": %d}\\n",
+        summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+        summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout))
+end
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One measurement; latencies in milliseconds."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """A server that answers the requests, and the sessions and keys that it has."""
+
+    name: str
+    url: str
+    threads: Sequence[str]
+    keys: Sequence[str] = ("-",)
+
+    def requests(self, kind: str, connections: int) -> list[str]:
+        """Return the request lines of one kind, for the script of wrk."""
+        event, session = json.dumps(_EVENT), json.dumps(_SESSION)
+        lines = {
+            GET_SESSION: [f"GET /api/sessions/{self.threads[0]}"],
+            ONE_SESSION: [f"POST /api/sessions/{self.threads[0]}/events"],
+            MANY_SESSIONS: [f"POST /api/sessions/{thread}/events" for thread in self.threads[:connections]],
+            NEW_SESSION: ["POST /api/sessions"],
+        }[kind]
+        body = {GET_SESSION: "", NEW_SESSION: f" {session}"}.get(kind, f" {event}")
+        return [f"{line} {key}{body}" for line in lines for key in self.keys]
+
+
+async def load(side: Side, kind: str, connections: int, seconds: float, directory: Path) -> Figures:
+    """Let wrk send requests for some seconds; raise when a request fails."""
+    script, requests = directory / "requests.lua", directory / "requests.txt"
+    script.write_text(_SCRIPT)
+    requests.write_text("\n".join(side.requests(kind, connections)) + "\n")
+    process = await asyncio.create_subprocess_exec(
+        "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), side.url,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "HTTP_REQUESTS": str(requests)},
+    )  # fmt: skip
+    output = (await process.communicate())[0].decode()
+    found = re.search(r"RESULT (.*)", output)
+    if found is None:
+        raise RuntimeError(f"wrk failed:\n{output}")
+    result = json.loads(found[1])
+    if result["errors"]:
+        raise RuntimeError(f"{side.name}, {kind}: {result['errors']} requests failed:\n{output}")
+    return Figures(result["requests"] / result["seconds"], result["p50"], result["p99"])
+
+
+@asynccontextmanager
+async def _process(command: Sequence[str], log: Path, environment: dict[str, str]) -> AsyncIterator[str]:
+    """Start a server; yield its URL and stop it afterwards."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+        )
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while not (found := re.search(r"(?:Page +|running on )(http://[^/\s]+)", log.read_text())):
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server did not start:\n{log.read_text()}")
+                await asyncio.sleep(0.1)
+        # The demo agent is imported in the background.
+        await asyncio.sleep(_SETTLE_SECONDS)
+        yield found[1]
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+
+
+async def _create_sessions(url: str, key: str) -> list[str]:
+    headers = {} if key == "-" else {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        created = [await client.post("/api/sessions", json=_SESSION) for _ in range(_SESSIONS)]
+    return [response.raise_for_status().json()["thread_id"] for response in created]
+
+
+def _create_keys(data: Path) -> list[str]:
+    command = ["cognizes", "keys", "create", "--app", "shop", "--json", "--data-dir", str(data)]
+    made = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(_KEYS)]
+    return [json.loads(one.stdout)["key"] for one in made]
+
+
+@asynccontextmanager
+async def serve_ours(directory: Path, name: str, *, with_keys: bool) -> AsyncIterator[Side]:
+    """`cognizes serve` on a data directory of its own, with some sessions."""
+    data = directory / name.replace(" ", "-")
+    command = ["cognizes", "serve", "--port", "0", "--data-dir", str(data), "--log-level", "info"]
+    keys = await asyncio.to_thread(_create_keys, data) if with_keys else ["-"]
+    # The requests of one key must not reach its rate limit.
+    environment = {"COGNIZES_AUTH": "required", "COGNIZES_REQUESTS_PER_SECOND": "100000"} if with_keys else {}
+    async with _process(command, directory / f"{data.name}.log", environment) as url:
+        yield Side(name, url, await _create_sessions(url, keys[0]), keys)
+
+
+@asynccontextmanager
+async def serve_peer(directory: Path) -> AsyncIterator[Side]:
+    """The peer, on uvicorn with the loop and the parser that we use."""
+    command = [sys.executable, "-m", "uvicorn", "http_peer:app", "--app-dir", str(_HERE), "--port", "0"]
+    command += ["--loop", "uvloop", "--http", "httptools"]
+    async with _process(command, directory / "peer.log", {}) as url:
+        yield Side("bare FastAPI", url, ["01a1ecef-aea0-7a5c-868a-27232a0a754d"] * _SESSIONS)
+
+
+async def measure(rounds: int, seconds: float) -> Report:
+    """Measure all sides in turns."""
+    directory = Path(tempfile.mkdtemp(prefix="cognizes-http-"))
+    samples: dict[tuple[str, str, int], list[Figures]] = {}
+    try:
+        async with AsyncExitStack() as stack:
+            sides = [
+                await stack.enter_async_context(serve_ours(directory, "ours", with_keys=False)),
+                await stack.enter_async_context(serve_ours(directory, "ours with keys", with_keys=True)),
+                await stack.enter_async_context(serve_peer(directory)),
+            ]
+            for number in range(rounds):
+                for connections in _CONNECTIONS:
+                    for kind in KINDS:
+                        for side in sides:
+                            figures = await load(side, kind, connections, seconds, directory)
+                            samples.setdefault((side.name, kind, connections), []).append(figures)
+                print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return _report(samples, [side.name for side in sides])
+
+
+def _report(samples: dict[tuple[str, str, int], list[Figures]], names: Sequence[str]) -> Report:
+    report = Report("http", "The HTTP edge against bare FastAPI")
+    rates = {key: median(figure.rate for figure in figures) for key, figures in samples.items()}
+    ours, with_keys, peer = names
+    rows = []
+    for connections in _CONNECTIONS:
+        for kind in KINDS:
+            own = samples[ours, kind, connections]
+            p50, p99 = median(one.p50 for one in own), median(one.p99 for one in own)
+            ratio = rates[ours, kind, connections] / rates[peer, kind, connections]
+            kept = rates[with_keys, kind, connections] / rates[ours, kind, connections]
+            rows.append(
+                [f"{kind}, {connections} connections", rates[ours, kind, connections], p50, p99, ratio,
+                 rates[with_keys, kind, connections], kept, rates[peer, kind, connections]]
+            )  # fmt: skip
+            report.targets.append(Target(f"{kind}, {connections} connections, against bare FastAPI", ratio, 0.6))
+            report.targets.append(Target(f"{kind}, {connections} connections, keys against none", kept, 0.7))
+            if connections == _CONNECTIONS[0] and kind in (GET_SESSION, ONE_SESSION, MANY_SESSIONS):
+                report.targets.append(Target(f"{kind}, p99 / p50", p99 / p50, 3.0, at_least=False))
+    columns = ("", "requests/s", "p50 ms", "p99 ms", "of FastAPI", "with keys", "of no keys", "bare FastAPI")
+    report.grids.append(Grid("Requests per second, medians", columns, rows))
+    for connections in _CONNECTIONS:
+        series = {name: [rates[name, kind, connections] for kind in KINDS] for name in names}
+        report.panels.append(Bars(f"{connections} connections", "requests/s", KINDS, series))
+    report.details["samples"] = {
+        " | ".join(map(str, key)): [vars(one) for one in found] for key, found in samples.items()
+    }
+    return report
+
+
+def main() -> None:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round of two seconds")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")
+    arguments = parser.parse_args()
+    if shutil.which("wrk") is None:
+        parser.error("wrk is not installed; on Debian: apt-get install wrk")
+    rounds, seconds = (1, 2.0) if arguments.quick else (arguments.rounds, arguments.seconds)
+    report = asyncio.run(measure(rounds, seconds))
+    report.print()
+    for path in report.write(arguments.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
