@@ -271,3 +271,23 @@ async def test_nobody_waits_for_a_connection_that_is_there(database_url: str) ->
         assert not database.has_waiters
         async with database.connection():
             assert not database.has_waiters
+
+
+async def test_a_stale_fence_refuses_only_its_own_item_of_a_batch(engine: Engine) -> None:
+    """The fence is checked per item, so writes of runs share batches with all others."""
+    session = await engine.sessions.create("app", "user")
+    thread = UUID(session.thread_id)
+    run = await engine.runs.create(session)
+    async with engine.database.connection() as connection:
+        await connection.execute("UPDATE runs SET status = 'running', attempt = 3 WHERE id = $1", run.id)
+    ids = ["free", "fenced", "stale", "unknown"]
+    none, texts = None, ["x"] * 4
+    rows = await engine.database.fetch(
+        "append_events",
+        *([thread], [1] * 4, ids, none, texts, texts, texts, ["{}"] * 4, ["{}"] * 4, none, none, none, none, none),
+        *(none, none, none, False, 0, 1000, none, none, none),
+        *([None, run.id, run.id, "another"], [None, 3, 2, 3]),
+    )
+    assert [row["status"] for row in rows] == ["stored", "stored", "fenced", "fenced"]
+    stored = await engine.sessions.events(session)
+    assert [event.id for event in stored if event.id in ids] == ["free", "fenced"]

@@ -26,10 +26,6 @@ class Number:
     def identity(self) -> int:
         return self.value
 
-    @property
-    def batchable(self) -> bool:
-        return self.value < 10_000
-
 
 class Server:
     """Answers with the value doubled; remembers the batches; holds them until released."""
@@ -166,15 +162,6 @@ async def test_an_item_and_its_twin_are_not_in_one_batch(server: Server) -> None
     server.gate.set()
     await asyncio.gather(*tasks)
     assert server.batches == [[0], [1, 3], [1, 2]]
-
-
-async def test_an_unsociable_item_is_alone_in_its_batch(server: Server) -> None:
-    group = GroupCommit(server.send)
-    numbers = Number(1), Number(10_000), Number(2), Number(10_001, key="k"), Number(3, key="k"), Number(4)
-    tasks = await behind_one(server, group, *numbers)
-    server.gate.set()
-    await asyncio.gather(*tasks)
-    assert server.batches == [[0], [1], [10_000], [2], [10_001], [4, 3]]
 
 
 async def test_a_key_is_never_in_two_batches_and_keeps_its_order(server: Server) -> None:

@@ -42,11 +42,6 @@ class GroupItem(Protocol):
         ...
 
     @property
-    def batchable(self) -> bool:
-        """Whether the item may share a batch with others."""
-        ...
-
-    @property
     def tenant_key(self) -> Hashable:
         """On whose behalf the item is sent. A batch has items of one tenant key only."""
         ...
@@ -167,8 +162,6 @@ class GroupCommit(Generic[Item, Answer]):
             if not taken:
                 self._release(key)
             batch += taken
-            if taken and not taken[0][0].batchable:
-                break
             room -= sum(item.size for item, _ in taken)
         return batch
 
@@ -184,10 +177,9 @@ class GroupCommit(Generic[Item, Answer]):
                 if item.tenant_key != tenant_key:
                     break
                 is_alone = is_first and not taken
-                if not is_alone and (item.size > room or not item.batchable or item.identity in identities):
+                if not is_alone and (item.size > room or item.identity in identities):
                     break
                 room -= item.size
-                at_most = at_most if item.batchable else 1
                 identities.add(item.identity)
                 taken.append((item, future))
             queue.popleft()
@@ -312,11 +304,6 @@ class AppendItem:
         return self.thread_id.int
 
     @property
-    def batchable(self) -> bool:
-        """A fenced item is sent alone, with the check of its fence."""
-        return self.fence is None
-
-    @property
     def identity(self) -> str:
         """The event id: a second event of that id must find the first one stored."""
         return self.event_id
@@ -412,14 +399,13 @@ class AppendBatcher:
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
             (item,) = items
-            query = "append_event" if item.fence is None else "append_fenced_event"
-            fields = (*_fields(item), wait, *self._limits, *_expected(item), *(item.fence or ()))
-            return await fetch(query, item.thread_id, *fields, apps=item.apps)
+            fields = (*_fields(item), wait, *self._limits, *_conditions(item))
+            return await fetch("append_event", item.thread_id, *fields, apps=item.apps)
         threads = {item.order_key: item.thread_id for item in items}
         places = {key: place for place, key in enumerate(threads, start=1)}
         index = [places[item.order_key] for item in items]
-        columns, expected = as_columns(map(_fields, items)), as_columns(map(_expected, items))
-        fields = (*columns, wait, *self._limits, *expected)
+        columns, conditions = as_columns(map(_fields, items)), as_columns(map(_conditions, items))
+        fields = (*columns, wait, *self._limits, *conditions)
         return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
 
 
@@ -433,8 +419,16 @@ def as_columns(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
     return [None if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]
 
 
-def _expected(item: AppendItem) -> tuple[int | None, int | None, int | None]:
-    return item.expected_sequence, item.expected_user_version, item.expected_app_version
+_NO_FENCE = (None, None)
+
+
+def _conditions(item: AppendItem) -> tuple[Any, ...]:
+    return (
+        item.expected_sequence,
+        item.expected_user_version,
+        item.expected_app_version,
+        *(item.fence or _NO_FENCE),
+    )
 
 
 def _fields(item: AppendItem) -> tuple[Any, ...]:

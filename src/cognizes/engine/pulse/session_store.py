@@ -53,10 +53,6 @@ class _NewSession:
     def identity(self) -> int:
         return self.thread_id.int
 
-    @property
-    def batchable(self) -> bool:
-        return True
-
 
 _fields = attrgetter(*(field.name for field in fields(_NewSession) if field.name not in ("size", "apps")))
 _POOL_SIZE_FOR_TWO_SENDERS = 6

@@ -42,7 +42,6 @@ class Ending:
     event_id: str
     event_type: str
     content: str
-    batchable: bool = True
     tenant_key: None = None
 
     @property
@@ -70,7 +69,6 @@ class Claiming:
     limit: int
     claimed: list[Run] = field(default_factory=list)
     is_left: bool = False
-    batchable: bool = True
     tenant_key: None = None
     size: int = 0
 

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 11 OR max(number) > 21 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 12 OR max(number) > 22 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -767,6 +767,30 @@ VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0022_append.sql
+-- The fence of a run is an argument of the append functions.
+DROP FUNCTION IF EXISTS "public".append_fenced_event(
+    text, integer, uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean,
+    boolean, integer, integer, bigint, bigint, bigint);
+DROP FUNCTION IF EXISTS "public".append_event(
+    uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean, boolean,
+    integer, integer, bigint, bigint, bigint);
+DROP FUNCTION IF EXISTS "public".append_events(
+    uuid[], integer[], text[], text[], text[], text[], text[], text[], text[], text[], text[], text[], bigint[], text[],
+    text[], text[], boolean[], boolean, integer, integer, bigint[], bigint[], bigint[]);
+
+-- They are called `snapshot_initial_state` and `snapshot_initial_states` now.
+DROP TRIGGER IF EXISTS keep_first_state ON "public".threads;
+DROP FUNCTION IF EXISTS "public".keep_first_state();
+DROP FUNCTION IF EXISTS "public".keep_first_states(uuid[]);
+
+COMMENT ON COLUMN "public".threads.is_as_created IS 'Whether the state is still the initial one, so that no snapshot of it exists.';
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0022_append.sql', 22, '57669be27c3f4dc08e197890e7da61c13ab1fa403043c535077e0da0c431e373', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- access/notify_key_change.sql
 -- Tells every process that a key is no longer what it remembers. The id is all it says.
 CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -1265,17 +1289,15 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- events/append_event.sql
--- Appends one event to one thread: checks the expected version, takes the next sequence number, merges the three
--- deltas, writes the event and its message. Answers with a status instead of raising, so that in a batch one
--- conflict fails nobody else:
+-- Appends one event to one thread: checks the expected versions and the fence, takes the next sequence number, merges the three
+-- deltas, inserts the event and its message. Returns a status instead of raising:
 --   stored     the event is in the log
---   duplicate  an event of this id is there already; the caller compares the contents. It is looked for first only
---              with p_may_be_resent; without, it is found when the event is in conflict (its sender lost the answer and
---              does not know the version it has made), and else the unique index refuses it: then ask with p_may_be_resent
---   conflict   the thread's version, or that of a wider scope, is not the expected one, or the conversation went on after the expected
---              sequence number (events about runs do not count); `version` says what it is
---   missing    there is no such thread
---   busy       without p_wait only: somebody else holds the thread now
+--   duplicate, conflict, fenced   see `check_append`. A stored event of this id is looked for only with p_may_be_resent or after
+--              a conflict; else the unique index refuses it, and the caller sends the event again with p_may_be_resent.
+--   missing    the thread does not exist
+--   busy       without p_wait only: another transaction holds the thread's row lock
+-- The fence (run id, attempt) is given by code that executes a run: it writes only while it holds the run.
+-- `append_events` applies the same rules to a batch; one event alone takes two thirds of its time here.
 CREATE OR REPLACE FUNCTION "public".append_event(
     p_thread_id uuid,
     p_event_id text,
@@ -1285,20 +1307,22 @@ CREATE OR REPLACE FUNCTION "public".append_event(
     p_event_type text,
     p_content json,
     p_actions json,
-    p_delta jsonb,
-    p_user_delta jsonb,
-    p_app_delta jsonb,
-    p_expected_version bigint,
-    p_role text,
-    p_text text,
-    p_message_id text,
-    p_may_be_resent boolean,
-    p_wait boolean,
-    p_snapshot_every integer,
-    p_max_state_bytes integer,
+    p_delta jsonb DEFAULT NULL,
+    p_user_delta jsonb DEFAULT NULL,
+    p_app_delta jsonb DEFAULT NULL,
+    p_expected_version bigint DEFAULT NULL,
+    p_role text DEFAULT NULL,
+    p_text text DEFAULT NULL,
+    p_message_id text DEFAULT NULL,
+    p_may_be_resent boolean DEFAULT false,
+    p_wait boolean DEFAULT true,
+    p_snapshot_every integer DEFAULT 0,
+    p_max_state_bytes integer DEFAULT 0,
     p_expected_sequence bigint DEFAULT NULL,
     p_expected_user_version bigint DEFAULT NULL,
     p_expected_app_version bigint DEFAULT NULL,
+    p_fence_run_id text DEFAULT NULL,
+    p_fence_attempt integer DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -1310,12 +1334,11 @@ DECLARE
     v_user_id text;
     v_size integer;
     v_is_as_created boolean;
-    v_stored record;
+    v_refused record;
     v_changes_state boolean := p_delta IS NOT NULL OR p_user_delta IS NOT NULL OR p_app_delta IS NOT NULL;
-    v_in_conflict boolean := false;
 BEGIN
-    -- The lock that makes the order a promise: numbers are handed out while it is held and it is held until commit,
-    -- so a reader never sees number N + 1 before number N. NO KEY: foreign keys to the thread need not wait for us.
+    -- Sequence numbers are taken under this lock, and it is held until the commit: a reader never sees number N + 1 before
+    -- number N. NO KEY: foreign keys to the thread do not wait for it.
     IF p_wait THEN
         PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     END IF;
@@ -1332,28 +1355,20 @@ BEGIN
         PERFORM "public".lock_scopes(ARRAY[1], ARRAY[v_app_name], ARRAY[v_user_id], ARRAY[p_user_delta::text],
                                      ARRAY[p_app_delta::text]);
     END IF;
-    IF p_expected_version <> version
-       OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND "public".scopes_changed(
-              v_app_name, v_user_id, p_expected_user_version, p_expected_app_version)
-       OR p_expected_sequence IS NOT NULL AND p_expected_sequence < sequence_num
-          AND "public".has_conversation_after(p_thread_id, p_expected_sequence) THEN
-        v_in_conflict := true;
-    END IF;
-    IF v_in_conflict OR p_may_be_resent THEN
-        SELECT e.sequence_num, e.version, e.created_at INTO v_stored
-          FROM "public".events e
-         WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
-        IF FOUND THEN
-            status := 'duplicate';
-            sequence_num := v_stored.sequence_num;
-            version := v_stored.version;
-            created_at := v_stored.created_at;
+    IF p_expected_version <> version OR p_may_be_resent OR p_fence_run_id IS NOT NULL
+       OR p_expected_sequence < sequence_num OR p_expected_user_version IS NOT NULL OR p_expected_app_version IS NOT NULL
+    THEN
+        SELECT * INTO v_refused
+          FROM "public".check_append(p_thread_id, p_event_id, v_app_name, v_user_id, version, sequence_num,
+                                     p_may_be_resent, p_expected_version, p_expected_sequence, p_expected_user_version,
+                                     p_expected_app_version, p_fence_run_id, p_fence_attempt, 0);
+        IF v_refused.status IS NOT NULL THEN
+            status := v_refused.status;
+            sequence_num := v_refused.sequence_num;
+            version := v_refused.version;
+            created_at := v_refused.created_at;
             RETURN;
         END IF;
-    END IF;
-    IF v_in_conflict THEN
-        status := 'conflict';
-        RETURN;
     END IF;
 
     sequence_num := sequence_num + 1;
@@ -1363,7 +1378,7 @@ BEGIN
     END IF;
     IF p_delta IS NOT NULL THEN
         IF v_is_as_created THEN
-            PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
+            PERFORM "public".snapshot_initial_states(ARRAY[p_thread_id]);
         END IF;
         UPDATE "public".threads t
            SET last_sequence = append_event.sequence_num, version = append_event.version, is_as_created = false,
@@ -1372,7 +1387,7 @@ BEGIN
         RETURNING pg_column_size(t.state) INTO v_size;
         PERFORM "public".refuse_large_state('session', v_size, p_max_state_bytes);
     ELSE
-        -- The state is not named, so a large one is neither read nor rewritten.
+        -- Without the column a large state is neither read nor rewritten.
         UPDATE "public".threads t
            SET last_sequence = append_event.sequence_num, version = append_event.version,
                updated_at = append_event.created_at
@@ -1404,16 +1419,16 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_event.sql', 0, '240eb8aece6a70543fd1b72c55a954722c7c18def8173a632cae412845d6b59a', '0.1.0')
+VALUES ('events/append_event.sql', 0, 'e2abd0f65033d685a637b9be805ba48ffc1af98afc9e9e5618409fe2afbd1f19', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- events/append_events.sql
--- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
--- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
--- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id. A null array is one of nulls.
--- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
--- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
+-- Appends a batch of events in one transaction, in the order given. The rules and statuses are those of `append_event`, per item,
+-- but each table is written by one statement. `p_threads` are distinct; item i belongs to p_threads[p_thread_index[i]]; a batch
+-- has no two items of one thread with one id. A null array is an array of nulls.
+-- All locks are taken first, each kind in one order, so that two batches never deadlock. Without p_wait an item whose thread is
+-- locked by another transaction gets the status `busy`: a batch never waits for one of its items.
 CREATE OR REPLACE FUNCTION "public".append_events(
     p_threads uuid[],
     p_thread_index integer[],
@@ -1437,10 +1452,12 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_max_state_bytes integer,
     p_expected_sequences bigint[] DEFAULT NULL,
     p_expected_user_versions bigint[] DEFAULT NULL,
-    p_expected_app_versions bigint[] DEFAULT NULL
+    p_expected_app_versions bigint[] DEFAULT NULL,
+    p_fence_run_ids text[] DEFAULT NULL,
+    p_fence_attempts integer[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
@@ -1456,7 +1473,7 @@ DECLARE
     v_as_created uuid[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
-    v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
+    v_appended bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
     v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
@@ -1467,10 +1484,9 @@ DECLARE
     v_has_wider boolean := p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL;
     v_now timestamptz;
     v_has_messages boolean := false;
-    v_in_conflict boolean;
     v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
-    v_stored record;
+    v_refused record;
     v_size integer;
     t integer;
 BEGIN
@@ -1501,30 +1517,23 @@ BEGIN
                                   THEN 'busy' ELSE 'missing' END;
             CONTINUE;
         END IF;
-        -- What this batch has said so far is not in the table yet: v_spoken knows it.
-        v_in_conflict := coalesce(p_expected_versions[i] <> v_versions[t], false)
-           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
-              AND "public".scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
-                                          p_expected_app_versions[i])
-           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
-              AND (p_expected_sequences[i] < v_spoken[t]
-                   OR "public".has_conversation_after(p_threads[t], p_expected_sequences[i]));
-        IF v_in_conflict OR p_may_be_resent[i] THEN
-            SELECT e.sequence_num, e.version, e.created_at INTO v_stored
-              FROM "public".events e
-             WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
-            IF FOUND THEN
-                v_statuses[i] := 'duplicate';
-                v_item_sequences[i] := v_stored.sequence_num;
-                v_item_versions[i] := v_stored.version;
-                v_times[i] := v_stored.created_at;
+        IF p_expected_versions[i] <> v_versions[t] OR p_may_be_resent[i] OR p_fence_run_ids[i] IS NOT NULL
+           OR p_expected_sequences[i] < v_sequences[t] OR p_expected_user_versions[i] IS NOT NULL
+           OR p_expected_app_versions[i] IS NOT NULL
+        THEN
+            SELECT * INTO v_refused
+              FROM "public".check_append(p_threads[t], p_event_ids[i], v_app_names[t], v_user_ids[t], v_versions[t],
+                                         v_sequences[t], p_may_be_resent[i], p_expected_versions[i],
+                                         p_expected_sequences[i], p_expected_user_versions[i],
+                                         p_expected_app_versions[i], p_fence_run_ids[i], p_fence_attempts[i],
+                                         v_appended[t]);
+            IF v_refused.status IS NOT NULL THEN
+                v_statuses[i] := v_refused.status;
+                v_item_sequences[i] := v_refused.sequence_num;
+                v_item_versions[i] := v_refused.version;
+                v_times[i] := v_refused.created_at;
                 CONTINUE;
             END IF;
-        END IF;
-        IF v_in_conflict THEN
-            v_statuses[i] := 'conflict';
-            v_item_versions[i] := v_versions[t];
-            CONTINUE;
         END IF;
 
         v_statuses[i] := 'stored';
@@ -1532,7 +1541,7 @@ BEGIN
         v_sequences[t] := v_sequences[t] + 1;
         v_item_sequences[i] := v_sequences[t];
         IF p_deltas[i] IS NOT NULL THEN
-            -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
+            -- Delete marks stay in the merged delta as values, so the last item of the batch wins.
             v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
         END IF;
         IF v_has_wider THEN
@@ -1554,7 +1563,7 @@ BEGIN
         IF v_sequences_matter AND "public".is_conversation(
             p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
         ) THEN
-            v_spoken[t] := v_sequences[t];
+            v_appended[t] := v_sequences[t];
         END IF;
         v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
         IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
@@ -1563,11 +1572,11 @@ BEGIN
     END LOOP;
 
     IF v_as_created IS NOT NULL THEN
-        PERFORM "public".keep_first_states(array_agg(head.thread_id))
+        PERFORM "public".snapshot_initial_states(array_agg(head.thread_id))
            FROM unnest(p_threads, v_deltas) AS head (thread_id, delta)
           WHERE head.delta IS NOT NULL AND head.thread_id = ANY (v_as_created);
     END IF;
-    -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
+    -- With CASE, a large state without a delta is neither read nor rewritten.
     WITH changed AS (
         UPDATE "public".threads
            SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,
@@ -1609,7 +1618,73 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_events.sql', 0, '4b9f5e8f6f0b1e6c94ed9120a11ae30ee46b87d02604165afce1737a47e913d8', '0.1.0')
+VALUES ('events/append_events.sql', 0, 'bf9eb221bf08ebde429c58cef78d6d0795636913be9589cb4f4df209532b5be1', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- events/check_append.sql
+-- Returns why an event cannot be appended to a thread; a null status if it can. `append_event` and `append_events` call it when a
+-- condition was given that their own comparison does not settle. The caller holds the thread's row lock, so the answer holds
+-- until the commit.
+--   fenced     the run of the fence is not executed by that attempt
+--   duplicate  an event of this id exists; the caller compares the contents
+--   conflict   the version of the thread or of a wider scope is not the expected one, or an event of the conversation follows the
+--              expected sequence number (events about runs do not count). A sender that lost an answer does not know the version
+--              that its event made, so a duplicate takes precedence.
+-- p_appended is the sequence number of the last event of the conversation that the caller's batch appends to the thread.
+CREATE OR REPLACE FUNCTION "public".check_append(
+    p_thread_id uuid,
+    p_event_id text,
+    p_app_name text,
+    p_user_id text,
+    p_version bigint,
+    p_sequence bigint,
+    p_may_be_resent boolean,
+    p_expected_version bigint,
+    p_expected_sequence bigint,
+    p_expected_user_version bigint,
+    p_expected_app_version bigint,
+    p_fence_run_id text,
+    p_fence_attempt integer,
+    p_appended bigint,
+    OUT status text,
+    OUT sequence_num bigint,
+    OUT version bigint,
+    OUT created_at timestamptz
+) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    v_in_conflict boolean := coalesce(p_expected_version <> p_version, false);
+BEGIN
+    IF p_fence_run_id IS NOT NULL AND NOT EXISTS (
+        SELECT FROM "public".runs r
+         WHERE r.thread_id = p_thread_id AND r.id = p_fence_run_id AND r.status = 'running'
+           AND r.attempt = p_fence_attempt
+    ) THEN
+        status := 'fenced';
+        RETURN;
+    END IF;
+    v_in_conflict := v_in_conflict
+        OR coalesce(p_expected_user_version, p_expected_app_version) IS NOT NULL AND "public".scopes_changed(
+               p_app_name, p_user_id, p_expected_user_version, p_expected_app_version)
+        OR p_expected_sequence IS NOT NULL AND p_expected_sequence < p_sequence
+           AND (p_expected_sequence < p_appended
+                OR "public".has_conversation_after(p_thread_id, p_expected_sequence));
+    IF v_in_conflict OR p_may_be_resent THEN
+        SELECT 'duplicate', e.sequence_num, e.version, e.created_at INTO status, sequence_num, version, created_at
+          FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_event_id);
+    END IF;
+    IF v_in_conflict AND status IS NULL THEN
+        status := 'conflict';
+        sequence_num := p_sequence;
+        version := p_version;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('events/check_append.sql', 0, '0118d45e7ef9f79d3fef0423bef1a3ac38baf88ec8d57c024e5c147f07c47fb0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1713,7 +1788,7 @@ BEGIN
       FROM unnest(p_message_ids, p_event_ids, p_roles, p_texts, p_times) WITH ORDINALITY
            AS item (id, event_id, role, body, created_at, place)
      WHERE item.role IS NOT NULL;
-    PERFORM "public".keep_first_states(ARRAY[p_thread_id]);
+    PERFORM "public".snapshot_initial_states(ARRAY[p_thread_id]);
     UPDATE "public".threads
        SET is_as_created = false,
            last_sequence = p_after + cardinality(p_event_ids),
@@ -1730,7 +1805,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/import_events.sql', 0, '2e8403acd7242d91a603fb1f389dfe9930db82b8b902b65bde884975186e02aa', '0.1.0')
+VALUES ('events/import_events.sql', 0, '1293fbf32b49907351908887b2d7731a11ed16bd47d6e3dbb0a29d33080dabe4', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2740,82 +2815,17 @@ VALUES ('messages/message_passes.sql', 0, '6859d91b75ae582eb5b72fe8a65956fc50e45
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- runs/append_fenced_event.sql
--- `append_event` for somebody who executes a run: one more answer, `fenced`, when the attempt does not hold the run any
--- more. Nothing was stored then.
-CREATE OR REPLACE FUNCTION "public".append_fenced_event(
-    p_fence_run_id text,
-    p_fence_attempt integer,
-    p_thread_id uuid,
-    p_event_id text,
-    p_run_id text,
-    p_invocation_id text,
-    p_author text,
-    p_event_type text,
-    p_content json,
-    p_actions json,
-    p_delta jsonb,
-    p_user_delta jsonb,
-    p_app_delta jsonb,
-    p_expected_version bigint,
-    p_role text,
-    p_text text,
-    p_message_id text,
-    p_may_be_resent boolean,
-    p_wait boolean,
-    p_snapshot_every integer,
-    p_max_state_bytes integer,
-    p_expected_sequence bigint,
-    p_expected_user_version bigint,
-    p_expected_app_version bigint,
-    OUT status text,
-    OUT sequence_num bigint,
-    OUT version bigint,
-    OUT created_at timestamptz
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    IF p_wait THEN
-        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    ELSE
-        PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    IF NOT FOUND THEN
-        status := CASE WHEN EXISTS (SELECT FROM "public".threads WHERE id = p_thread_id)
-                       THEN 'busy' ELSE 'missing' END;
-        RETURN;
-    END IF;
-    IF NOT EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_fence_run_id
-                      AND r.status = 'running' AND r.attempt = p_fence_attempt) THEN
-        status := 'fenced';
-        RETURN;
-    END IF;
-    SELECT a.status, a.sequence_num, a.version, a.created_at INTO status, sequence_num, version, created_at
-      FROM "public".append_event(
-               p_thread_id, p_event_id, p_run_id, p_invocation_id, p_author, p_event_type, p_content, p_actions, p_delta,
-               p_user_delta, p_app_delta, p_expected_version, p_role, p_text, p_message_id, p_may_be_resent, p_wait,
-               p_snapshot_every, p_max_state_bytes, p_expected_sequence, p_expected_user_version,
-               p_expected_app_version) a;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/append_fenced_event.sql', 0, '07cd836144e78d899903a942112895681f3cbc9456fc44296073a80a4267c448', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
 -- runs/append_run_event.sql
 -- Appends an event that the engine itself writes about a run.
 CREATE OR REPLACE FUNCTION "public".append_run_event(
     p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
 ) RETURNS void LANGUAGE sql AS $$
     SELECT "public".append_event(
-        p_thread_id, p_event_id, p_run_id, '', 'system', p_event_type, p_content, '{}', NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, false, true, 0, 0)
+        p_thread_id, p_event_id, p_run_id, '', 'system', p_event_type, p_content, '{}')
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/append_run_event.sql', 0, '21d0ed6ddb57d102ca7b9a05d3c622709a1c930290a3589a6543d696a9b437ba', '0.1.0')
+VALUES ('runs/append_run_event.sql', 0, 'a5c3afa00c9bf13e46cd65f2c514dc8cfd4face2ca1d344ba228cda87c599aaf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3572,14 +3582,13 @@ BEGIN
     END IF;
     PERFORM "public".append_event(
         p_thread_id, p_event_id, NULL, '', 'system',
-        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}',
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}');
     RETURN p_thread_id;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/change_session.sql', 0, '336f127b63323389606f55ec17f7d8947aae0bf401c252f1759d00276d3cb51d', '0.1.0')
+VALUES ('sessions/change_session.sql', 0, '29cef96e299719d4791c62117cb873dea9be961e0b2a8f4738b790c4ead376af', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3836,36 +3845,6 @@ VALUES ('snapshots/fill_snapshot_defaults.sql', 0, '662ad1cf6bba7ec631592a8bc617
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- snapshots/keep_first_states.sql
--- Keeps what sessions were created with, before their state changes for the first time. Whoever calls it changes the
--- state in the same transaction and takes `is_as_created` back.
-CREATE OR REPLACE FUNCTION "public".keep_first_states(p_thread_ids uuid[]) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
-    SELECT id, 1, 0, app_name, state, '{"events": 0}'
-      FROM "public".threads
-     WHERE id = ANY (p_thread_ids) AND is_as_created
-    ON CONFLICT (thread_id, version) DO NOTHING
-$$;
-
--- The same for a statement typed by hand; ours set `updated_at` themselves and do not pay for the call.
-CREATE OR REPLACE FUNCTION "public".keep_first_state() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM "public".keep_first_states(ARRAY[OLD.id]);
-    NEW.is_as_created := false;
-    RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER keep_first_state
-    BEFORE UPDATE ON "public".threads
-    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND OLD.is_as_created AND NEW.state <> OLD.state)
-    EXECUTE FUNCTION "public".keep_first_state();
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/keep_first_states.sql', 0, 'a17dc99181c2b13da7b0bc3d1a3c331f2f95d7d790990e6ac20f247b9e9cce9f', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
 -- snapshots/prune_snapshots.sql
 -- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
 -- Rows that somebody else is deleting are left to them, so that nobody waits in a circle.
@@ -3889,6 +3868,36 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('snapshots/prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- snapshots/snapshot_initial_states.sql
+-- Stores the state that sessions were created with as the snapshot of sequence 0, before their state changes for the first time.
+-- The caller changes the state in the same transaction and sets `is_as_created`, which means "initial state unchanged", to false.
+CREATE OR REPLACE FUNCTION "public".snapshot_initial_states(p_thread_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
+    SELECT id, 1, 0, app_name, state, '{"events": 0}'
+      FROM "public".threads
+     WHERE id = ANY (p_thread_ids) AND is_as_created
+    ON CONFLICT (thread_id, version) DO NOTHING
+$$;
+
+-- The same for an UPDATE typed into psql. The engine's own statements set `updated_at` and do not pay for the call.
+CREATE OR REPLACE FUNCTION "public".snapshot_initial_state() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM "public".snapshot_initial_states(ARRAY[OLD.id]);
+    NEW.is_as_created := false;
+    RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER snapshot_initial_state
+    BEFORE UPDATE ON "public".threads
+    FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND OLD.is_as_created AND NEW.state <> OLD.state)
+    EXECUTE FUNCTION "public".snapshot_initial_state();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('snapshots/snapshot_initial_states.sql', 0, 'f90171fdd4e61c47402b7f0c0316c1c6d01fc85d3a6b91556f45be16db6faaf6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4361,5 +4370,5 @@ VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 11 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 12 WHERE number = 0;
 COMMIT;

@@ -1,16 +1,11 @@
--- append_event: One event, one round trip, one commit. Text in, so that no codec of the pool matters.
+-- append_event: One event, one round trip, one commit. Documents are text: the pool needs no codec.
 SELECT * FROM {schema}.append_event(
     $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb,
-    $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
-
--- append_fenced_event: The same by somebody who executes a run, refused when the run is somebody else's by now.
-SELECT * FROM {schema}.append_fenced_event(
-    $23, $24, $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb,
-    $11::text::jsonb, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+    $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
 
 -- append_events: A batch of events, one round trip, one commit.
 SELECT * FROM {schema}.append_events(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23);
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
 
 -- create_sessions: A batch of new sessions, one round trip, one commit.
 SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);

@@ -1,8 +1,8 @@
--- Appends a batch in one transaction, in the order given. The same rules and answers as `append_event`, per item,
--- but every table is written by one statement for the whole batch. `p_threads` are distinct; item i belongs to
--- p_threads[p_thread_index[i]]; a batch does not hold two items of one thread with one id. A null array is one of nulls.
--- All locks are taken first, each kind in one order, so that two batches never wait for each other in a circle.
--- Without p_wait a thread that somebody else holds is answered with `busy`: a batch never waits for one of its items.
+-- Appends a batch of events in one transaction, in the order given. The rules and statuses are those of `append_event`, per item,
+-- but each table is written by one statement. `p_threads` are distinct; item i belongs to p_threads[p_thread_index[i]]; a batch
+-- has no two items of one thread with one id. A null array is an array of nulls.
+-- All locks are taken first, each kind in one order, so that two batches never deadlock. Without p_wait an item whose thread is
+-- locked by another transaction gets the status `busy`: a batch never waits for one of its items.
 CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_threads uuid[],
     p_thread_index integer[],
@@ -26,10 +26,12 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_max_state_bytes integer,
     p_expected_sequences bigint[] DEFAULT NULL,
     p_expected_user_versions bigint[] DEFAULT NULL,
-    p_expected_app_versions bigint[] DEFAULT NULL
+    p_expected_app_versions bigint[] DEFAULT NULL,
+    p_fence_run_ids text[] DEFAULT NULL,
+    p_fence_attempts integer[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
--- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+-- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
@@ -45,7 +47,7 @@ DECLARE
     v_as_created uuid[];
     v_deltas jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(p_threads)]);
     v_updated timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(p_threads)]);
-    v_spoken bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
+    v_appended bigint[] := array_fill(0, ARRAY[cardinality(p_threads)]);
     -- by item
     v_items integer := cardinality(p_thread_index);
     v_statuses text[] := array_fill(NULL::text, ARRAY[v_items]);
@@ -56,10 +58,9 @@ DECLARE
     v_has_wider boolean := p_user_deltas IS NOT NULL OR p_app_deltas IS NOT NULL;
     v_now timestamptz;
     v_has_messages boolean := false;
-    v_in_conflict boolean;
     v_sequences_matter boolean := cardinality(array_remove(p_expected_sequences, NULL)) > 0;
     v_snapshots uuid[] := '{}';
-    v_stored record;
+    v_refused record;
     v_size integer;
     t integer;
 BEGIN
@@ -90,30 +91,23 @@ BEGIN
                                   THEN 'busy' ELSE 'missing' END;
             CONTINUE;
         END IF;
-        -- What this batch has said so far is not in the table yet: v_spoken knows it.
-        v_in_conflict := coalesce(p_expected_versions[i] <> v_versions[t], false)
-           OR coalesce(p_expected_user_versions[i], p_expected_app_versions[i]) IS NOT NULL
-              AND {schema}.scopes_changed(v_app_names[t], v_user_ids[t], p_expected_user_versions[i],
-                                          p_expected_app_versions[i])
-           OR p_expected_sequences[i] IS NOT NULL AND p_expected_sequences[i] < v_sequences[t]
-              AND (p_expected_sequences[i] < v_spoken[t]
-                   OR {schema}.has_conversation_after(p_threads[t], p_expected_sequences[i]));
-        IF v_in_conflict OR p_may_be_resent[i] THEN
-            SELECT e.sequence_num, e.version, e.created_at INTO v_stored
-              FROM {schema}.events e
-             WHERE e.thread_id = p_threads[t] AND md5(e.id) = md5(p_event_ids[i]);
-            IF FOUND THEN
-                v_statuses[i] := 'duplicate';
-                v_item_sequences[i] := v_stored.sequence_num;
-                v_item_versions[i] := v_stored.version;
-                v_times[i] := v_stored.created_at;
+        IF p_expected_versions[i] <> v_versions[t] OR p_may_be_resent[i] OR p_fence_run_ids[i] IS NOT NULL
+           OR p_expected_sequences[i] < v_sequences[t] OR p_expected_user_versions[i] IS NOT NULL
+           OR p_expected_app_versions[i] IS NOT NULL
+        THEN
+            SELECT * INTO v_refused
+              FROM {schema}.check_append(p_threads[t], p_event_ids[i], v_app_names[t], v_user_ids[t], v_versions[t],
+                                         v_sequences[t], p_may_be_resent[i], p_expected_versions[i],
+                                         p_expected_sequences[i], p_expected_user_versions[i],
+                                         p_expected_app_versions[i], p_fence_run_ids[i], p_fence_attempts[i],
+                                         v_appended[t]);
+            IF v_refused.status IS NOT NULL THEN
+                v_statuses[i] := v_refused.status;
+                v_item_sequences[i] := v_refused.sequence_num;
+                v_item_versions[i] := v_refused.version;
+                v_times[i] := v_refused.created_at;
                 CONTINUE;
             END IF;
-        END IF;
-        IF v_in_conflict THEN
-            v_statuses[i] := 'conflict';
-            v_item_versions[i] := v_versions[t];
-            CONTINUE;
         END IF;
 
         v_statuses[i] := 'stored';
@@ -121,7 +115,7 @@ BEGIN
         v_sequences[t] := v_sequences[t] + 1;
         v_item_sequences[i] := v_sequences[t];
         IF p_deltas[i] IS NOT NULL THEN
-            -- Delete marks stay in the merged delta as values, so the last word of the batch wins.
+            -- Delete marks stay in the merged delta as values, so the last item of the batch wins.
             v_deltas[t] := coalesce(v_deltas[t] || p_deltas[i]::jsonb, p_deltas[i]::jsonb);
         END IF;
         IF v_has_wider THEN
@@ -143,7 +137,7 @@ BEGIN
         IF v_sequences_matter AND {schema}.is_conversation(
             p_event_types[i], coalesce(p_deltas[i], p_user_deltas[i], p_app_deltas[i]) IS NOT NULL, p_contents[i]
         ) THEN
-            v_spoken[t] := v_sequences[t];
+            v_appended[t] := v_sequences[t];
         END IF;
         v_has_messages := v_has_messages OR p_roles[i] IS NOT NULL;
         IF p_snapshot_every > 0 AND v_sequences[t] % p_snapshot_every = 0 THEN
@@ -152,11 +146,11 @@ BEGIN
     END LOOP;
 
     IF v_as_created IS NOT NULL THEN
-        PERFORM {schema}.keep_first_states(array_agg(head.thread_id))
+        PERFORM {schema}.snapshot_initial_states(array_agg(head.thread_id))
            FROM unnest(p_threads, v_deltas) AS head (thread_id, delta)
           WHERE head.delta IS NOT NULL AND head.thread_id = ANY (v_as_created);
     END IF;
-    -- CASE hands a state without a delta through untouched: a large one is neither read nor rewritten.
+    -- With CASE, a large state without a delta is neither read nor rewritten.
     WITH changed AS (
         UPDATE {schema}.threads
            SET last_sequence = head.sequence_num, version = head.version, updated_at = head.updated_at,

@@ -42,7 +42,7 @@ BEGIN
       FROM unnest(p_message_ids, p_event_ids, p_roles, p_texts, p_times) WITH ORDINALITY
            AS item (id, event_id, role, body, created_at, place)
      WHERE item.role IS NOT NULL;
-    PERFORM {schema}.keep_first_states(ARRAY[p_thread_id]);
+    PERFORM {schema}.snapshot_initial_states(ARRAY[p_thread_id]);
     UPDATE {schema}.threads
        SET is_as_created = false,
            last_sequence = p_after + cardinality(p_event_ids),

@@ -14,8 +14,7 @@ BEGIN
     END IF;
     PERFORM {schema}.append_event(
         p_thread_id, p_event_id, NULL, '', 'system',
-        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}',
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, true, 0, 0);
+        CASE WHEN p_title IS NULL THEN 'metadata_updated' ELSE 'title_updated' END, p_content, '{}');
     RETURN p_thread_id;
 END
 $$;
