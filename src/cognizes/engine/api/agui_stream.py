@@ -1,14 +1,14 @@
-"""AG-UI frames as a response: `id:` lines, comments as keep-alives, the end of the stream behind the terminal frame."""
+"""AG-UI frames as a server-sent event response that ends behind its terminal frame."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Annotated
 
-from ag_ui.core import BaseEvent, RunErrorEvent, RunFinishedEvent
+from ag_ui.core import RunErrorEvent, RunFinishedEvent
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -17,22 +17,21 @@ from cognizes.engine.agui.frames import KEEP_ALIVE, FrameEncoder, clean_text, no
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, each
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
 _LAST_FRAMES_SECONDS = 0.5
-_STOPPING = "this server is about to stop; the run goes on elsewhere, connect again"
+_STOPPING = "this server is about to stop; the run continues elsewhere, connect again"
 _FAILED = "this server failed to follow the run; connect again"
 
 
 class FrameStreams:
     """Makes streams of frames.
 
-    They do not end with the stop signal but with their runs, which end soon after it. A stream that cannot be followed
-    to the end of its run (it goes on elsewhere, its thread was deleted, the database failed) ends with RUN_ERROR: a
-    client takes a stream that just ends for success.
+    A stream ends with its run, not with the stop signal: runs end soon after the signal. A stream that cannot be followed
+    to the end of its run (it continues elsewhere, its thread was deleted, the database failed) ends with RUN_ERROR,
+    because a client takes a stream without a terminal frame for success.
     """
 
     def __init__(self, wheel: HeartbeatWheel, agents: ServedAgents) -> None:
@@ -40,7 +39,7 @@ class FrameStreams:
         self._agents = agents
 
     def open(self, frames: Observation, *, protocol_version: str | None = None) -> Response:
-        """A response with frames as a client of that protocol version understands them."""
+        """Return a response with frames, encoded for a client of that protocol version."""
         encoder = FrameEncoder(protocol_1=speaks_protocol_1(protocol_version))
         return EventStream(each(self._encode(frames, encoder)), wheel=self._wheel, heartbeat=lambda: KEEP_ALIVE)
 
@@ -51,43 +50,57 @@ class FrameStreams:
                 if isinstance(frame, RunFinishedEvent | RunErrorEvent):
                     return
         # The thread was deleted, or the engine closes.
-        yield encoder.encode(_error("the run cannot be followed any more; connect again", code="STREAM_ENDED"))
+        yield encoder.encode(_error("the run can no longer be followed; connect again", code="STREAM_ENDED"))
 
     async def _until_stopped(self, frames: Observation) -> Observation:
-        stopped = asyncio.ensure_future(self._agents.have_stopped.wait())
-        upcoming: asyncio.Future[tuple[int | None, BaseEvent] | None] | None = None
-        patience = _LAST_FRAMES_SECONDS
-        loop = asyncio.get_running_loop()
+        deadline = _StopDeadline()
+        watching = asyncio.create_task(deadline.begin_after(self._agents.have_stopped), name="watch-server-stop")
         try:
             while True:
-                upcoming = continue_in_task(_next(frames))
-                await asyncio.wait({upcoming, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if stopped.done():
-                    # What is there already comes at once; what is still being said elsewhere is not waited for.
-                    began = loop.time()
-                    await asyncio.wait([upcoming], timeout=max(patience, 0.0))
-                    patience -= loop.time() - began
-                if not upcoming.done():
+                try:
+                    # Frames that exist are delivered; frames of a run that continues elsewhere are not waited for.
+                    async with deadline.limit():
+                        item = await anext(frames, None)
+                except TimeoutError:
+                    if not deadline.has_passed:
+                        raise
                     yield None, _error(_STOPPING, code="SERVER_STOPPED")
                     return
-                if (error := upcoming.exception()) is not None:
-                    logger.error("a stream of frames failed", exc_info=error)
-                    said = str(error) if isinstance(error, EngineError) else _FAILED
-                    yield None, _error(said, code="STREAM_FAILED")
-                    return
-                if (item := upcoming.result()) is None:
+                if item is None:
                     return
                 yield item
+        except Exception as error:
+            logger.error("a stream of frames failed", exc_info=error)
+            yield None, _error(str(error) if isinstance(error, EngineError) else _FAILED, code="STREAM_FAILED")
         finally:
-            stopped.cancel()
-            if upcoming is not None:
-                upcoming.cancel()
-                await asyncio.wait([upcoming])
+            watching.cancel()
             await frames.aclose()
 
 
-async def _next(frames: Observation) -> tuple[int | None, BaseEvent] | None:
-    return await anext(frames, None)
+class _StopDeadline:
+    """Limits waits for the next frame from the moment that the server has stopped."""
+
+    def __init__(self) -> None:
+        self._when: float | None = None
+        self._waiting: asyncio.Timeout | None = None
+
+    @property
+    def has_passed(self) -> bool:
+        """Return whether a limited wait was ended by the deadline."""
+        return self._waiting is not None and self._waiting.expired()
+
+    def limit(self) -> asyncio.Timeout:
+        """Return a context that raises `TimeoutError` at the deadline; without a deadline it never does."""
+        self._waiting = asyncio.timeout_at(self._when)
+        return self._waiting
+
+    async def begin_after(self, have_stopped: asyncio.Event) -> None:
+        """Set the deadline, also of the wait that is in progress, when the server stops."""
+        await have_stopped.wait()
+        self._when = asyncio.get_running_loop().time() + _LAST_FRAMES_SECONDS
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # no wait is in progress
+                self._waiting.reschedule(self._when)
 
 
 def _error(message: str, *, code: str) -> RunErrorEvent:
