@@ -29,9 +29,9 @@ _FAILED = "this server failed to follow the run; connect again"
 class FrameStreams:
     """Makes streams of frames.
 
-    A stream ends with its run, not with the stop signal: runs end soon after the signal. A stream that cannot be followed
-    to the end of its run (it continues elsewhere, its thread was deleted, the database failed) ends with RUN_ERROR,
-    because a client takes a stream without a terminal frame for success.
+    A stream ends with its run, not with the stop signal: runs end soon after the signal. A stream that cannot be
+    followed to the end of its run (it continues elsewhere, its thread was deleted, the database failed) ends with
+    RUN_ERROR, because a client takes a stream without a terminal frame for success.
     """
 
     def __init__(self, wheel: HeartbeatWheel, agents: ServedAgents) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from cognizes.engine import RunStatus
 from cognizes.engine.adapters.adk import OpenSessionService
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.session_reader import Revision
 
 _SERVICES_PY = """
 from cognizes.engine.adapters.adk import register

@@ -18,7 +18,7 @@ from google.genai import types
 
 from cognizes.engine import DatabaseUnavailableError, models
 from cognizes.engine.adapters.adk import OpenSessionService
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.session_reader import Revision
 
 
 def said(text: str, **fields: object) -> Event:

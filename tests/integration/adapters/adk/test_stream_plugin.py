@@ -14,7 +14,7 @@ from google.genai import types
 
 from cognizes.engine import Run, RunStatus
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.session_reader import Revision
 from tests.integration.runs.conditions import expire_lease, until
 from tests.integration.runs.lost_answers import lose_answer
 

@@ -8,8 +8,7 @@ from cognizes.engine.adapters.loading import require_adk
 require_adk()
 
 from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
-from cognizes.engine.adapters.adk.registration import register
-from cognizes.engine.adapters.adk.runner import Runner
+from cognizes.engine.adapters.adk.runner import Runner, register
 from cognizes.engine.adapters.adk.session_service import ListedSession, OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
 

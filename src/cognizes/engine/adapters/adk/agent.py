@@ -24,12 +24,11 @@ from google.genai import types
 from typing_extensions import override
 
 from cognizes.engine import models
-from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
-from cognizes.engine.adapters.adk.revision import Revision
+from cognizes.engine.adapters.adk.events import encode_event, to_json
 from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_turn, server_tools, with_client_tools
-from cognizes.engine.adapters.adk.session_cache import SessionKey
+from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
-from cognizes.engine.adapters.adk.turn_streams import TurnStreams
+from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
 from cognizes.engine.agui.translator import Translator, UnfinishedTurn, wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from cognizes.engine import models
-from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
+from cognizes.engine.adapters.adk.events import encode_event, to_json
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import AlreadyExistsError, EngineError, SetupError

@@ -14,9 +14,8 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from cognizes.engine.adapters.adk.event_codec import to_json
-from cognizes.engine.adapters.adk.service_uri import known_settings, parse_address
-from cognizes.engine.adapters.adk.shared_engine import EngineLease
+from cognizes.engine.adapters.adk.engines import EngineLease, known_settings, parse_address
+from cognizes.engine.adapters.adk.events import to_json
 from cognizes.engine.database.documents import canonical_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError

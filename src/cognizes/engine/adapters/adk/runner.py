@@ -1,4 +1,4 @@
-"""Runner: ADK's runner with this engine's services, so that one changed import makes an agent durable."""
+"""Runner: ADK's runner with this engine's services; `register` lets `adk web` and `adk api_server` use them by URI."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps.app import App
+from google.adk.cli.service_registry import get_service_registry
 from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions.base_session_service import BaseSessionService
 
+from cognizes.engine.adapters.adk.engines import SCHEME
 from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
@@ -77,3 +79,17 @@ def _recorded_app(app: App | None, app_name: str | None, agent: BaseAgent | None
     if not any(isinstance(plugin, EngineStreamPlugin) for plugin in together):
         together.append(EngineStreamPlugin())
     return app.model_copy(update={"plugins": together})
+
+
+def register() -> None:
+    """Registers the scheme with ADK. Call it in the `services.py` beside your agents."""
+    get_service_registry().register_session_service(SCHEME, _make_session_service)
+    get_service_registry().register_memory_service(SCHEME, _make_memory_service)
+
+
+def _make_memory_service(uri: str, **options: Any) -> OpenMemoryService:
+    return OpenMemoryService(uri, **options)
+
+
+def _make_session_service(uri: str, **options: Any) -> OpenSessionService:
+    return OpenSessionService(uri, **options)

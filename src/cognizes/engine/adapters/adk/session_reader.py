@@ -1,23 +1,115 @@
-"""Reads sessions as ADK shows them, each in one round trip."""
+"""Reads sessions as ADK shows them, each in one round trip, through a cache of decoded events."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
 import asyncpg
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 
-from cognizes.engine.adapters.adk.event_codec import decode_event
-from cognizes.engine.adapters.adk.event_template import EventTemplate
-from cognizes.engine.adapters.adk.lazy_events import LazyEvents
-from cognizes.engine.adapters.adk.revision import marker_of
-from cognizes.engine.adapters.adk.session_cache import CachedEvents, SessionCache, SessionKey
+from cognizes.engine.adapters.adk.events import EventTemplate, LazyEvents, decode_event
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
+from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state import join_state
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A thread, its version and the last event that was seen of it. No timestamp is ever compared.
+
+    It is kept in the private field that ADK's `Session` has for this purpose, so it survives `model_copy`.
+    """
+
+    thread_id: UUID
+    version: int
+    sequence: int
+
+    @classmethod
+    def of(cls, session: Session) -> Self | None:
+        """The revision an object carries; None when it was rebuilt from JSON or by hand, or is another service's."""
+        try:
+            thread_id, version, sequence = (session._storage_update_marker or "").split("/")
+            return cls(thread_uuid(thread_id), int(version), int(sequence))
+        except (ValueError, NotFoundError):
+            return None
+
+    def put_on(self, session: Session) -> None:
+        """Lets an object carry this revision."""
+        session._storage_update_marker = marker_of(self.thread_id, self.version, self.sequence)
+
+
+def marker_of(thread_id: UUID | str, version: int, sequence: int) -> str:
+    """What an object carries."""
+    return f"{thread_id}/{version}/{sequence}"
+
+
+SessionKey = tuple[str, str, str]
+"""App name, user id, session id."""
+
+
+@dataclass(frozen=True)
+class CachedEvents:
+    """The events of a thread up to a sequence number: all of them, or an unbroken row of the newest.
+
+    Events never change, so what is here stays right; the thread id tells when a session was deleted and made anew.
+    """
+
+    thread_id: UUID
+    last_sequence: int
+    is_complete: bool
+    events: tuple[EventTemplate, ...]
+
+
+class SessionCache:
+    """The most recently read sessions, bounded by the number of their events."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[SessionKey, CachedEvents] = OrderedDict()
+        self._events = 0
+
+    def get(self, key: SessionKey) -> CachedEvents | None:
+        """What is known of a session."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: SessionKey, entry: CachedEvents) -> None:
+        """Remembers a session, and forgets those not asked for longest when there are too many events."""
+        known = self._entries.get(key)
+        if (
+            known
+            and known.thread_id == entry.thread_id
+            and known.is_complete
+            and known.last_sequence > entry.last_sequence
+        ):
+            # Somebody who asked later was answered first.
+            return
+        self.drop(key)
+        if len(entry.events) > self._size:
+            # It would push out everybody else, and then itself.
+            return
+        self._entries[key] = entry
+        self._events += len(entry.events)
+        while self._events > self._size and self._entries:
+            _, oldest = self._entries.popitem(last=False)
+            self._events -= len(oldest.events)
+
+    def drop(self, key: SessionKey) -> None:
+        """Forgets a session."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._events -= len(entry.events)
+
 
 Rows = list[asyncpg.Record]
 

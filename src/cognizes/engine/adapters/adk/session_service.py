@@ -18,12 +18,16 @@ from google.adk.sessions.base_session_service import BaseSessionService, GetSess
 from google.adk.sessions.session import Session
 
 from cognizes.engine import errors, models
-from cognizes.engine.adapters.adk.event_codec import encode_event, to_json
-from cognizes.engine.adapters.adk.revision import Revision, marker_of
-from cognizes.engine.adapters.adk.service_uri import known_settings, parse_address
-from cognizes.engine.adapters.adk.session_cache import SessionCache, SessionKey
-from cognizes.engine.adapters.adk.session_reader import SessionReader, make_session
-from cognizes.engine.adapters.adk.shared_engine import EngineLease
+from cognizes.engine.adapters.adk.engines import EngineLease, known_settings, parse_address
+from cognizes.engine.adapters.adk.events import encode_event, to_json
+from cognizes.engine.adapters.adk.session_reader import (
+    Revision,
+    SessionCache,
+    SessionKey,
+    SessionReader,
+    make_session,
+    marker_of,
+)
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
