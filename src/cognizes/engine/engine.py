@@ -27,11 +27,9 @@ from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.events import Messages
 from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
-from cognizes.engine.pulse.pulse_meter import PulseMeter
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
-from cognizes.engine.pulse.thread_search import ThreadSearch
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import DurableRuns
 from cognizes.engine.settings import Settings
@@ -69,8 +67,6 @@ class Engine:
     memory: Memory
     time_travel: TimeTravel
     debug: StateDebugService
-    threads: ThreadSearch
-    meter: PulseMeter
     maintenance: Maintenance
     listener: PgNotifyListener
     hub: LiveHub
@@ -239,8 +235,6 @@ class Engine:
         self.sessions = Sessions(self.manager, self.messages, self.time_travel)
         self.memory = Memory(self.database, self.manager, self.settings, supervisor=self.supervisor)
         self.debug = StateDebugService(self.database)
-        self.threads = ThreadSearch(self.database)
-        self.meter = PulseMeter()
         self.maintenance = Maintenance(self.database, self.settings, supervisor=self.supervisor)
         listen_url = self.settings.listen_url
         self.listener = PgNotifyListener(
@@ -268,7 +262,6 @@ class Engine:
             supervisor=self.supervisor,
         )
         self.runs.write_message = self.streams.write_message
-        self.listener.tap(DEFAULT_CHANNEL, self.meter.heard)
         self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
         self.streams.on_thread_moved(self.hub.on_stream_moved)
         self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)

@@ -27,7 +27,6 @@ from cognizes.engine.api.routes import (
     conversations,
     copilotkit,
     debug,
-    debug_actions,
     live,
     memory,
     producers,
@@ -38,6 +37,8 @@ from cognizes.engine.api.routes import (
 )
 from cognizes.engine.api.sse import HeartbeatWheel
 from cognizes.engine.engine import Engine
+from cognizes.engine.monitor.pulse_meter import PulseMeter
+from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
 
@@ -88,7 +89,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (server, sessions, live, runs, debug, debug_actions, agui, copilotkit):
+    for part in (server, sessions, live, runs, debug, agui, copilotkit):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)
@@ -109,6 +110,8 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.authorizer = Authorizer(engine)
     app.state.streams = OpenStreams(engine.settings)
     app.state.connection_limits = ConnectionLimits(engine.settings, descriptors=descriptor_limit())
+    app.state.meter = PulseMeter()
+    engine.listener.tap(DEFAULT_CHANNEL, app.state.meter.count)
     app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds

@@ -11,14 +11,17 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import asyncpg
-from fastapi import APIRouter, Path, Query
+from ag_ui.core import ResumeEntry, RunAgentInput
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from cognizes.engine.access import Permission
+from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.monitor import frames_of
+from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.api.agents import CurrentHost, Served
 from cognizes.engine.api.authorization import (
     LARGEST,
     Caller,
@@ -31,24 +34,36 @@ from cognizes.engine.api.authorization import (
     access,
 )
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.views import event_view, session_view
-from cognizes.engine.database.documents import dump_json, load_json, unescape_text
+from cognizes.engine.api.routes.runs import answerable_kinds
+from cognizes.engine.api.views import Body, RunView, event_view, run_view, session_view
+from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError
-from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.preview import CUT, Preview, preview
+from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
+from cognizes.engine.monitor.preview import CUT, preview
+from cognizes.engine.monitor.pulse_meter import PulseMeter
+from cognizes.engine.monitor.queries import MonitorQueries, ThreadStatus, ThreadSummary
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state import parse_state_prefix
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
-from cognizes.engine.pulse.thread_search import ThreadStatus, ThreadSummary
+from cognizes.engine.sync.tool_approvals import ToolApproval
 
 router = APIRouter(prefix="/api/debug", tags=["debug"])
 
+AUTHOR = "monitor"
+ACTION = "monitor_action"
+_ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 Version = Annotated[int, Query(ge=1, le=LARGEST)]
 EventNumber = Annotated[int, Path(ge=1, le=LARGEST)]
 
-_LARGE_EVENT = 512 * 1024
 _KEYS_OF_A_SCOPE = 2000
+
+
+async def _queries(engine: CurrentEngine) -> MonitorQueries:
+    return MonitorQueries(engine.database)
+
+
+Queries = Annotated[MonitorQueries, Depends(_queries)]
 
 
 # Threads
@@ -57,7 +72,7 @@ _KEYS_OF_A_SCOPE = 2000
 @router.get("/threads", summary="Find threads across apps and users, newest activity first")
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def find_threads(
-    engine: CurrentEngine,
+    queries: Queries,
     q: Annotated[str | None, Query(max_length=1000)] = None,
     app_name: str | None = None,
     user_id: str | None = None,
@@ -68,9 +83,9 @@ async def find_threads(
 ) -> Response:
     """`q` is looked for in titles, session ids, users and apps. `next_cursor` is null on the last page."""
     if ids is not None:
-        found = await engine.threads.read([thread_uuid(one) for one in ids.split(",")[:500] if one])
+        found = await queries.read_threads([thread_uuid(one) for one in ids.split(",")[:500] if one])
         return DocumentResponse({"threads": [_summary_view(item) for item in found], "next_cursor": None})
-    page = await engine.threads.find(
+    page = await queries.find_threads(
         text=q, app_name=app_name, user_id=user_id, status=status, limit=limit, cursor=cursor
     )
     return DocumentResponse({"threads": [_summary_view(item) for item in page.items], "next_cursor": page.next_cursor})
@@ -78,14 +93,14 @@ async def find_threads(
 
 @router.get("/apps", summary="The names of all apps")
 @access(Reach.EVERYTHING, Permission.ADMIN)
-async def list_apps(engine: CurrentEngine) -> Response:
-    return DocumentResponse({"apps": await engine.threads.apps()})
+async def list_apps(queries: Queries) -> Response:
+    return DocumentResponse({"apps": await queries.list_apps()})
 
 
 @router.get("/threads/{thread_id}", summary="What a list shows of one thread")
 @access(Reach.THREAD)
-async def read_summary(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    found = await engine.threads.read([thread_id])
+async def read_summary(thread_id: ThreadId, queries: Queries) -> Response:
+    found = await queries.read_threads([thread_id])
     if not found:
         raise NotFoundError(f"there is no thread {thread_id}")
     return DocumentResponse(_summary_view(found[0]))
@@ -97,22 +112,11 @@ async def read_summary(thread_id: ThreadId, engine: CurrentEngine) -> Response:
 @router.get("/threads/{thread_id}/events", summary="Events with large values cut, oldest first")
 @access(Reach.THREAD)
 async def preview_events(
-    thread_id: ThreadId, engine: CurrentEngine, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
+    thread_id: ThreadId, queries: Queries, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> Response:
     """An event has `cut: true` when some of it was left out; `/events/{sequence_num}` has it whole."""
-    largest = engine.database.page_bytes // limit
-    rows = await engine.database.fetch("read_event_previews", thread_id, after, limit, largest, _LARGE_EVENT)
-    head = await engine.database.fetch_row("read_thread_head", thread_id)
-    if head is None:
-        raise NotFoundError(f"there is no thread {thread_id}")
-    previews = {row["sequence_num"]: _preview_view(row) for row in rows}
-    # One at a time: a preview is small, the event is not.
-    for row in rows:
-        if (row["content"] is None or row["actions"] is None) and row["bytes"] <= _LARGE_EVENT:
-            whole = await engine.database.fetch_row("read_events_at", thread_id, [row["sequence_num"]])
-            if whole is not None:
-                previews[row["sequence_num"]] = _preview_view(whole)
-    return DocumentResponse({"events": list(previews.values()), "last_sequence": head["last_sequence"]})
+    page = await queries.preview_events(thread_id, after=after, limit=limit)
+    return DocumentResponse({"events": page.events, "last_sequence": page.last_sequence})
 
 
 @router.get("/threads/{thread_id}/events/{sequence_num}", summary="One event, whole, with its AG-UI frames")
@@ -248,13 +252,14 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     """Counters are since the process started; `events_per_second` has the last minute, oldest first."""
     pool = engine.database.pool
     state = request.app.state
+    meter: PulseMeter = state.meter
     streams = state.wheel.connections + state.agent_wheel.connections
     return DocumentResponse(
         {
             "now": datetime.now(UTC).isoformat(),
-            "events": engine.meter.events,
-            "events_per_second": engine.meter.per_second(),
-            "notify_latency_ms": asdict(engine.meter.latency()),
+            "events": meter.events,
+            "events_per_second": meter.per_second(),
+            "notify_latency_ms": asdict(meter.latency()),
             "listener": {"running": engine.listener.is_running, "reconnections": engine.listener.reconnections},
             "gaps_healed": engine.hub.healed,
             "conflicts": engine.manager.conflicts,
@@ -269,43 +274,161 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     )
 
 
+# Actions: each is written into the thread first, by the author `monitor`, with the name of the caller.
+
+
+class Answers(Body):
+    """Open questions by their id, and whether each is approved. All that are open must be answered at once."""
+
+    answers: dict[str, bool] = Field(min_length=1)
+
+
+class ApprovalAnswer(Body):
+    """Whether a tool may be called."""
+
+    approved: bool
+
+
+class RunSignal(Body):
+    """What a waiting run is told."""
+
+    correlation_key: str
+    payload: Any = None
+
+
+@router.post("/threads/{thread_id}/runs/{run_id}/cancel", response_model=RunView, summary="Cancel a run, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
+async def cancel_run(
+    thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served, caller: Caller
+) -> Response:
+    """A hosted agent is stopped; any other run is marked as cancelled."""
+    run = await engine.runs.get(thread_id, run_id)
+    if run.status in _ENDED:
+        raise ConflictError(f"run {run_id} has ended already: {run.status}")
+    await _note(engine, caller, thread_id, run_id, {"action": "cancel"})
+    if not await _cancel_hosted(engine, agents, thread_id, run_id):
+        await engine.runs.cancel(thread_id, run_id)
+    return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
+
+
+@router.post("/threads/{thread_id}/runs/{run_id}/signal", summary="Signal a waiting run, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
+async def signal_run(
+    thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine, caller: Caller
+) -> Response:
+    """Ends the wait for this key. `outcome` is `resumed`, `kept` for a wait to come, or `duplicate`."""
+    run = await engine.runs.get(thread_id, run_id)
+    if run.status in _ENDED:
+        raise ConflictError(f"run {run_id} has ended already: {run.status}")
+    await _note(engine, caller, thread_id, run_id, {"action": "signal", "correlation_key": body.correlation_key})
+    outcome = await engine.runs.signal(
+        run_id,
+        correlation_key=body.correlation_key,
+        payload=body.payload,
+        thread_id=thread_id,
+        may_answer=answerable_kinds(caller),
+    )
+    return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(thread_id, run_id))})
+
+
+@router.get("/threads/{thread_id}/questions", summary="What people are asked for in a thread")
+@access(Reach.THREAD)
+async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
+    """What nobody has answered yet: the interrupts of its hosted agent, and tool approvals (`"kind": "approval"`)."""
+    await engine.manager.sessions.get_thread(thread_id)
+    history = await read_history(engine.manager.events, thread_id)
+    questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
+    questions += [_question(approval) for approval in await engine.approvals.list_open(thread_id)]
+    return DocumentResponse({"questions": questions})
+
+
+@router.post("/threads/{thread_id}/approvals/{approval_id:path}", summary="Approve or deny a tool, audited")
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
+async def answer_approval(
+    thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine, caller: Caller
+) -> Response:
+    """A run that waits for this approval goes on."""
+    asked = next((one for one in await engine.approvals.list_open(thread_id) if one.id == approval_id), None)
+    if asked is None:
+        raise ConflictError(f"the approval {approval_id[:80]!r} is not open: it was answered, or is not awaited now")
+    content: JsonObject = {"action": "approve" if body.approved else "deny", "approval_id": approval_id}
+    await _note(engine, caller, thread_id, asked.run_id, content)
+    await engine.approvals.answer(thread_id, approval_id, approved=body.approved, reason="answered in the monitor")
+    return DocumentResponse({"approval_id": approval_id, "approved": body.approved})
+
+
+@router.post(
+    "/threads/{thread_id}/answers", status_code=202, summary="Approve or deny what an agent asked for, audited"
+)
+@access(Reach.THREAD, Permission.ADMIN, is_audited=True)
+async def answer_questions(
+    thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost, caller: Caller
+) -> Response:
+    """Starts the run that goes on with the answers, and does not wait for its end."""
+    session = await engine.manager.sessions.get_thread(thread_id)
+    history = await read_history(engine.manager.events, thread_id)
+    open_ids = {interrupt.id for interrupt in history.interrupts}
+    if open_ids != body.answers.keys():
+        raise ConflictError(f"the open questions are {sorted(open_ids) or 'none'}; answer exactly these")
+    for interrupt_id, approved in body.answers.items():
+        content: JsonObject = {"action": "approve" if approved else "deny", "interrupt_id": interrupt_id}
+        await _note(engine, caller, thread_id, None, content)
+    run_input = RunAgentInput(
+        thread_id=session.id,
+        run_id=str(new_id()),
+        state={},
+        messages=[],
+        tools=[],
+        context=[],
+        forwarded_props={},
+        resume=[
+            ResumeEntry(interrupt_id=one, status="resolved", payload={"confirmed": approved})
+            for one, approved in body.answers.items()
+        ],
+    )
+    run = await host.run(session.app_name, session.user_id, run_input)
+    return DocumentResponse({"run_id": run.run_id}, status_code=202)
+
+
+def _question(approval: ToolApproval) -> JsonObject:
+    """An approval in the form of an interrupt."""
+    return {
+        "id": approval.id,
+        "kind": "approval",
+        "reason": "tool_approval",
+        "message": approval.message,
+        "metadata": {"toolName": approval.tool_name, "arguments": approval.tool_input},
+    }
+
+
+async def _cancel_hosted(engine: Engine, agents: Any, thread_id: UUID, run_id: str) -> bool:
+    host = await agents.find_host()
+    session = await engine.manager.sessions.get_thread(thread_id)
+    if host is None or session.app_name not in host.descriptions:
+        return False
+    cancelled: bool = await host.cancel(session.app_name, session.user_id, session.id, run_id=run_id)
+    return cancelled
+
+
+async def _note(engine: Engine, caller: Principal, thread_id: UUID, run_id: str | None, content: JsonObject) -> None:
+    event = Event(
+        id="",
+        thread_id=str(thread_id),
+        invocation_id="",
+        author=AUTHOR,
+        event_type=ACTION,
+        content={**content, "by": caller.name},
+        run_id=run_id,
+    )
+    await engine.manager.append_to_thread(thread_id, event)
+
+
 # Views
 
 
 def _summary_view(summary: ThreadSummary) -> JsonObject:
     view = asdict(summary)
     return {**view, "created_at": summary.created_at.isoformat(), "updated_at": summary.updated_at.isoformat()}
-
-
-def _preview_view(row: asyncpg.Record) -> JsonObject:
-    cutting = Preview()
-    content: Any
-    if row["content"] is None:
-        cutting.has_cut = True
-        text = unescape_text(row["text"]) if row["text"] is not None else None
-        content = {CUT: "object", "length": row["content_bytes"]} | (
-            {"preview": text, "role": row["role"]} if text else {}
-        )
-    else:
-        content = cutting.of(load_json(row["content"]))
-    if row["actions"] is None:
-        cutting.has_cut = True
-        actions: Any = {CUT: "object", "length": row["actions_bytes"]}
-    else:
-        actions = cutting.of(load_json(row["actions"]))
-    return {
-        "sequence_num": row["sequence_num"],
-        "id": row["id"],
-        "run_id": row["run_id"],
-        "invocation_id": row["invocation_id"],
-        "author": row["author"],
-        "event_type": row["event_type"],
-        "content": content,
-        "actions": actions,
-        "version": row["version"],
-        "created_at": row["created_at"].isoformat(),
-        "cut": cutting.has_cut,
-    }
 
 
 def _cut_scope(values: JsonObject) -> JsonObject:

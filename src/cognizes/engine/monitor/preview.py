@@ -1,4 +1,4 @@
-"""Large values cut to what a person reads at first, so that looking at a thread never costs the whole of it."""
+"""Previews: large values cut to what fits a screen, so that showing a thread never costs all of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from cognizes.engine.models import JsonObject
 CUT = "$cut"
 """The key that marks what was cut: `{"$cut": "text" | "list" | "object", "length": N, "preview": …}`."""
 
-_TEXT = 2000
-_SHOWN_OF_TEXT = 500
-_ITEMS = 200
+_MAX_TEXT = 2000
+_TEXT_PREVIEW = 500
+_MAX_ITEMS = 200
 _BUDGET = 24_000
-_DEEPEST = 40
+_MAX_DEPTH = 40
 
 
 class Preview:
-    """Copies values and counts what it copied: past the budget, whatever holds more is only named."""
+    """Copies values up to a budget of characters. What exceeds it is replaced by its kind and length."""
 
     def __init__(self, budget: int = _BUDGET) -> None:
         self._left = budget
         self.has_cut = False
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """The value, with every large part replaced by a mark."""
+        """Return the value with every large part replaced by a mark."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, dict):
@@ -35,28 +35,28 @@ class Preview:
         return value
 
     def _text(self, value: str) -> str | JsonObject:
-        if len(value) <= _TEXT and self._left > 0:
+        if len(value) <= _MAX_TEXT and self._left > 0:
             self._left -= len(value)
             return value
-        return self._cut("text", len(value), value[:_SHOWN_OF_TEXT])
+        return self._cut("text", len(value), value[:_TEXT_PREVIEW])
 
     def _object(self, value: JsonObject, depth: int) -> JsonObject:
-        if value and (self._left <= 0 or depth > _DEEPEST):
+        if value and (self._left <= 0 or depth > _MAX_DEPTH):
             return self._cut("object", len(value))
         shown: JsonObject = {}
         for number, (key, item) in enumerate(value.items()):
-            if number == _ITEMS or self._left <= 0:
+            if number == _MAX_ITEMS or self._left <= 0:
                 return {**shown, CUT: self._cut("object", len(value))[CUT], "length": len(value)}
             self._left -= len(key)
-            shown[key[:_TEXT]] = self.of(item, depth + 1)
+            shown[key[:_MAX_TEXT]] = self.of(item, depth + 1)
         return shown
 
     def _list(self, value: list[Any], depth: int) -> list[Any] | JsonObject:
-        if value and (self._left <= 0 or depth > _DEEPEST):
+        if value and (self._left <= 0 or depth > _MAX_DEPTH):
             return self._cut("list", len(value))
         shown: list[Any] = []
         for item in value:
-            if len(shown) == _ITEMS or self._left <= 0:
+            if len(shown) == _MAX_ITEMS or self._left <= 0:
                 return [*shown, self._cut("list", len(value))]
             shown.append(self.of(item, depth + 1))
         return shown
@@ -68,5 +68,5 @@ class Preview:
 
 
 def preview(value: Any, *, budget: int = _BUDGET) -> Any:
-    """A value cut to about `budget` characters."""
+    """Return a value cut to about `budget` characters."""
     return Preview(budget).of(value)

@@ -1,9 +1,10 @@
-"""How fast the heart beats: events a second and how late notifications are, as this process hears them."""
+"""The pulse: events per second and the latency of their notifications, as this process receives them."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,7 +17,7 @@ _SAMPLE_EVERY = 0.02
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds from an event's own time to its notification here."""
+    """Milliseconds from the time of an event to its notification in this process."""
 
     samples: int
     p50: float | None
@@ -24,17 +25,18 @@ class Latency:
 
 
 class PulseMeter:
-    """Counts every notification, and looks into one in a while: every append of every process passes by here."""
+    """Counts every notification and parses a sample: it receives those of all processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.events = 0
+        self._clock = clock
         self._seconds: deque[tuple[int, int]] = deque(maxlen=_SECONDS)
         self._latencies: deque[float] = deque(maxlen=_SAMPLES)
         self._next_sample = 0.0
 
-    def heard(self, payload: str) -> None:
-        """A notification came. Never raises."""
-        now = time.monotonic()
+    def count(self, payload: str) -> None:
+        """Count a notification. Never raises."""
+        now = self._clock()
         self.events += 1
         second = int(now)
         if self._seconds and self._seconds[-1][0] == second:
@@ -46,13 +48,13 @@ class PulseMeter:
             self._sample(payload)
 
     def per_second(self, seconds: int = 60) -> list[int]:
-        """Events in each of the last seconds, oldest first; the second that is going on is left out."""
+        """Return the events of each of the last seconds, oldest first, without the current second."""
         counts = dict(self._seconds)
-        now = int(time.monotonic())
+        now = int(self._clock())
         return [counts.get(second, 0) for second in range(now - seconds, now)]
 
     def latency(self) -> Latency:
-        """Of the newest notifications that were looked into."""
+        """Return the latency of the newest samples."""
         ordered = sorted(self._latencies)
         if not ordered:
             return Latency(0, None, None)

@@ -10,7 +10,7 @@ SELECT t.id, t.updated_at
  ORDER BY t.updated_at DESC, t.id DESC
  LIMIT $6;
 
--- find_threads_by_run: The same for threads that have a run in a status: from the runs' index, not from all threads.
+-- find_threads_by_run: Threads with a run in a status, newest activity first; from the index of the runs.
 SELECT t.id, t.updated_at
   FROM {schema}.threads t
  WHERE t.id IN (SELECT r.thread_id FROM {schema}.runs r WHERE r.status = $7)
@@ -44,32 +44,3 @@ WITH RECURSIVE app AS (
       FROM app WHERE app.app_name IS NOT NULL
 )
 SELECT app_name FROM app WHERE app_name IS NOT NULL LIMIT 500;
-
--- read_event_previews: Events in their order. Documents larger than $4 are left null, with their sizes; of an event larger
--- than $5 there is the beginning of its text. The size of the larger document follows from that of the smaller one.
-SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at, left(e.id, 1000) AS id,
-       left(e.invocation_id, 1000) AS invocation_id, left(e.author, 1000) AS author,
-       CASE WHEN e.bytes <= $4 OR size.documents - size.actions <= $4 THEN e.content::text END AS content,
-       CASE WHEN e.bytes <= $4 OR size.actions <= $4 THEN e.actions::text END AS actions,
-       size.documents - size.actions AS content_bytes, size.actions AS actions_bytes,
-       CASE WHEN e.bytes > $5 THEN left(m.content, 1000) END AS text, m.role
-  FROM {schema}.events e
-  LEFT JOIN LATERAL (
-        SELECT whole.documents, CASE WHEN pg_column_size(e.actions) < pg_column_size(e.content)
-                                     THEN octet_length(e.actions::text)
-                                     ELSE whole.documents - octet_length(e.content::text) END AS actions
-          FROM (SELECT e.bytes - octet_length(e.id) - octet_length(e.invocation_id) - octet_length(e.author)
-                       AS documents) whole) size ON e.bytes > $4
-  LEFT JOIN {schema}.messages m ON m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num
- WHERE e.thread_id = $1 AND e.sequence_num > $2
- ORDER BY e.sequence_num
- LIMIT $3;
-
--- read_key_writes: Changes of state whose text names a key, newest first, before a version; a page. A null key names all.
-SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $5 THEN id END AS id,
-       CASE WHEN bytes <= $5 THEN author END AS author, CASE WHEN bytes <= $5 THEN actions::text END AS actions
-  FROM {schema}.events
- WHERE thread_id = $1 AND changes_state AND version < $2
-   AND ($3::text IS NULL OR strpos(actions::text, $3) > 0)
- ORDER BY version DESC
- LIMIT $4;

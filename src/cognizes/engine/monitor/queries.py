@@ -1,0 +1,200 @@
+"""The Monitor's queries: find threads across apps and users, and read events cut to what fits a screen."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import load_json, unescape_text
+from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.models import JsonObject, Page
+from cognizes.engine.monitor.preview import CUT, Preview
+from cognizes.engine.pulse.events import check_text
+
+_LARGE_EVENT = 512 * 1024
+
+
+class ThreadStatus(StrEnum):
+    """The status of a thread's active run, else whether its newest run failed."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    PENDING = "pending"
+    FAILED = "failed"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class ThreadSummary:
+    """A thread in a list."""
+
+    thread_id: str
+    session_id: str
+    app_name: str
+    user_id: str
+    title: str | None
+    status: ThreadStatus
+    run_id: str | None
+    version: int
+    last_sequence: int
+    last_message: str | None
+    last_role: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class EventPreviews:
+    """Events as JSON, with `cut: true` where a part was left out, and the newest sequence number of the thread."""
+
+    events: list[JsonObject]
+    last_sequence: int
+
+
+class MonitorQueries:
+    """Reads threads and events for a screen."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_threads(
+        self,
+        *,
+        text: str | None = None,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        status: ThreadStatus | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[ThreadSummary]:
+        """Find threads whose title, session, user or app contains `text`, ignoring case, newest activity first.
+
+        The id of a thread finds that thread.
+        """
+        if text and (exact := _as_uuid(text)) and (found := await self.read_threads([exact])):
+            return Page(items=found, next_cursor=None)
+        before, before_id = _decode(cursor) if cursor else (None, None)
+        by_run = status not in (None, ThreadStatus.IDLE)
+        rows = await self._database.fetch(
+            "find_threads_by_run" if by_run else "find_threads",
+            None if app_name is None else check_text("app_name", app_name),
+            None if user_id is None else check_text("user_id", user_id),
+            _pattern(check_text("q", text)) if text else None,
+            before,
+            before_id,
+            limit + 1,
+            status if by_run else status is ThreadStatus.IDLE,
+        )
+        page = rows[:limit]
+        items = await self.read_threads([row["id"] for row in page])
+        return Page(items=items, next_cursor=_encode(page[-1]) if len(rows) > limit else None)
+
+    async def read_threads(self, thread_ids: Sequence[UUID]) -> list[ThreadSummary]:
+        """Return the existing threads of these ids, newest activity first."""
+        if not thread_ids:
+            return []
+        return [_summary(row) for row in await self._database.fetch("read_thread_summaries", list(thread_ids))]
+
+    async def list_apps(self) -> list[str]:
+        """Return the names of all apps that have a thread."""
+        return [row["app_name"] for row in await self._database.fetch("list_apps")]
+
+    async def preview_events(self, thread_id: UUID, *, after: int, limit: int) -> EventPreviews:
+        """Return events after a sequence number with large values cut; `NotFoundError` without the thread."""
+        largest = self._database.page_bytes // limit
+        rows = await self._database.fetch("read_event_previews", thread_id, after, limit, largest, _LARGE_EVENT)
+        head = await self._database.fetch_row("read_thread_head", thread_id)
+        if head is None:
+            raise NotFoundError(f"there is no thread {thread_id}")
+        previews = {row["sequence_num"]: _preview_event(row) for row in rows}
+        # One at a time: a preview is small, the event is not.
+        for row in rows:
+            if (row["content"] is None or row["actions"] is None) and row["bytes"] <= _LARGE_EVENT:
+                whole = await self._database.fetch_row("read_events_at", thread_id, [row["sequence_num"]])
+                if whole is not None:
+                    previews[row["sequence_num"]] = _preview_event(whole)
+        return EventPreviews(list(previews.values()), head["last_sequence"])
+
+
+def _summary(row: asyncpg.Record) -> ThreadSummary:
+    run_status = row["run_status"]
+    is_telling = run_status in ("pending", "running", "waiting", "failed")
+    return ThreadSummary(
+        thread_id=str(row["id"]),
+        session_id=row["session_id"],
+        app_name=row["app_name"],
+        user_id=row["user_id"],
+        title=row["title"],
+        status=ThreadStatus(run_status) if is_telling else ThreadStatus.IDLE,
+        run_id=row["run_id"],
+        version=row["version"],
+        last_sequence=row["last_sequence"],
+        last_message=unescape_text(row["last_message"]) if row["last_message"] is not None else None,
+        last_role=row["last_role"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _preview_event(row: asyncpg.Record) -> JsonObject:
+    cutting = Preview()
+    content: Any
+    if row["content"] is None:
+        cutting.has_cut = True
+        text = unescape_text(row["text"]) if row["text"] is not None else None
+        content = {CUT: "object", "length": row["content_bytes"]} | (
+            {"preview": text, "role": row["role"]} if text else {}
+        )
+    else:
+        content = cutting.of(load_json(row["content"]))
+    if row["actions"] is None:
+        cutting.has_cut = True
+        actions: Any = {CUT: "object", "length": row["actions_bytes"]}
+    else:
+        actions = cutting.of(load_json(row["actions"]))
+    return {
+        "sequence_num": row["sequence_num"],
+        "id": row["id"],
+        "run_id": row["run_id"],
+        "invocation_id": row["invocation_id"],
+        "author": row["author"],
+        "event_type": row["event_type"],
+        "content": content,
+        "actions": actions,
+        "version": row["version"],
+        "created_at": row["created_at"].isoformat(),
+        "cut": cutting.has_cut,
+    }
+
+
+def _pattern(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+def _as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text.strip())
+    except ValueError:
+        return None
+
+
+def _encode(row: asyncpg.Record) -> str:
+    return base64.urlsafe_b64encode(f"{row['updated_at'].isoformat()}|{row['id']}".encode()).decode()
+
+
+def _decode(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
+        return datetime.fromisoformat(moment), UUID(thread_id)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error

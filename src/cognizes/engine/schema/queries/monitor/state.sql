@@ -1,0 +1,8 @@
+-- read_key_writes: Changes of state whose text names a key, newest first, before a version; a page. A null key names all.
+SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $5 THEN id END AS id,
+       CASE WHEN bytes <= $5 THEN author END AS author, CASE WHEN bytes <= $5 THEN actions::text END AS actions
+  FROM {schema}.events
+ WHERE thread_id = $1 AND changes_state AND version < $2
+   AND ($3::text IS NULL OR strpos(actions::text, $3) > 0)
+ ORDER BY version DESC
+ LIMIT $4;
