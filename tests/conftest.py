@@ -33,8 +33,8 @@ _MEMORY_BYTES = 4 * 2**30
 # The browser tests need the dependency group `ci` (`uv run --group ci pytest -m browser`).
 collect_ignore = [] if find_spec("playwright") else ["browser"]
 
-# The same examples each time, so that a run tells about the change and not about luck.
-# `--hypothesis-profile=random` looks for new ones.
+# Use the same examples in each run, so that a failure is caused by the change.
+# `--hypothesis-profile=random` finds new ones.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes of the default run; none beside pytest's own for chosen files, and for sets that share one server."""
-    is_default = not config.option.file_or_dir and "not server" in config.option.markexpr
+    """Use several processes for the default run only: sets that share one server and chosen files run in one."""
+    is_default = not getattr(config.option, "file_or_dir", None) and "not server" in config.option.markexpr
     return 4 if is_default else 0
 
 
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests see neither the developer's environment nor a `.env`."""
+    """Hide the settings of the developer's environment and of a `.env` from the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("cwd"))
         for name in ("DATABASE_URL", "REDIS_URL", *(f"COGNIZES_{field.upper()}" for field in Settings.model_fields)):
@@ -90,7 +90,7 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """A server of this test run's own, in a directory of its own, gone afterwards."""
+    """An embedded server in a temporary directory, stopped and removed at the end."""
     directory = Path(tempfile.mkdtemp(prefix="cognizes-test-"))
     server = EmbeddedPostgres(directory)
     asyncio.run(server.start())
@@ -105,7 +105,7 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 async def _make_template(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
-        # A database per test is mostly flushing; what tests promise about crashes they test on servers of their own.
+        # Most of the time of a new database would be flushing. Tests of crashes start servers of their own.
         await connection.execute("ALTER SYSTEM SET fsync = off")
         await connection.execute("SELECT pg_reload_conf()")
         await connection.execute(f"CREATE DATABASE {_TEMPLATE}")
@@ -117,13 +117,13 @@ async def _make_template(url: str) -> None:
 
 
 def replace_database(url: str, name: str) -> str:
-    """The URL of another database on the same embedded server."""
+    """Return the URL of another database on the same embedded server."""
     return url.replace("/cognizes-engine?", f"/{name}?")
 
 
 @pytest.fixture(scope="session")
 def database_supply(postgres_server: EmbeddedPostgres) -> Iterator[DatabaseSupply]:
-    """Databases with the schema, made ahead."""
+    """Databases with the schema, created in advance."""
     with closing(DatabaseSupply(postgres_server.url, _TEMPLATE)) as supply:
         yield supply
 
@@ -167,6 +167,6 @@ async def engine(engine_urls: dict[str, str]) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A bare pool, as somebody who does not know us would make it."""
+    """A plain asyncpg pool without the settings of the engine."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=10) as bare:
         yield bare

@@ -1,4 +1,4 @@
-"""Fresh databases, made ahead: making one takes longer than most tests that want one."""
+"""New databases, created in advance: creating one takes longer than many tests that need one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT_READY = 3
 
 
 class DatabaseSupply:
-    """Keeps copies of a template ready, and drops those that were used, in a thread of its own."""
+    """Keep copies of a template ready and drop used ones, in a thread."""
 
     def __init__(self, server_url: str, template: str) -> None:
         self._server_url = server_url
@@ -26,7 +26,7 @@ class DatabaseSupply:
         self._thread.start()
 
     async def take(self) -> str:
-        """The name of a database that nobody has used."""
+        """Return the name of an unused database."""
         name = await asyncio.to_thread(self._ready.get)
         if isinstance(name, BaseException):
             self._ready.put(name)
@@ -34,11 +34,11 @@ class DatabaseSupply:
         return name
 
     def give_back(self, name: str) -> None:
-        """It is dropped, and another one made."""
+        """Drop a database and create another one."""
         self._wanted.put(name)
 
     def close(self) -> None:
-        """Stops making databases; those that are there go with their server."""
+        """Stop creating databases; the existing ones are removed with their server."""
         self._wanted.put(None)
         self._thread.join()
 

@@ -1,15 +1,16 @@
-"""The real AG-UI clients, in Node: what they hold in the end is what the database holds."""
+"""The AG-UI clients in Node end with the messages and the state that the database has."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from cognizes.engine import Engine
@@ -26,22 +27,28 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """The clients, installed outside the source tree and kept for the next time."""
+    """The clients, installed in the user's cache directory and kept for the next run."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     wanted = (HERE / "package.json").read_bytes()
-    directory = Path(tempfile.gettempdir()) / f"cognizes-node-{hashlib.sha256(wanted).hexdigest()[:12]}"
-    if not (directory / "node_modules").exists():
-        directory.mkdir(exist_ok=True)
-        (directory / "package.json").write_bytes(wanted)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-        subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=300)
+    cache = platformdirs.user_cache_path("cognizes-engine", ensure_exists=True)
+    directory = cache / f"node-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    with (cache / "node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            building = directory.with_name(f"{directory.name}.building")
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+            (building / "package.json").write_bytes(wanted)
+            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+            subprocess.run(command, cwd=building, check=True, capture_output=True, timeout=300)
+            building.rename(directory)
     return directory
 
 
 @pytest.fixture(scope="module", params=["agui-1", "agui-0"])
 def conversations(request: pytest.FixtureRequest, packages: Path, served: Served) -> dict[str, Any]:
-    """What a client printed after all its conversations, and whose they were."""
+    """The output of a client after all its conversations, with the name of their user."""
     user = f"node-{request.param}"
     shutil.copy(HERE / "turns.mjs", packages)
     done = subprocess.run(
@@ -81,11 +88,11 @@ def _own(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared(state: dict[str, Any]) -> dict[str, Any]:
-    """What later conversations have changed since."""
+    """The keys that later conversations may have changed."""
     return {key: value for key, value in state.items() if key.startswith(("app:", "user:"))}
 
 
-def test_a_client_has_nothing_to_complain_about(conversations: dict[str, Any]) -> None:
+def test_a_client_logs_no_complaint(conversations: dict[str, Any]) -> None:
     assert [
         line for line in conversations["complaints"] if "RUN_ERROR" not in line and "abort" not in line.lower()
     ] == []
