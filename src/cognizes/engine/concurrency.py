@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TypeVar
+from weakref import WeakSet
 
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -32,7 +33,7 @@ class WakeUp:
     later version. A notification in between is not lost.
     """
 
-    __slots__ = ("_next", "version")
+    __slots__ = ("__weakref__", "_next", "version")
 
     def __init__(self) -> None:
         self.version = 0
@@ -157,16 +158,23 @@ class Sweeper:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._due = WakeUp()
+        self._due: WeakSet[WakeUp] = WeakSet()
 
-    def start(self, name: str, job: Callable[[], Awaitable[object]], *, seconds: float) -> SupervisedLoop:
-        """Run `job` every `seconds`, for the first time after the first interval. Stop it with the returned loop."""
-        seen = self._due.version
+    def start(
+        self, name: str, job: Callable[[], Awaitable[object]], *, seconds: float, wake_up: WakeUp | None = None
+    ) -> SupervisedLoop:
+        """Run `job` every `seconds`, for the first time after the first interval. Stop it with the returned loop.
+
+        A notification of `wake_up` starts the next round of the job at once.
+        """
+        due = wake_up or WakeUp()
+        self._due.add(due)
+        seen = due.version
 
         async def round_() -> None:
             nonlocal seen
-            await self._due.wait(seen, timeout=seconds)
-            seen = self._due.version
+            await due.wait(seen, timeout=seconds)
+            seen = due.version
             try:
                 await job()
             except EngineError as error:
@@ -176,4 +184,5 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Start the next round of every job now."""
-        self._due.notify()
+        for due in self._due:
+            due.notify()

@@ -31,7 +31,7 @@ from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
-from cognizes.engine.runs import DurableRuns
+from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.backend_choice import choose_backend
 from cognizes.engine.streams.message_streams import MessageStreams
@@ -63,7 +63,7 @@ class Engine:
     manager: StateManager
     sessions: Sessions
     messages: Messages
-    runs: DurableRuns
+    runs: Runs
     memory: Memory
     time_travel: TimeTravel
     debug: StateDebugService
@@ -252,7 +252,7 @@ class Engine:
             backend,
             supervisor=self.supervisor,
         )
-        self.runs = DurableRuns(
+        self.runs = Runs(
             self.database,
             self.manager,
             self.sessions,
@@ -260,8 +260,9 @@ class Engine:
             listener=self.listener,
             settings=self.settings,
             supervisor=self.supervisor,
+            sweeper=self.sweeper,
+            write_message=self.streams.write_message,
         )
-        self.runs.write_message = self.streams.write_message
         self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
         self.streams.on_thread_moved(self.hub.on_stream_moved)
         self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -110,7 +111,9 @@ async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
     with acting_for(["a"]):
         assert await two_tenants.database.fetch("adk_list_sessions", "b", None) == []
         with pytest.raises(EngineError):
-            await two_tenants.database.fetch_value("create_run", thread, "mine", "running", "e", "run_started", "{}")
+            await two_tenants.database.fetch_value(
+                "create_run", thread, "mine", "running", None, "null", 1, None, "w", timedelta(1), "e", "{}"
+            )
         with pytest.raises(NotFoundError):
             await two_tenants.manager.sessions.get_thread(thread)
     assert await two_tenants.database.pool.fetchval("SELECT count(*) FROM runs WHERE id = 'mine'") == 0

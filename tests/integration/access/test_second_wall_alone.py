@@ -14,7 +14,7 @@ import pytest
 from cognizes.engine.access import Principal
 from cognizes.engine.api.authorization import Authorizer
 from cognizes.engine.models import Run
-from cognizes.engine.runs.durable_runs import DurableRuns
+from cognizes.engine.runs import Runs
 from tests.asgi_streams import AsgiStream
 from tests.integration.access.test_isolation import (
     IDS,
@@ -42,13 +42,13 @@ def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) ->
     async def find_any(authorizer: Authorizer, _: Principal, name: str) -> UUID:
         return await authorizer._engine.manager.sessions.find_context(name)
 
-    find_runs = DurableRuns.find_all
+    find_runs = Runs.find_all
 
-    async def find_all_runs(runs: DurableRuns, run_id: str, **_: Any) -> list[Run]:
+    async def find_all_runs(runs: Runs, run_id: str, **_: Any) -> list[Run]:
         return await find_runs(runs, run_id)
 
     monkeypatch.setattr(Authorizer, "_check_reach", let_in)
-    monkeypatch.setattr(DurableRuns, "find_all", find_all_runs)
+    monkeypatch.setattr(Runs, "find_all", find_all_runs)
     monkeypatch.setattr(Authorizer, "find_context", find_any)
     monkeypatch.setattr(Principal, "sees_app", lambda *_: True)
     monkeypatch.setattr(Principal, "sees", lambda *_: True)

@@ -20,7 +20,7 @@ from cognizes.engine.memory.scope import MemoryScope
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory
 from tests.integration.runs.conditions import expire_lease, until, until_status
-from tests.integration.runs.lost_answers import lose_answer
+from tests.integration.runs.lost_answers import lose_end
 
 AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
 
@@ -253,11 +253,11 @@ async def test_an_end_whose_answer_was_lost_is_no_conflict(
     servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = servers
-    asked = lose_answer(monkeypatch, first.engine, "change_run")
+    asked = lose_end(monkeypatch)
     run = await first.say("slow", "hi", thread_id="t-lost-answer", run_id="r1")
     assert (await first.frames(run))[-1].type == "RUN_FINISHED"
     done = await stored(first.engine, run)
-    assert (done.status, asked) == (RunStatus.COMPLETED, ["change_run"])
+    assert (done.status, asked) == (RunStatus.COMPLETED, [run.run_id] * 2)
 
 
 async def test_a_run_that_is_cancelled_while_its_answer_is_stored_stays_cancelled(

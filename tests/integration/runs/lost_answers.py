@@ -1,4 +1,4 @@
-"""Answers of the database that are lost on their way: what was asked has happened all the same."""
+"""Answers of the database that are lost after the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cognizes.engine.errors import DatabaseUnavailableError
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> list[str]:
-    """Loses the first answer to a query; returns the list of all that were answered from now on."""
+    """Lose the first answer to a query; return a list that records each of its answers from now on."""
     asked: list[str] = []
 
     def losing(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -32,15 +32,16 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> 
     return asked
 
 
-def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
-    """Loses the first answer to the end of a run; returns the list of all its ends that were asked for from now on."""
+def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str | None = None) -> list[str]:
+    """Lose the first answer to the end of a run, or of the first run that ends; return a list that records the run of
+    each end that is sent from now on."""
     asked: list[str] = []
     ask = ReusedConnection.fetch
 
     async def fetch(self: ReusedConnection, name: str, *arguments: Any, **options: Any) -> Any:
         answer = await ask(self, name, *arguments, **options)
-        if name == "turn_over_runs" and run_id in arguments[1]:
-            asked.append(run_id)
+        if name == "end_and_claim_runs" and (arguments[1] if run_id is None else run_id in arguments[1]):
+            asked.extend(arguments[1])
             if len(asked) == 1:
                 raise DatabaseUnavailableError("the connection was cut after the commit")
         return answer

@@ -12,7 +12,7 @@ from cognizes.engine import ConflictError, Engine, IllegalTransitionError, Inval
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.runs.run_memory import RunMemory
+from cognizes.engine.runs import RunMemory
 from tests.integration.runs.conditions import expire_lease, later, run_events, until_status
 
 
@@ -44,7 +44,7 @@ async def test_only_what_the_worker_can_do_and_what_is_due(engine: Engine) -> No
     assert (await engine.runs.get(session.thread_id, by_hand.id)).status == "pending"
     with pytest.raises(ConflictError):
         await engine.runs.claim_one(session.thread_id, "a")
-    assert await engine.runs.claim_one(session.thread_id, "tomorrow") == 1
+    assert (await engine.runs.claim_one(session.thread_id, "tomorrow")).attempt == 1
     with pytest.raises(ConflictError):
         await engine.runs.enqueue(session, "a", run_id="a")
     with pytest.raises(InvalidInputError):
@@ -188,9 +188,8 @@ async def test_backoff_doubles(database_url: str) -> None:
         run = await engine.runs.enqueue(session, "work", max_attempts=3)
         pauses: list[timedelta] = []
         for _ in range(2):
-            attempt = await engine.runs.claim_one(run.thread_id, run.id)
-            claimed = await engine.runs.get(run.thread_id, run.id)
-            assert claimed.attempt == attempt
+            claimed = await engine.runs.claim_one(run.thread_id, run.id)
+            assert claimed == await engine.runs.get(run.thread_id, run.id)
             assert await engine.runs.release(claimed, cause="broken") == RunStatus.PENDING
             released = await engine.runs.get(run.thread_id, run.id)
             event = (await engine.sessions.events(session))[-1]

@@ -18,7 +18,7 @@ from tests.integration.runs.conditions import expire_lease, until_status
 
 @pytest.fixture
 async def keeper(engine: Engine) -> AsyncIterator[LeaseKeeper]:
-    opened = LeaseKeeper(engine.database, engine.runs.doorbell, seconds=0.2)
+    opened = LeaseKeeper(engine.database, engine.runs.notifications, seconds=0.2, supervisor=engine.supervisor)
     yield opened
     await opened.close()
 
@@ -29,7 +29,7 @@ async def test_a_lease_is_lost_in_time_while_the_database_says_nothing(
     async def say_nothing() -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(keeper, "beat", say_nothing)
+    monkeypatch.setattr(keeper, "extend", say_nothing)
     lost = asyncio.Event()
     keeper.hold(RunFence(uuid4(), "r1", 1), lost.set)
     await asyncio.wait_for(lost.wait(), 30)
@@ -47,7 +47,7 @@ async def test_an_error_that_nobody_expected_is_not_the_last_beat(
             enough.set()
         raise ValueError("a defect")
 
-    monkeypatch.setattr(keeper, "beat", fail)
+    monkeypatch.setattr(keeper, "extend", fail)
     keeper.hold(RunFence(uuid4(), "r1", 1))
     await asyncio.wait_for(enough.wait(), 30)
 
@@ -70,16 +70,16 @@ async def test_whoever_frees_runs_does_not_wait_for_a_worker_that_extends_its_le
 async def test_a_block_whose_wait_is_over_goes_on_when_the_database_is_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = engine.database.fetch_value
+    ask = engine.database.fetch_row
     refused: list[str] = []
 
-    async def fetch_value(name: str, *arguments: Any) -> Any:
+    async def fetch_row(name: str, *arguments: Any) -> Any:
         if name == "claim_run" and not refused:
             refused.append(name)
             raise DatabaseUnavailableError("PostgreSQL restarts")
         return await ask(name, *arguments)
 
-    monkeypatch.setattr(engine.database, "fetch_value", fetch_value)
+    monkeypatch.setattr(engine.database, "fetch_row", fetch_row)
     session = await engine.sessions.create("shop", "ada")
     async with engine.runs.start(session, run_id="r1") as run:
         waiting = asyncio.create_task(answer(engine, session.thread_id))

@@ -15,11 +15,11 @@ import pytest
 from cognizes.engine import DatabaseUnavailableError, Engine, Run, RunStatus, StepInterruptedError
 from cognizes.engine.runs import HandledRun, SignalOutcome, Worker
 from tests.integration.runs.conditions import expire_lease, run_events, until, until_status
-from tests.integration.runs.lost_answers import lose_answer
+from tests.integration.runs.lost_answers import lose_answer, lose_end
 
 OF_A_HANDLER = [
-    "enqueue_run",
-    "read_run",
+    "create_run",
+    "find_runs",
     "record_run_progress",
     "begin_step",
     "end_step",
@@ -95,20 +95,20 @@ def _die() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("query", ["create_run", "change_run", "claim_run", "release_run"])
+@pytest.mark.parametrize("query", ["create_run", "end", "claim_run", "release_run", "retry_run"])
 async def test_a_change_whose_answer_was_lost_counts_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     session = await engine.sessions.create("shop", "ada")
-    asked = lose_answer(monkeypatch, engine, query)
+    asked = lose_end(monkeypatch) if query == "end" else lose_answer(monkeypatch, engine, query)
     run = await engine.runs.create(session, run_id="plain")
     await engine.runs.begin(run.thread_id, run.id)
     assert (await engine.runs.finish(run.thread_id, run.id)).status == RunStatus.COMPLETED
     assert await run_events(engine, run) == ["run_created", "run_started", "run_finished"]
 
     queued = await engine.runs.enqueue(session, "work", run_id="queued", max_attempts=1)
-    assert await engine.runs.claim_one(queued.thread_id, queued.id) == 1
-    claimed = await engine.runs.get(queued.thread_id, queued.id)
+    claimed = await engine.runs.claim_one(queued.thread_id, queued.id)
+    assert claimed.attempt == 1
     assert await engine.runs.release(claimed, cause="boom") == RunStatus.FAILED
     assert (await engine.runs.retry(queued.thread_id, queued.id)).status == RunStatus.PENDING
     assert (await engine.runs.cancel(queued.thread_id, queued.id)).status == RunStatus.CANCELLED

@@ -10,7 +10,7 @@ import pytest
 from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError, Run, RunStatus
 from cognizes.engine.errors import PermissionDeniedError
 from cognizes.engine.runs import HandledRun, SignalOutcome, WaitKind, Worker
-from cognizes.engine.runs.resumption import read_resumption
+from cognizes.engine.runs.waits import read_resumption
 from tests.integration.runs.conditions import later, run_events, table, until_status
 
 CONTEXT: dict[str, Any] = {"payload_results": {"plan": [1, {"b": 1, "a": "\x00"}]}, "plan_decision_id": "d-7"}
@@ -145,7 +145,7 @@ async def test_a_wait_that_took_too_long_fails_or_takes_its_branch(engine: Engin
         await engine.runs.signal(failing.id, correlation_key="k")
     await engine.runs.expire()
     failed = await engine.runs.get(failing.thread_id, failing.id)
-    assert (failed.status, failed.error) == ("failed", "nobody answered k in time")
+    assert (failed.status, failed.error) == ("failed", "no answer to k arrived in time")
     resumed = await resumption(engine, branching)
     assert (resumed.timed_out, resumed.cursor_node) == (True, "nobody_came")
     assert resumed.payload_results == CONTEXT["payload_results"]

@@ -28,9 +28,9 @@ from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import Event, RunStatus
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.pulse.runs import Runs
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.pulse.time_travel import TimeTravel
+from cognizes.engine.runs import Runs
 from cognizes.engine.streams.message_streams import MessageStreams
 
 Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]

@@ -17,7 +17,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Run, Session
 from cognizes.engine.pulse.fencing import RunFence
-from cognizes.engine.runs.resumption import Resumption
+from cognizes.engine.runs import Resumption
 
 ThreadKey = tuple[str, str, str]
 """App name, user id, session id."""

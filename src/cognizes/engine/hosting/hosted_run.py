@@ -36,7 +36,7 @@ from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.fencing import fenced_by
 from cognizes.engine.pulse.state import without_temp
-from cognizes.engine.runs.waits import WaitKind
+from cognizes.engine.runs import WaitKind
 
 logger = logging.getLogger(__name__)
 
@@ -241,8 +241,7 @@ class RunExecutor:
             messages = [interrupt.message for interrupt in last.outcome.interrupts if interrupt.message]
             questions = [interrupt.id for interrupt in last.outcome.interrupts]
             # The next input ends the wait, or a signal continues the run.
-            with run.context.fence.letting_go():
-                await wait_for_person(self._engine, run.context.run, questions, reason=" ".join(messages) or None)
+            await wait_for_person(self._engine, run.context.run, questions, reason=" ".join(messages) or None)
         else:
             await self._store_end(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
         return last
@@ -292,8 +291,7 @@ class RunExecutor:
 
     async def _store_end(self, run: HostedRun, change_row: Callable[..., Awaitable[Run]]) -> None:
         """Change the row, also when PostgreSQL is unavailable for a moment; write the episode in the background."""
-        with run.context.fence.letting_go():
-            ended = await change_row()
+        ended = await change_row()
         task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
         self._episodes.add(task)
         task.add_done_callback(self._episodes.discard)

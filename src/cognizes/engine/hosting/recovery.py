@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import Run
-from cognizes.engine.runs.doorbell import CLAIMABLE, rings
 from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
@@ -48,15 +47,16 @@ class RunRecovery:
             self._loop = None
 
     async def _recover_forever(self) -> None:
-        with self._engine.runs.doorbell.listen(*CLAIMABLE) as bell:
+        self._engine.runs.sweep.start()
+        with self._engine.runs.notifications.subscribe(lambda event: event.makes_claimable) as wake_up:
             while True:
+                seen = wake_up.version
                 try:
-                    await self._engine.runs.expire()
                     for run in await self._engine.runs.claim(self._handlers, limit=_BATCH):
                         await self._recover(run)
                 except EngineError as error:
                     logger.warning("runs without a server could not be claimed; retrying: %s", error)
-                await rings(bell, seconds=_POLL_SECONDS)
+                await wake_up.wait(seen, timeout=_POLL_SECONDS)
 
     async def _recover(self, run: Run) -> None:
         """Continue a run or fail it. An error of one run does not stop the recovery of others."""

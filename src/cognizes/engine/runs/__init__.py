@@ -1,22 +1,24 @@
-"""Durable runs: claimed by workers, waiting for signals, going on after any crash."""
+"""Runs: created, claimed by workers, waiting for signals, resumed after any crash, ended once."""
 
-from cognizes.engine.runs.durable_runs import DurableRuns
-from cognizes.engine.runs.resumption import Resumption
-from cognizes.engine.runs.run_context import HandledRun, InProcessRun, RunContext
+from cognizes.engine.runs.context import HandledRun, InProcessRun, RunContext, RunMemory, WriteMessage
+from cognizes.engine.runs.runs import CLIENT_LEASE, Runs
 from cognizes.engine.runs.steps import Step
-from cognizes.engine.runs.waits import RunSuspended, SignalOutcome, WaitKind
+from cognizes.engine.runs.waits import Resumption, RunSuspended, SignalOutcome, WaitKind
 from cognizes.engine.runs.worker import Handler, Worker
 
 __all__ = [
-    "DurableRuns",
+    "CLIENT_LEASE",
     "HandledRun",
     "Handler",
     "InProcessRun",
     "Resumption",
     "RunContext",
+    "RunMemory",
     "RunSuspended",
+    "Runs",
     "SignalOutcome",
     "Step",
     "WaitKind",
     "Worker",
+    "WriteMessage",
 ]

@@ -1,25 +1,37 @@
-"""Leases: a process says at half their time that it still executes its runs, and stops those it has lost."""
+"""Leases: a process extends the leases of the runs that it executes at half their time, and stops the runs it lost."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError
+from cognizes.engine.models import new_id
 from cognizes.engine.pulse.fencing import RunFence
-from cognizes.engine.runs.doorbell import TAKEN_AWAY, RunDoorbell, rings
+from cognizes.engine.runs.notifications import RunKey, RunNotification, RunNotifications, run_key
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+_REMEMBERED = 1000
+
+
+def new_worker_id() -> str:
+    """Return a unique name for a process that executes runs: host, process id and a random part."""
+    return f"{socket.gethostname()}/{os.getpid()}/{new_id().hex[-8:]}"
 
 
 class Lease:
-    """A run that this process executes. `on_lost` is called once, should it be lost."""
+    """The lease of a run that this process executes. `on_lost` is called once if the lease is lost."""
 
     def __init__(self, fence: RunFence, on_lost: Callable[[], object], *, deadline: float) -> None:
         self.fence = fence
@@ -28,53 +40,69 @@ class Lease:
         self._on_lost = on_lost
 
     def lose(self) -> None:
-        """The run is not ours any more, whoever has it."""
+        """Mark the lease as lost."""
         if not self.is_lost:
             self.is_lost = True
             self._on_lost()
 
 
 class LeaseKeeper:
-    """Keeps the leases of one process.
+    """Extends the leases of one process.
 
-    A lease is lost when the database says so, at a heartbeat or as soon as an event tells; and when the database did
-    not answer for as long as the lease lasts, because somebody else may have the run by then.
+    A lease is lost when PostgreSQL says so, at an extension or after a notification that the run was taken away. It is
+    also lost when PostgreSQL does not answer for as long as the lease lasts: another process may hold the run by then.
     """
 
     def __init__(
-        self, database: Database, doorbell: RunDoorbell, *, seconds: float, supervisor: Supervisor | None = None
+        self, database: Database, notifications: RunNotifications, *, seconds: float, supervisor: Supervisor
     ) -> None:
-        self._database = database
-        self._supervisor = supervisor or Supervisor()
-        self._doorbell = doorbell
         self.duration = timedelta(seconds=seconds)
+        self._database = database
+        self._notifications = notifications
+        self._supervisor = supervisor
         self._held: set[Lease] = set()
+        self._taken_away: deque[RunKey] = deque(maxlen=_REMEMBERED)
         self._loop: SupervisedLoop | None = None
+        self._subscription = ExitStack()
+        self._wake_up = WakeUp()
+        self._seen = 0
         self._pause = seconds / 2
-        self._bell = doorbell.hang(*TAKEN_AWAY)
+
+    @property
+    def held(self) -> list[RunFence]:
+        """The runs whose leases are extended now."""
+        return [lease.fence for lease in self._held]
+
+    def start(self) -> None:
+        """Receive notifications and extend leases, from before the first claim on."""
+        if self._loop is None:
+            self._wake_up = self._subscription.enter_context(self._notifications.subscribe(self._concerns))
+            self._seen = self._wake_up.version
+            self._loop = self._supervisor.start("extend-run-leases", self._round, longest_pause=self._retry_pause)
 
     async def close(self) -> None:
-        """Stops; leases that are still held run out by themselves."""
+        """Stop; leases that are still held expire."""
+        self._subscription.close()
         if self._loop is not None:
             await self._loop.stop()
             self._loop = None
 
     def hold(self, fence: RunFence, on_lost: Callable[[], object] = lambda: None) -> Lease:
-        """Keeps the lease of a run that was claimed a moment ago."""
+        """Extend the lease of a run that was claimed a moment ago, until `drop`."""
+        self.start()
         lease = Lease(fence, on_lost, deadline=self._now() + self.duration.total_seconds())
         self._held.add(lease)
-        if self._doorbell.was_taken_away(fence.run_id):
-            self._bell.set()
-        if self._loop is None:
-            self._loop = self._supervisor.start("keep-leases", self._beat_round, longest_pause=self._retry_pause)
+        # The notification may arrive before the answer to the claim.
+        if run_key(fence.thread_id, fence.run_id) in self._taken_away:
+            self._wake_up.notify()
         return lease
 
     def drop(self, lease: Lease) -> None:
-        """The run has ended, waits, or was given back."""
+        """Stop extending the lease of a run that has ended, waits, or was released."""
         self._held.discard(lease)
 
-    async def beat(self) -> None:
-        """Extends all leases now; those that do not hold any more are lost."""
+    async def extend(self) -> None:
+        """Extend all leases now; those that PostgreSQL does not extend are lost."""
         leases = list(self._held)
         if not leases:
             return
@@ -91,39 +119,54 @@ class LeaseKeeper:
         for lease, attempt in zip(leases, attempts, strict=True):
             if (lease.fence.thread_id, lease.fence.run_id, attempt) in extended:
                 lease.deadline = sent_at + self.duration.total_seconds()
-            elif lease in self._held and lease.fence.attempt == attempt and not lease.fence.is_letting_go:
+            elif lease not in self._held or lease.fence.attempt != attempt:
+                continue
+            elif lease.fence.is_releasing:
+                # The code of the run may hold it again in a moment, or may have ended it.
+                self._pause = self._retry_pause
+            else:
                 self._lose(lease)
+
+    def _concerns(self, notification: RunNotification) -> bool:
+        if not notification.takes_away:
+            return False
+        self._taken_away.append(notification.key)
+        return any(run_key(fence.thread_id, fence.run_id) == notification.key for fence in self.held)
 
     def _lose(self, lease: Lease) -> None:
         self.drop(lease)
-        logger.info("run %s is not ours any more, its attempt %s ends", lease.fence.run_id, lease.fence.attempt)
+        logger.info("the lease of run %s is lost; its attempt %s stops", lease.fence.run_id, lease.fence.attempt)
         lease.lose()
 
     @property
     def _retry_pause(self) -> float:
         return min(self.duration.total_seconds() / 2, _RETRY_SECONDS)
 
-    async def _beat_round(self) -> None:
-        await rings(self._bell, seconds=self._pause)
-        self._pause = self._retry_pause
+    async def _round(self) -> None:
+        await self._wake_up.wait(self._seen, timeout=self._pause)
+        self._seen = self._wake_up.version
+        self._pause = self.duration.total_seconds() / 2
         try:
-            await self._beat_or_lose()
-            self._pause = self.duration.total_seconds() / 2
+            await self._extend_or_lose()
         except EngineError as error:
-            logger.warning("the leases of runs could not be extended and will be: %s", error)
+            self._pause = self._retry_pause
+            logger.warning("the leases of %s runs could not be extended; retrying: %s", len(self._held), error)
+        except BaseException:
+            self._pause = self._retry_pause
+            raise
         finally:
             self._lose_overdue()
 
-    async def _beat_or_lose(self) -> None:
-        """A beat; a database that is silent for long does not keep leases from being lost in time."""
-        beating = asyncio.ensure_future(self.beat())
+    async def _extend_or_lose(self) -> None:
+        """Extend the leases; while PostgreSQL does not answer, lose those whose time is over."""
+        extending = asyncio.ensure_future(self.extend())
         try:
-            while not beating.done():
-                await asyncio.wait([beating], timeout=self._retry_pause)
+            while not extending.done():
+                await asyncio.wait([extending], timeout=self._retry_pause)
                 self._lose_overdue()
         finally:
-            beating.cancel()
-        await beating
+            extending.cancel()
+        await extending
 
     def _lose_overdue(self) -> None:
         for lease in [lease for lease in self._held if lease.deadline < self._now()]:

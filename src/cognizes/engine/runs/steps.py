@@ -1,4 +1,4 @@
-"""Steps: what a run has finished is not done again, and what it did not finish is known."""
+"""Steps of a run: a finished step is not repeated, and an interrupted one is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 
 
 async def list_steps(database: Database, thread_id: UUID, run_id: str) -> list[Step]:
-    """All steps of a run that were begun, in their order."""
+    """Return the steps of a run in the order in which they started."""
     return [
         Step(
             name=row["name"],
@@ -46,7 +46,7 @@ async def list_steps(database: Database, thread_id: UUID, run_id: str) -> list[S
 
 
 class Steps:
-    """The steps of one run, written by one attempt at a time."""
+    """Executes the steps of one run for the attempt that holds it."""
 
     def __init__(self, database: Database, fence: RunFence, *, retry_seconds: float) -> None:
         self._database = database
@@ -55,18 +55,23 @@ class Steps:
         self._interrupted: dict[str, int] = {}
 
     def expect_interrupted(self, steps: Iterable[Step]) -> None:
-        """Name the steps that an earlier attempt began and did not finish."""
+        """Set the steps that an earlier attempt started and did not finish."""
         self._interrupted = {step.name: step.attempt for step in steps}
 
     async def run(
         self, name: str, work: Callable[[], Awaitable[Any]], *, if_interrupted: Callable[[int], Awaitable[Any]] | None
     ) -> Any:
-        """Does the work once and keeps its result, which is JSON. A step that an earlier attempt finished is not done
-        again; for one that it began and did not finish, `if_interrupted` is called with that attempt, if given."""
-        (row,) = await self._write("begin_step", check_text("the name of a step", name) or _nameless())
+        """Call `work` unless the step has finished; store and return its JSON result.
+
+        If an earlier attempt started the step and did not finish it, `if_interrupted` is called with that attempt
+        instead, if given.
+        """
+        if not check_text("the name of a step", name):
+            raise InvalidInputError("the name of a step is empty; the name identifies the step in later attempts")
+        (row,) = await self._write("begin_step", name)
         if row["status"] == "finished":
             return load_json(row["result"])
-        # Known before the step was begun here: an answer to `begin_step` that was lost is not repeated.
+        # Read before this attempt started the step: `begin_step` may be sent twice and then finds its own row.
         interrupted_attempt = self._interrupted.get(name) if row["status"] == "started" else None
         try:
             if interrupted_attempt is not None and if_interrupted is not None:
@@ -77,13 +82,13 @@ class Steps:
         except StepInterruptedError:
             raise
         except Exception as error:
-            await self._end(name, "failed", None, escape_text(f"{type(error).__name__}: {error}"))
+            await self._end(name, "failed", error=escape_text(f"{type(error).__name__}: {error}"))
             raise
-        await self._end(name, "finished", document, None)
-        # What later attempts will get: a tuple is a list then, and now.
+        await self._end(name, "finished", result=document)
+        # Later attempts get the stored document, where a tuple is a list: this one gets the same.
         return load_json(document)
 
-    async def _end(self, name: str, status: str, result: str | None, error: str | None) -> None:
+    async def _end(self, name: str, status: str, *, result: str | None = None, error: str | None = None) -> None:
         self._interrupted.pop(name, None)
         await self._write("end_step", name, status, result, error)
 
@@ -93,7 +98,3 @@ class Steps:
         return await retry_while_unavailable(
             lambda: self._database.fetch(query, *holder, *arguments), seconds=self._retry_seconds
         )
-
-
-def _nameless() -> str:
-    raise InvalidInputError("a step needs a name; it is what makes it run once")

@@ -1,20 +1,25 @@
-"""What a run can wait for."""
+"""Waits of a run: what it can wait for, what ended a wait, and what the run continues with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.events import check_keys, check_text
 
 
 class WaitKind(StrEnum):
-    """Who ends a wait: a webhook, a human or another program by a signal; the clock; or the user by a message."""
+    """What ends a wait: a signal of a webhook, a human or another program; a time; or a message of the user."""
 
     WEBHOOK = "webhook"
     HUMAN = "human"
@@ -24,7 +29,7 @@ class WaitKind(StrEnum):
 
 
 class SignalOutcome(StrEnum):
-    """What became of a signal: it woke the run, it is kept for a wait to come, or one of its key came before."""
+    """The outcome of a signal: it ended a wait, it is kept for a later wait, or its key was used before."""
 
     RESUMED = "resumed"
     KEPT = "kept"
@@ -32,12 +37,12 @@ class SignalOutcome(StrEnum):
 
 
 class RunSuspended(BaseException):
-    """The run waits; its handler ends here and is called again when the wait is over."""
+    """Ends the call of a handler whose run waits; the worker calls the handler again after the wait."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait that was checked: it can be stored."""
+    """A wait whose arguments were checked."""
 
     kind: WaitKind
     correlation_key: str
@@ -49,7 +54,7 @@ class Wait:
     payload_results: JsonObject
 
     def to_event(self, run_id: str) -> JsonObject:
-        """What the thread is told."""
+        """Return the content of the event `run_waiting`."""
         return {
             "run_id": run_id,
             "status": "waiting",
@@ -58,6 +63,50 @@ class Wait:
             "reason": self.reason,
             "expires_at": self.expires_at.isoformat() if self.expires_at else None,
         }
+
+    def to_context(self, memory_snapshot: JsonObject | None) -> JsonObject:
+        """Return the resumption context that is stored with the wait."""
+        return {
+            "payload_results": self.payload_results,
+            "plan_decision_id": self.plan_decision_id,
+            "cursor_node": self.cursor_node,
+            "memory_snapshot": memory_snapshot,
+        }
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What ended a wait: a `signal`, a `timer`, a `message`, or a `timeout`."""
+
+    source: str
+    payload: Any
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether no answer arrived in time."""
+        return self.source == "timeout"
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What a run continues with after a wait.
+
+    `payload_results` are those that the run stored with the wait and, by correlation key, the payloads of all its ended
+    waits. The memory snapshot is applied; the episodes and the long-term values that the run had used are here.
+    `kept_keys` are the state keys that another writer changed after the snapshot was taken: they keep the newer value.
+    """
+
+    kind: str
+    correlation_key: str
+    payload: Any
+    timed_out: bool
+    payload_results: JsonObject
+    plan_decision_id: str | None
+    cursor_node: str | None
+    memory_snapshot: Any = None
+    kept_keys: list[str] = field(default_factory=list)
+    episodic_tail: list[Any] = field(default_factory=list)
+    long_term: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
 def check_wait(
@@ -71,17 +120,17 @@ def check_wait(
     plan_decision_id: str | None = None,
     payload_results: Mapping[str, Any] | None = None,
 ) -> Wait:
-    """Refuses a wait that could never end, or that cannot be stored."""
+    """Return a wait; raise `InvalidInputError` for one that could never end, or that cannot be stored."""
     if kind not in list(WaitKind):
-        raise InvalidInputError(f"{kind!r} is no kind of wait; there is {', '.join(WaitKind)}")
+        raise InvalidInputError(f"unknown kind of wait {kind!r}; use one of {', '.join(WaitKind)}")
     if not check_text("correlation_key", correlation_key):
         raise InvalidInputError("correlation_key is empty; name what the run waits for")
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidInputError("expires_at has no time zone; use an aware datetime")
     if kind == WaitKind.TIMER and expires_at is None:
-        raise InvalidInputError("a timer needs expires_at: the moment at which it fires")
+        raise InvalidInputError("a timer needs expires_at, the time at which it fires")
     if timeout_node is not None and expires_at is None:
-        raise InvalidInputError("timeout_node needs expires_at: the moment from which it is taken")
+        raise InvalidInputError("timeout_node needs expires_at, the time after which it is taken")
     for name, value in (("timeout_node", timeout_node), ("cursor_node", cursor_node), ("plan", plan_decision_id)):
         if value is not None:
             check_text(name, value)
@@ -95,3 +144,41 @@ def check_wait(
         plan_decision_id=plan_decision_id,
         payload_results=check_keys("payload_results", payload_results or {}),
     )
+
+
+async def read_resolution(database: Database, thread_id: UUID, run_id: str, wait: Wait) -> Resolution | None:
+    """Return what ended a wait, or the kept signal that will end it."""
+    row = await database.fetch_row("read_signal", thread_id, run_id, wait.correlation_key, wait.kind)
+    return Resolution(row["source"], _payload(row)) if row else None
+
+
+async def read_resumption(database: Database, run: Run) -> Resumption | None:
+    """Return what a run continues with after its last wait; None when no wait of the run is over."""
+    if run.last_wait is None:
+        return None
+    rows = await database.fetch("read_used_signals", UUID(run.thread_id), run.id)
+    ended = {row["correlation_key"]: Resolution(row["source"], _payload(row)) for row in rows}
+    resolution = ended.get(run.last_wait.correlation_key)
+    if resolution is None:
+        return None
+    context = run.resumption_context or {}
+    return Resumption(
+        kind=run.last_wait.kind,
+        correlation_key=run.last_wait.correlation_key,
+        payload=resolution.payload,
+        timed_out=resolution.timed_out,
+        payload_results={
+            **(context.get("payload_results") or {}),
+            **{key: item.payload for key, item in ended.items() if not item.timed_out},
+        },
+        plan_decision_id=context.get("plan_decision_id"),
+        cursor_node=run.last_wait.timeout_node if resolution.timed_out else context.get("cursor_node"),
+        memory_snapshot=context.get("memory_snapshot"),
+    )
+
+
+def _payload(row: asyncpg.Record) -> Any:
+    payload = load_json(row["payload"])
+    if row["source"] == WaitKind.MESSAGE:
+        payload["text"] = unescape_text(payload["text"])
+    return payload

@@ -1,7 +1,7 @@
-"""Worker: executes runs of some handlers, as many at once as it is told, until it is stopped.
+"""Worker: executes the runs of some handlers, up to `concurrency` at once, until it is stopped.
 
-Any number of workers on any number of machines share the work. One that dies is replaced by another when its leases run
-out; one that is stopped gives its runs back.
+Any number of workers on any number of machines share the work. When a worker dies, others claim its runs after their
+leases expire; a worker that is stopped releases its runs.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
 
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
 from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
-from cognizes.engine.runs.doorbell import CLAIMABLE, USER_SPOKE, rings
-from cognizes.engine.runs.durable_runs import DurableRuns, new_worker_id
-from cognizes.engine.runs.leases import Lease
-from cognizes.engine.runs.run_context import HandledRun
+from cognizes.engine.runs.context import HandledRun
+from cognizes.engine.runs.leases import Lease, new_worker_id
+from cognizes.engine.runs.runs import Runs
 from cognizes.engine.runs.waits import RunSuspended
 from cognizes.engine.supervision import SupervisedLoop
 
@@ -29,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[HandledRun], Awaitable[Any]]
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class HasRuns(Protocol):
-    """An engine, as far as a worker cares."""
+    """The part of an engine that a worker uses."""
 
-    runs: DurableRuns
+    runs: Runs
 
 
 class Worker:
@@ -44,7 +43,7 @@ class Worker:
     async with Worker(engine, {"refund": refund}, concurrency=4):
         ...
 
-    A handler that raises is tried again after a while, up to the run's attempts; `RunFailedError` fails it at once.
+    A run whose handler raises is tried again after a pause, up to its attempts; `RunFailedError` fails it at once.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Worker:
         self._main: asyncio.Task[None] | None = None
         self._claiming: SupervisedLoop | None = None
         self._stopped = asyncio.Event()
-        self._bell: asyncio.Event | None = None
+        self._wake_up = WakeUp()
         self._is_stopping = False
         self.id = worker_id or new_worker_id()
 
@@ -85,59 +84,49 @@ class Worker:
 
     @property
     def active(self) -> list[Run]:
-        """The runs that are executed right now, as they were claimed."""
+        """The runs that are executed now, as they were claimed."""
         return list(self._tasks.values())
 
     def stop(self) -> None:
-        """Claims nothing more; `run` returns when the runs under way have ended or were given back."""
+        """Stop claiming; `run` returns when the active runs have ended or were released."""
         self._is_stopping = True
         self._stopped.set()
         if self._claiming is not None:
-            # A claim under way is not cancelled: the runs that it returns must be given back.
+            # A claim in progress is not cancelled: the runs that it returns must be released.
             self._claiming.finish()
-        if self._bell is not None:
-            self._bell.set()
+        self._wake_up.notify()
 
     async def run(self) -> None:
-        """Works until `stop`. Runs under way may go on for the grace time, then they are given back."""
+        """Work until `stop`. Active runs may continue for the grace time, then they are released."""
         if self._is_stopping:
             return
-        supervisor = self._runs.supervisor
-        with self._runs.doorbell.listen(*CLAIMABLE) as bell:
-            self._bell = bell
-            sweeping = supervisor.start(f"sweep-{self.id}", self._sweep_forever, longest_pause=_LOOK_SECONDS)
-            self._claiming = supervisor.start(
-                f"worker-{self.id}", partial(self._claim_round, bell), longest_pause=_LOOK_SECONDS
+        self._runs.sweep.start()
+        with (
+            self._runs.notifications.subscribe(lambda event: event.makes_claimable) as self._wake_up,
+            self._runs.sweep.on_user_messages(),
+        ):
+            self._claiming = self._runs.supervisor.start(
+                f"worker-{self.id}", self._claim_round, longest_pause=_POLL_SECONDS
             )
             try:
                 await self._stopped.wait()
             finally:
                 self.stop()
                 await self._claiming.wait()
-                await sweeping.stop()
-                await self._give_back()
+                await self._release_active()
 
-    async def _claim_round(self, bell: asyncio.Event) -> None:
-        bell.clear()
-        if not await self._work():
-            await rings(bell, seconds=_LOOK_SECONDS)
+    async def _claim_round(self) -> None:
+        seen = self._wake_up.version
+        if not await self._claim():
+            await self._wake_up.wait(seen, timeout=_POLL_SECONDS)
 
-    async def _sweep_forever(self) -> None:
-        with self._runs.doorbell.listen(*USER_SPOKE) as bell:
-            while True:
-                try:
-                    await self._runs.expire()
-                except EngineError as error:
-                    logger.warning("worker %s could not look after runs and will again: %s", self.id, error)
-                await rings(bell, seconds=_LOOK_SECONDS)
-
-    async def _work(self) -> bool:
-        """Claims what there is room for; whether looking again at once is worth it."""
+    async def _claim(self) -> bool:
+        """Claim as many runs as may start; return whether another claim at once is useful."""
         room = self._concurrency - len(self._tasks)
         try:
             claimed = await self._runs.claim(self._handlers, worker_id=self.id, limit=room) if room else []
         except EngineError as error:
-            logger.warning("worker %s could not look for runs and will again: %s", self.id, error)
+            logger.warning("worker %s could not claim runs; retrying: %s", self.id, error)
             return False
         for run in claimed:
             task = asyncio.create_task(self._execute(run), name=f"run-{run.id}")
@@ -146,13 +135,12 @@ class Worker:
         return bool(claimed) and len(claimed) == room and len(self._tasks) < self._concurrency
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if self._bell is not None:
-            self._bell.set()
+        run = self._tasks.pop(task)
+        self._wake_up.notify()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a run of worker %s ended in an error of the engine", self.id, exc_info=error)
+            logger.error("run %s of worker %s ended with an internal error", run.id, self.id, exc_info=error)
 
-    async def _give_back(self) -> None:
+    async def _release_active(self) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=self._grace)
         tasks = list(self._tasks)
@@ -162,7 +150,7 @@ class Worker:
             await asyncio.wait(tasks)
 
     async def _execute(self, run: Run) -> None:
-        """One attempt at a run, whatever comes of it."""
+        """Execute one attempt at a run; never raise."""
         task = asyncio.current_task()
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         lease = self._runs.leases.hold(fence, task.cancel if task else lambda: None)
@@ -170,12 +158,12 @@ class Worker:
             with fenced_by(fence):
                 await self._attempt(run, fence, lease)
         except LeaseLostError as error:
-            logger.info("run %s is not worker %s's any more: %s", run.id, self.id, error)
+            logger.info("worker %s lost run %s: %s", self.id, run.id, error)
         except NotFoundError as error:
-            logger.info("run %s is gone: %s", run.id, error)
+            logger.info("run %s was deleted: %s", run.id, error)
         except EngineError as error:
-            # Its lease runs out, and it is tried again.
-            logger.error("what became of run %s could not be stored: %s", run.id, error)
+            # Its lease expires, and the run is tried again.
+            logger.error("the result of run %s could not be stored: %s", run.id, error)
         finally:
             self._runs.leases.drop(lease)
 

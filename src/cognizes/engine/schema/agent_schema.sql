@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 12 OR max(number) > 22 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 13 OR max(number) > 25 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -791,6 +791,47 @@ VALUES ('0022_append.sql', 22, '57669be27c3f4dc08e197890e7da61c13ab1fa403043c535
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0025_run_leases.sql
+-- `lease_duration` is what the present attempt asked for: progress of a run extends its lease by it.
+ALTER TABLE "public".runs ADD COLUMN IF NOT EXISTS lease_duration interval;
+
+-- Runs that a client started over REST had no lease. They get one that is long enough for a client that does not extend it.
+UPDATE "public".runs SET lease_duration = interval '1 day', lease_expires_at = clock_timestamp() + interval '1 day'
+ WHERE status = 'running' AND lease_expires_at IS NULL;
+
+-- Functions that are gone, or whose arguments or results have changed.
+DROP FUNCTION IF EXISTS "public".change_run(uuid, text, text, text, text, text, json, json);
+DROP FUNCTION IF EXISTS "public".claim_run(uuid, text, text, interval, text);
+DROP FUNCTION IF EXISTS "public".claim_runs(text[], text[], interval);
+DROP FUNCTION IF EXISTS "public".create_run(uuid, text, text, text, text, json);
+DROP FUNCTION IF EXISTS "public".end_runs(
+    uuid[], text[], integer[], text[], text[], text[], text[], text[], text[], boolean);
+DROP FUNCTION IF EXISTS "public".enqueue_run(
+    uuid, text, text, text, json, integer, timestamptz, text, interval, text, text, json);
+DROP FUNCTION IF EXISTS "public".record_run_progress(uuid, text, text, jsonb, text, json);
+DROP FUNCTION IF EXISTS "public".take_run(uuid, text, text, interval, text);
+DROP FUNCTION IF EXISTS "public".turn_over_runs(
+    uuid[], text[], integer[], text[], text[], text[], text[], text[], text[], jsonb, interval);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0025_run_leases.sql', 25, '55c2a769ddfc1e3dfdabeeeced2a74caac7768098a22211bce9409858f290635', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- views/run_rows.sql
+-- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
+CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
+SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
+       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
+       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
+       wait_timeout_node, resumption_context::text AS resumption_context
+  FROM "public".runs;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('views/run_rows.sql', 0, '747d7ceedd119f0e6fe6e3c662d6a1469ba770446acdb02af0989d6beef88f0d', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- access/notify_key_change.sql
 -- Tells every process that a key is no longer what it remembers. The id is all it says.
 CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -898,6 +939,14 @@ BEGIN
                            CASE WHEN v_table.may_be_forced THEN '' ELSE 'NO' END);
         END IF;
     END LOOP;
+    -- A view reads with the rights of its caller (`security_invoker`), so the policies of its tables hold.
+    FOR v_table IN
+        SELECT c.oid::regclass AS name FROM pg_class c
+         WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind = 'v' AND pg_has_role(c.relowner, 'USAGE')
+           AND 'security_invoker=true' = ANY (c.reloptions)
+    LOOP
+        EXECUTE format('GRANT SELECT ON %s TO cognizes_server', v_table.name);
+    END LOOP;
     RETURN true;
 END
 $$;
@@ -905,7 +954,7 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/protect_tenants.sql', 0, '4d07ee47f8119d5fbff9a410f6207926c39e2c63a1bef4ce5fecf4f1e42e4b29', '0.1.0')
+VALUES ('access/protect_tenants.sql', 0, '1ee3e40bdb57fdfc8b1ab91521c59d14ab3422f8d0b6ce1f0268c81e8f84eb2b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2816,7 +2865,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- runs/append_run_event.sql
--- Appends an event that the engine itself writes about a run.
+-- Appends an event of the engine about a run.
 CREATE OR REPLACE FUNCTION "public".append_run_event(
     p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
 ) RETURNS void LANGUAGE sql AS $$
@@ -2825,53 +2874,14 @@ CREATE OR REPLACE FUNCTION "public".append_run_event(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/append_run_event.sql', 0, 'a5c3afa00c9bf13e46cd65f2c514dc8cfd4face2ca1d344ba228cda87c599aaf', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- runs/change_run.sql
--- Moves a run to another status, with the event that says so. SQLSTATE CZ404: no such run; CZ422: an illegal move.
-CREATE OR REPLACE FUNCTION "public".change_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_error text, p_event_id text, p_event_type text, p_content json,
-    p_result json DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_status text;
-BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF NOT "public".run_transition_allowed(v_status, p_status) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ422',
-            MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, v_status, p_status);
-    END IF;
-    UPDATE "public".runs
-       SET status = p_status, result = coalesce(p_result, result),
-           -- Another try begins as if nothing had gone wrong.
-           error = CASE WHEN v_status <> 'failed' AND p_status <> 'completed' THEN coalesce(p_error, error) END,
-           failures = CASE WHEN v_status = 'failed' THEN 0 ELSE failures END,
-           available_at = CASE WHEN p_status = 'pending' THEN available_at END,
-           attempt = attempt + CASE WHEN p_status = 'running' THEN 1 ELSE 0 END,
-           started_at = CASE WHEN p_status = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
-           completed_at = CASE WHEN p_status IN ('completed', 'failed', 'cancelled') THEN clock_timestamp() END,
-           lease_expires_at = CASE WHEN p_status = 'running' THEN lease_expires_at END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/change_run.sql', 0, 'd854675228a3fc16de086c268601088f9ee31060578d967c323bec64b19f03f8', '0.1.0')
+VALUES ('runs/append_run_event.sql', 0, 'b1ecbc12968ddabfe7cda63bfbeaeeac4ab6078a9be463047b2a1b23622c3065', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/check_fence.sql
--- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
--- CZ423: another attempt has it, or none. Returns true.
--- It takes the thread's lock, which every change of a run takes first: what was checked holds until the commit.
+-- Returns true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
+-- attempt holds it, or none. The function locks the thread, as every change of a run does first: the result holds until
+-- the commit.
 CREATE OR REPLACE FUNCTION "public".check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -2896,44 +2906,51 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/check_fence.sql', 0, '307a65ee8dc1e6afe20c3788ffb7e91118849b554b5180214f3292ba63b8f894', '0.1.0')
+VALUES ('runs/check_fence.sql', 0, '5cc531a47e3f33a9861312d5cd49188f4bee871012dfccd748cfba845188f4f5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/claim_run.sql
--- Gives one pending run to a worker, whatever its handler. SQLSTATE CZ404: no such run; CZ409: it is not pending.
+-- Gives one pending run to a worker, whatever its handler: its next attempt begins, with a lease. With p_from_waiting it
+-- also takes a run whose wait is not over. SQLSTATE CZ404: no such run; CZ409, CZ422: the run is neither.
 CREATE OR REPLACE FUNCTION "public".claim_run(
-    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
-) RETURNS integer LANGUAGE plpgsql AS $$
+    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text, p_from_waiting boolean
+) RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
 DECLARE
-    v_status text;
+    v_attempt integer;
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT status INTO v_status FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
+    UPDATE "public".runs
+       SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
+           lease_duration = p_lease, lease_expires_at = clock_timestamp() + p_lease,
+           started_at = coalesce(started_at, clock_timestamp())
+     WHERE thread_id = p_thread_id AND id = p_run_id
+       AND (status = 'pending' OR p_from_waiting AND status = 'waiting')
+    RETURNING attempt INTO v_attempt;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
-    IF v_status <> 'pending' THEN
+        PERFORM "public".lock_run(p_thread_id, p_run_id, NULL, 'running');
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('run %s is %s; only a pending run can be claimed', p_run_id, v_status);
+            MESSAGE = format('run %s is waiting; only a pending run can be claimed', p_run_id);
     END IF;
-    RETURN "public".take_run(p_thread_id, p_run_id, p_worker_id, p_lease, p_event_id);
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
+        json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
+    RETURN QUERY SELECT * FROM "public".run_rows WHERE thread_id = p_thread_id AND id = p_run_id;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_run.sql', 0, '1ff6aa67325dc87747f2fb0b262a91a2ebd0329ba53f479b6d7b5165b1286b9d', '0.1.0')
+VALUES ('runs/claim_run.sql', 0, 'fcf8604b25bfe6f725a486a66ef5d699b8acf48b08b582ec6511b20300a2bb2e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/claim_runs.sql
--- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
--- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
--- here. With several handlers the one with the oldest run is served first.
+-- Claims pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
+-- once), in the order in which they became due. Runs and threads that another transaction has locked are skipped, so a
+-- claim never waits. With several handlers the one with the oldest run is served first.
 CREATE OR REPLACE FUNCTION "public".claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
-RETURNS SETOF "public".runs LANGUAGE plpgsql
--- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
+RETURNS SETOF "public".run_rows LANGUAGE plpgsql
+-- A plan made for an empty table must stay good: scan the index of pending runs and stop at the limit.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -2944,7 +2961,7 @@ DECLARE
     v_handler text;
     v_run record;
     v_claimed integer := 0;
-    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
+    -- A constant bounds the index scan: entries that are due later are not read.
     v_now timestamptz := clock_timestamp();
 BEGIN
     FOR v_handler IN
@@ -2964,9 +2981,8 @@ BEGIN
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
             v_claimed := v_claimed + 1;
-            PERFORM "public".take_run(
-                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
-            RETURN QUERY SELECT * FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
+            RETURN QUERY SELECT * FROM "public".claim_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text, false);
         END LOOP;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);
     END LOOP;
@@ -2974,116 +2990,117 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_runs.sql', 0, 'b5b70698c5655a1fc53ec40d05bd64ea4c1056394ce3f34b8b9a0dc5ff8615d5', '0.1.0')
+VALUES ('runs/claim_runs.sql', 0, 'ed23f76f31d42a0d819e4395df3268038f2b006ef5a3d1884634353dc256795d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/create_run.sql
--- Creates a run, pending or running at once, with the event that says so. SQLSTATE CZ404: no such thread; CZ409: taken.
+-- Creates a run with its event. A `running` one is attempt 1, leased to its worker. SQLSTATE CZ404: no such thread;
+-- CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".create_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_event_id text, p_event_type text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
+    p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
+    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_content json
+) RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
 DECLARE
     v_app_name text;
+    v_is_running boolean := p_status = 'running';
 BEGIN
-    -- The thread before the run, here and everywhere: one order of locks.
     SELECT app_name INTO v_app_name FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ404', MESSAGE = format('there is no thread %s', p_thread_id);
     END IF;
-    INSERT INTO "public".runs (thread_id, id, app_name, status, started_at)
-    VALUES (p_thread_id, p_run_id, v_app_name, p_status, CASE WHEN p_status = 'running' THEN clock_timestamp() END)
+    INSERT INTO "public".runs (
+        thread_id, id, app_name, status, handler, input, max_attempts, available_at, started_at, attempt, worker_id,
+        lease_duration, lease_expires_at)
+    VALUES (
+        p_thread_id, p_run_id, v_app_name, p_status, p_handler, p_input, p_max_attempts, p_available_at,
+        CASE WHEN v_is_running THEN clock_timestamp() END, v_is_running::integer,
+        CASE WHEN v_is_running THEN p_worker_id END, CASE WHEN v_is_running THEN p_lease END,
+        CASE WHEN v_is_running THEN clock_timestamp() + p_lease END)
     ON CONFLICT (thread_id, id) DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
             MESSAGE = format('run %s exists already; choose another id', p_run_id);
     END IF;
-    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, p_event_type, p_content);
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, p_event_id, CASE WHEN v_is_running THEN 'run_started' ELSE 'run_created' END, p_content);
+    RETURN QUERY SELECT * FROM "public".run_rows WHERE thread_id = p_thread_id AND id = p_run_id;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/create_run.sql', 0, '8b3d493caaa53ab5dc3e99b3c138623fc457543260834b84cba26d59e20a49db', '0.1.0')
+VALUES ('runs/create_run.sql', 0, 'ca2195b0a8be09995185007a77598515d8bfb6fcc5e3beb1ac9b45390dfc4d54', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/end_runs.sql
--- Ends runs that attempts hold, each with its event: `completed` with a result, `failed` with an error. One that cannot be
--- ended stops no other; item i is answered with place i:
---   ended    `run` is what it is now
---   fenced   the attempt does not hold the run any more; nothing changed; `run` is what it is
+-- Ends runs, each with its event: `completed` with a result, `failed` with an error, or `cancelled`. Every run ends here.
+-- p_attempts names who ends a run; null: a caller that does not execute it. A null in p_contents stands for an event of id,
+-- status and error. An item that cannot be ended stops no other. Item i is answered with place i and an outcome:
+--   ended    `run` is the run after its end
+--   fenced   the attempt does not hold the run; nothing changed; `run` is the run as it is
+--   illegal  the run cannot become this status (`run_transition_allowed`); nothing changed; `run` is the run as it is
 --   missing  there is no such run
---   busy     without p_wait only: somebody else holds it, or its thread, right now. A batch never waits for one of its
---            items: whoever waits while he holds others could be waiting in a circle
+--   busy     without p_wait only: another transaction holds the run or its thread. A batch never waits for one of its
+--            items: two batches that wait while they hold locks could wait for each other
 CREATE OR REPLACE FUNCTION "public".end_runs(
     p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
-    p_event_ids text[], p_event_types text[], p_contents text[], p_wait boolean
-) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
+    p_event_ids text[], p_contents text[], p_wait boolean
+) RETURNS TABLE (place integer, outcome text, run "public".run_rows) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    i integer;
+    v_run record;
 BEGIN
-    FOR i IN SELECT n FROM generate_subscripts(p_run_ids, 1) AS n ORDER BY p_thread_ids[n], p_run_ids[n] LOOP
-        place := i;
+    FOR place IN SELECT n FROM generate_subscripts(p_run_ids, 1) AS n ORDER BY p_thread_ids[n], p_run_ids[n] LOOP
         IF p_wait THEN
-            PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE;
-            PERFORM FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i] FOR UPDATE;
+            PERFORM FROM "public".threads WHERE id = p_thread_ids[place] FOR NO KEY UPDATE;
+            PERFORM FROM "public".runs WHERE thread_id = p_thread_ids[place] AND id = p_run_ids[place] FOR UPDATE;
         END IF;
-        PERFORM FROM "public".threads WHERE id = p_thread_ids[i] FOR NO KEY UPDATE SKIP LOCKED;
+        PERFORM FROM "public".threads WHERE id = p_thread_ids[place] FOR NO KEY UPDATE SKIP LOCKED;
         IF FOUND THEN
-            SELECT r.* INTO run FROM "public".runs r
-             WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i] FOR UPDATE SKIP LOCKED;
+            SELECT r.status, r.attempt INTO v_run FROM "public".runs r
+             WHERE r.thread_id = p_thread_ids[place] AND r.id = p_run_ids[place] FOR UPDATE SKIP LOCKED;
         END IF;
         IF NOT FOUND THEN
-            outcome := CASE WHEN EXISTS (SELECT FROM "public".runs WHERE thread_id = p_thread_ids[i] AND id = p_run_ids[i])
+            outcome := CASE WHEN EXISTS (SELECT FROM "public".runs r
+                                          WHERE r.thread_id = p_thread_ids[place] AND r.id = p_run_ids[place])
                             THEN 'busy' ELSE 'missing' END;
-            run := NULL;
-        ELSIF run.status <> 'running' OR run.attempt <> p_attempts[i] THEN
+        ELSIF p_attempts[place] IS NOT NULL AND (v_run.status <> 'running' OR v_run.attempt <> p_attempts[place]) THEN
             outcome := 'fenced';
+        ELSIF NOT "public".run_transition_allowed(v_run.status, p_statuses[place]) THEN
+            outcome := 'illegal';
         ELSE
-            PERFORM "public".change_run(
-                p_thread_ids[i], p_run_ids[i], p_statuses[i], p_errors[i], p_event_ids[i], p_event_types[i],
-                p_contents[i]::json, p_results[i]::json);
-            SELECT r.* INTO run FROM "public".runs r WHERE r.thread_id = p_thread_ids[i] AND r.id = p_run_ids[i];
             outcome := 'ended';
+            UPDATE "public".runs r
+               SET status = p_statuses[place], result = coalesce(p_results[place]::json, r.result),
+                   error = CASE WHEN p_statuses[place] <> 'completed' THEN coalesce(p_errors[place], r.error) END,
+                   completed_at = clock_timestamp(), available_at = NULL, lease_expires_at = NULL
+             WHERE r.thread_id = p_thread_ids[place] AND r.id = p_run_ids[place];
+            PERFORM "public".append_run_event(
+                p_thread_ids[place], p_run_ids[place], p_event_ids[place],
+                CASE p_statuses[place] WHEN 'completed' THEN 'run_finished' ELSE 'run_' || p_statuses[place] END,
+                coalesce(p_contents[place]::json, json_build_object(
+                    'run_id', p_run_ids[place], 'status', p_statuses[place], 'error', p_errors[place])));
         END IF;
+        SELECT r.* INTO run FROM "public".run_rows r
+         WHERE r.thread_id = p_thread_ids[place] AND r.id = p_run_ids[place] AND outcome <> 'busy';
         RETURN NEXT;
     END LOOP;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/end_runs.sql', 0, '7bf92e8ea33e989426f0a844d2bbeda15fd830da4e090559c23569a0d5a453da', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- runs/enqueue_run.sql
--- Creates a run with everything a worker needs. One that is `running` at once is leased to its worker, as attempt 1.
-CREATE OR REPLACE FUNCTION "public".enqueue_run(
-    p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
-    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_event_type text, p_content json
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM "public".create_run(p_thread_id, p_run_id, p_status, p_event_id, p_event_type, p_content);
-    UPDATE "public".runs
-       SET handler = p_handler, input = p_input, max_attempts = p_max_attempts, available_at = p_available_at,
-           worker_id = p_worker_id, lease_expires_at = clock_timestamp() + p_lease,
-           attempt = CASE WHEN p_status = 'running' THEN 1 ELSE 0 END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/enqueue_run.sql', 0, '8c11fc64de8d745b22fd1c63fe6171dd95c45ded2a3199274474b87039ba1294', '0.1.0')
+VALUES ('runs/end_runs.sql', 0, '72332a4782daec5de561241c2878ae096f746a3755837e395ac9bf538c11ce19', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/fill_run_defaults.sql
--- A run typed into psql needs only a thread. The event that announces it is appended here, as `create_run` does, so it has a
--- place in the thread's order and subscribers are notified. The engine always sets `app_name` and does not pay for the call.
+-- Fills a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
+-- A run that is inserted without `lease_expires_at` never expires. The engine sets `app_name`, so the trigger does not fire
+-- for its own runs.
 CREATE OR REPLACE FUNCTION "public".fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- The thread before the run, here and everywhere: one order of locks.
+    -- The thread is locked before the run, as everywhere.
     SELECT app_name INTO NEW.app_name FROM "public".threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);
@@ -3111,47 +3128,86 @@ CREATE OR REPLACE TRIGGER fill_run_defaults
     EXECUTE FUNCTION "public".fill_run_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/fill_run_defaults.sql', 0, 'a870423c7d660ae5cadd8775bf0cabd5aa20f41771cb10ac61509a04d64dad1e', '0.1.0')
+VALUES ('runs/fill_run_defaults.sql', 0, 'd5e6b8ea8a30319372b21af0c44ff3a08b3c66409a06ea319cdf3800ee2f632b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/lock_run.sql
+-- Locks a thread, then one of its runs (the same order everywhere), and returns what the caller decides by.
+-- SQLSTATE CZ404: no such run; CZ423: p_attempt (null: not checked) does not hold the run; CZ422: the run cannot become
+-- p_status (null: not checked).
+CREATE OR REPLACE FUNCTION "public".lock_run(
+    p_thread_id uuid, p_run_id text, p_attempt integer, p_status text,
+    OUT app_name text, OUT status text, OUT attempt integer, OUT handler text, OUT failures integer,
+    OUT max_attempts integer, OUT lease_duration interval, OUT lease_expires_at timestamptz, OUT wait_kind text,
+    OUT wait_key text, OUT wait_expires_at timestamptz
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
+    SELECT r.app_name, r.status, r.attempt, r.handler, r.failures, r.max_attempts, r.lease_duration,
+           r.lease_expires_at, r.wait_kind, r.wait_key, r.wait_expires_at
+      INTO app_name, status, attempt, handler, failures, max_attempts, lease_duration,
+           lease_expires_at, wait_kind, wait_key, wait_expires_at
+      FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ404',
+            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
+    END IF;
+    IF p_attempt IS NOT NULL AND (status <> 'running' OR attempt <> p_attempt) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ423',
+            MESSAGE = format('run %s is %s, at attempt %s; attempt %s holds it no longer and cannot write', p_run_id,
+                             status, attempt, p_attempt);
+    END IF;
+    IF p_status IS NOT NULL AND NOT "public".run_transition_allowed(status, p_status) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; it cannot become %s', p_run_id, status, p_status);
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/lock_run.sql', 0, '24889413ed1c434c99af0bf6cc84f3cda1ed27b26b5be8294fd9cb724b11a964', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/prune_runs.sql
--- Drops finished runs of a certain age; their events stay. Returns how many went.
+-- Deletes ended runs older than p_age; their events stay. Returns how many.
 CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM "public".runs
          WHERE status IN ('completed', 'failed', 'cancelled') AND completed_at < now() - p_age
         RETURNING 1
     )
-    SELECT count(*) FROM gone
+    SELECT count(*) FROM deleted
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/prune_runs.sql', 0, 'b1f8f9cc18ea3790b7484cba98933982c7a104d9858ef1412eeaf91ef05c2fe5', '0.1.0')
+VALUES ('runs/prune_runs.sql', 0, '00cd05fa477008bf13ecf1d68df01caa8aa42a4f989b853fd88c273b7a59fc0f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/record_run_progress.sql
--- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
--- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- Adds a thinking step, a tool call or a tool's result to a running run, with its event, and extends the lease once half
+-- of it has passed. A result is written into the call of the same id. Without an event id no event is written (the event of
+-- an adapter carries the same), and an entry that equals the last one is not added again: its writer lost the answer.
+-- SQLSTATE CZ404: no such run or call; CZ422: the run is not running; CZ423: p_attempt (null: not checked) does not hold it.
 CREATE OR REPLACE FUNCTION "public".record_run_progress(
-    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
+    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json,
+    p_attempt integer
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_owner text;
     v_place integer;
 BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT * INTO v_run FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
+    SELECT * INTO v_run FROM "public".lock_run(p_thread_id, p_run_id, p_attempt, NULL);
     IF v_run.status <> 'running' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ422',
             MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
+    END IF;
+    IF v_run.lease_expires_at < clock_timestamp() + v_run.lease_duration / 2 THEN
+        UPDATE "public".runs SET lease_expires_at = clock_timestamp() + v_run.lease_duration
+         WHERE thread_id = p_thread_id AND id = p_run_id;
     END IF;
     IF p_kind = 'thought' THEN
         UPDATE "public".runs SET thinking_steps = thinking_steps || p_entry
@@ -3180,13 +3236,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/record_run_progress.sql', 0, '1ee0dcf22b8a3d2ff148b68ec75fb0b5bf6c12a87c9c5c8a144c036167ed3d71', '0.1.0')
+VALUES ('runs/record_run_progress.sql', 0, 'd58f65067d030e96be9c622becbc0927a631231f2a3c9f872f5c6eae049b29c0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/release_expired_leases.sql
--- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
--- does a run without a handler, which nobody could claim. Returns how many.
+-- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
+-- fails. Returns how many.
 CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -3197,22 +3253,17 @@ BEGIN
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
-        -- now is not waited for: it may want a run that was released here a moment ago.
+        -- Checked again under the lock: the lease may have been extended in between. A transaction that extends leases
+        -- now is not waited for: it may wait for a run that was released here before.
         IF FOUND AND EXISTS (
             SELECT FROM "public".runs WHERE thread_id = v_run.thread_id AND id = v_run.id
                AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
         ) THEN
-            IF v_run.handler IS NULL THEN
-                PERFORM "public".change_run(
-                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
-                    gen_random_uuid()::text, 'run_failed',
-                    json_build_object('run_id', v_run.id, 'status', 'failed',
-                                      'error', 'the process that executed the run went away'));
-            ELSE
-                PERFORM "public".release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0', gen_random_uuid()::text);
-            END IF;
+            PERFORM "public".release_run(
+                v_run.thread_id, v_run.id, NULL,
+                CASE WHEN v_run.handler IS NULL THEN 'the process that executed the run went away'
+                     ELSE 'the lease of its worker ran out' END,
+                interval '0', interval '0', gen_random_uuid()::text);
             v_count := v_count + 1;
         END IF;
     END LOOP;
@@ -3221,14 +3272,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_expired_leases.sql', 0, 'b95397e2b5a352a6691774ddc96208387f0fede8c8c29105f877d4f8bcc90e7b', '0.1.0')
+VALUES ('runs/release_expired_leases.sql', 0, '504daf1dc6da18338aa327d8c4ef91392eb7eaff0fcbb3066db02e7a421edeef', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/release_run.sql
--- Makes a running run pending again, with the event that says why; p_cause names what went wrong, or is null when its
--- worker just gave it back. A run that went wrong too often fails with the cause. Answers with the new status.
--- The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
+-- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops. A run that went
+-- wrong too often fails with the cause, and so does one without a handler, which no worker could claim. Returns the new
+-- status. The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION "public".release_run(
     p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
     p_event_id text
@@ -3237,39 +3288,39 @@ DECLARE
     v_run record;
     v_again_at timestamptz;
 BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
-    SELECT failures, max_attempts INTO v_run
-      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF p_cause IS NOT NULL AND v_run.failures + 1 >= v_run.max_attempts THEN
-        PERFORM "public".change_run(
-            p_thread_id, p_run_id, 'failed', p_cause, p_event_id, 'run_failed',
-            json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
-                              'failures', v_run.failures + 1));
+    SELECT * INTO v_run FROM "public".lock_run(p_thread_id, p_run_id, p_attempt, 'pending');
+    IF p_cause IS NOT NULL AND (v_run.handler IS NULL OR v_run.failures + 1 >= v_run.max_attempts) THEN
+        PERFORM "public".end_runs(
+            ARRAY[p_thread_id], ARRAY[p_run_id], ARRAY[p_attempt], ARRAY['failed'], NULL, ARRAY[p_cause],
+            ARRAY[p_event_id],
+            ARRAY[json_build_object('run_id', p_run_id, 'status', 'failed', 'error', p_cause,
+                                    'failures', v_run.failures + 1)::text],
+            true);
         RETURN 'failed';
     END IF;
     IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
-    PERFORM "public".change_run(
-        p_thread_id, p_run_id, 'pending', p_cause, p_event_id, 'run_released',
+    UPDATE "public".runs
+       SET status = 'pending', error = coalesce(p_cause, error), available_at = v_again_at, lease_expires_at = NULL,
+           failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, p_event_id, 'run_released',
         json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
-    UPDATE "public".runs
-       SET available_at = v_again_at, failures = failures + CASE WHEN p_cause IS NULL THEN 0 ELSE 1 END
-     WHERE thread_id = p_thread_id AND id = p_run_id;
     RETURN 'pending';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_run.sql', 0, '991aaf168944c4a00aa8902a03f08c0dcfac8409a29fb45cbaf6c8b0192c731c', '0.1.0')
+VALUES ('runs/release_run.sql', 0, 'dacea5c6ed6c4a3496268278f0d573b8ee4c37752a4c07d26649f68d8d8c70b8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/resolve_wait.sql
--- Ends a wait: stores what ended it and makes the run claimable. The caller holds the locks of the thread and the run.
--- A kept signal of the same key that may not answer this wait is replaced.
+-- Ends a wait: stores the signal that ended it and makes the run claimable. The caller holds the locks of the thread and
+-- the run. A kept signal of the same key that may not answer this wait is replaced.
 CREATE OR REPLACE FUNCTION "public".resolve_wait(
     p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
     p_signal_id text DEFAULT NULL
@@ -3296,13 +3347,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resolve_wait.sql', 0, '6f2d52fa3850109f3d2c0b5303ede0e20a934d2fb7baa804c3a6c96962c3ddbf', '0.1.0')
+VALUES ('runs/resolve_wait.sql', 0, 'c5a018a488040b075f328053b4a4fc8776d60132a3ba98294c548bcb71416545', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/resume_due_waits.sql
--- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
--- long takes its timeout branch or fails its run. Returns how many.
+-- Ends the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
+-- its timeout branch or fails its run. Returns how many.
 CREATE OR REPLACE FUNCTION "public".resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_found record;
@@ -3322,7 +3373,7 @@ BEGIN
     LOOP
         PERFORM FROM "public".threads WHERE id = v_found.thread_id FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        -- Looked at again under the lock: a signal may have come in between.
+        -- Checked again under the lock: a signal may have ended the wait in between.
         SELECT * INTO v_run FROM "public".runs
          WHERE thread_id = v_found.thread_id AND id = v_found.id AND status = 'waiting' FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
@@ -3345,11 +3396,10 @@ BEGIN
         ELSIF v_run.wait_timeout_node IS NOT NULL THEN
             PERFORM "public".resolve_wait(v_run.thread_id, v_run.id, 'timeout', 'null');
         ELSE
-            PERFORM "public".change_run(
-                v_run.thread_id, v_run.id, 'failed', format('nobody answered %s in time', v_run.wait_key),
-                gen_random_uuid()::text, 'run_failed',
-                json_build_object('run_id', v_run.id, 'status', 'failed',
-                                  'error', format('nobody answered %s in time', v_run.wait_key)));
+            PERFORM "public".end_runs(
+                ARRAY[v_run.thread_id], ARRAY[v_run.id], NULL, ARRAY['failed'], NULL,
+                ARRAY[format('no answer to %s arrived in time', v_run.wait_key)], ARRAY[gen_random_uuid()::text], NULL,
+                true);
         END IF;
         v_count := v_count + 1;
     END LOOP;
@@ -3358,31 +3408,58 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resume_due_waits.sql', 0, 'df9a92923342460b512024dfb4b6e2cfdd8e3f68eb0f7672810fd76af03ec3f2', '0.1.0')
+VALUES ('runs/resume_due_waits.sql', 0, 'ffdfd85edb96bc896c4f0fa0c4aa2727542d9ba3ada2290cbe8c9e3d5e9b4213', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- runs/retry_run.sql
+-- Makes a failed run pending again, with all its attempts and its event. SQLSTATE CZ404: no such run; CZ422: it has not
+-- failed.
+CREATE OR REPLACE FUNCTION "public".retry_run(p_thread_id uuid, p_run_id text, p_event_id text)
+RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
+DECLARE
+    v_run record;
+BEGIN
+    SELECT * INTO v_run FROM "public".lock_run(p_thread_id, p_run_id, NULL, 'pending');
+    IF v_run.status <> 'failed' THEN
+        RAISE EXCEPTION USING ERRCODE = 'CZ422',
+            MESSAGE = format('run %s is %s; only a failed run can be tried again', p_run_id, v_run.status);
+    END IF;
+    UPDATE "public".runs SET status = 'pending', error = NULL, failures = 0, completed_at = NULL
+     WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM "public".append_run_event(
+        p_thread_id, p_run_id, p_event_id, 'run_retried',
+        json_build_object('run_id', p_run_id, 'status', 'pending'));
+    RETURN QUERY SELECT * FROM "public".run_rows WHERE thread_id = p_thread_id AND id = p_run_id;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('runs/retry_run.sql', 0, 'c1f95bd6b979b54872a860d9b0ae6f572ef529f81d0082bda39b2ac86e35c68c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/run_transition_allowed.sql
--- The status machine of runs, in one table.
+-- The legal status transitions of runs.
 CREATE OR REPLACE FUNCTION "public".run_transition_allowed(p_from text, p_to text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (p_from, p_to) IN (
         ('pending', 'running'), ('pending', 'failed'), ('pending', 'cancelled'),
         ('running', 'waiting'), ('running', 'completed'), ('running', 'failed'), ('running', 'cancelled'),
-        ('running', 'pending'),  -- its lease ran out, or its worker gave it back: another worker may claim it
+        ('running', 'pending'),  -- its lease expired, or its worker released it
         ('waiting', 'pending'), ('waiting', 'running'), ('waiting', 'failed'), ('waiting', 'cancelled'),
         ('waiting', 'completed'),  -- another run of the thread continues with the answer
-        ('failed', 'pending')    -- somebody asked for another try
+        ('failed', 'pending')    -- a retry was requested
     )
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/run_transition_allowed.sql', 0, '9191715e7183b8dfdbb1ede1b8266b1ff605a67529766460d0253eed61c99fcc', '0.1.0')
+VALUES ('runs/run_transition_allowed.sql', 0, 'd579ffa85928f61d4180874a9bbc197b71e145d8f47c957cf9bfc36a3cb1261d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/signal_run.sql
--- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+-- Stores a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
 --   resumed    the run was waiting for this key; it can be claimed
 --   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
 --   duplicate  an earlier signal of this key counts
@@ -3397,20 +3474,14 @@ DECLARE
     v_run record;
     v_known record;
 BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
-      FROM "public".runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
+    SELECT * INTO v_run FROM "public".lock_run(p_thread_id, p_run_id, NULL, NULL);
     SELECT source, may_answer, signal_id, used_at INTO v_known FROM "public".run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
     IF v_known.signal_id = p_signal_id THEN
         RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
     ELSIF v_known.source = 'timeout' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
+            MESSAGE = format('the signal %s comes too late: the wait of run %s timed out', p_key, p_run_id);
     ELSIF v_known.used_at IS NOT NULL
           -- A kept signal that left a wait for its own key open may not answer that wait.
           OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
@@ -3433,7 +3504,7 @@ BEGIN
         END IF;
         IF v_run.wait_expires_at <= clock_timestamp() THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
-                MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
+                MESSAGE = format('the signal %s comes too late: the wait of run %s timed out', p_key, p_run_id);
         END IF;
         PERFORM "public".resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
         RETURN 'resumed';
@@ -3448,69 +3519,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/signal_run.sql', 0, '130ee4cc3bbb2664804b08b5658e2b4aaeb44bcb3714b40c4ef4bf948b4aef0e', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- runs/take_run.sql
--- Gives a pending run to a worker: the next attempt begins. The caller holds the locks of the thread and the run.
-CREATE OR REPLACE FUNCTION "public".take_run(
-    p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text
-) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_attempt integer;
-BEGIN
-    UPDATE "public".runs
-       SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
-           lease_expires_at = clock_timestamp() + p_lease, started_at = coalesce(started_at, clock_timestamp())
-     WHERE thread_id = p_thread_id AND id = p_run_id
-    RETURNING attempt INTO v_attempt;
-    PERFORM "public".append_run_event(
-        p_thread_id, p_run_id, p_event_id, CASE WHEN v_attempt = 1 THEN 'run_started' ELSE 'run_resumed' END,
-        json_build_object('run_id', p_run_id, 'status', 'running', 'attempt', v_attempt, 'worker_id', p_worker_id));
-    RETURN v_attempt;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/take_run.sql', 0, '539aeb48732a7b42f9d24a10c29fe6b71dcc88436c2b13e5d8f30813c11a3d66', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
--- runs/turn_over_runs.sql
--- Ends some runs, as `end_runs` does, and then claims others, as `claim_runs` does, in one commit. p_claims is a list of
--- {"handlers": [...], "workers": [...]}; what claim n of it brings is answered with place n and the outcome `claimed`.
-CREATE OR REPLACE FUNCTION "public".turn_over_runs(
-    p_thread_ids uuid[], p_run_ids text[], p_attempts integer[], p_statuses text[], p_results text[], p_errors text[],
-    p_event_ids text[], p_event_types text[], p_contents text[], p_claims jsonb, p_lease interval
-) RETURNS TABLE (place integer, outcome text, run "public".runs) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_claim record;
-BEGIN
-    RETURN QUERY SELECT * FROM "public".end_runs(
-        p_thread_ids, p_run_ids, p_attempts, p_statuses, p_results, p_errors, p_event_ids, p_event_types, p_contents,
-        false);
-    FOR v_claim IN
-        SELECT (entry.number - 1)::integer AS place,
-               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'handlers')) AS handlers,
-               ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'workers')) AS workers
-          FROM jsonb_array_elements(p_claims) WITH ORDINALITY AS entry (claim, number)
-    LOOP
-        RETURN QUERY SELECT v_claim.place, 'claimed', c FROM "public".claim_runs(
-            v_claim.handlers, v_claim.workers, p_lease) AS c;
-    END LOOP;
-END
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/turn_over_runs.sql', 0, 'a25c93330e9d9c99e7ff2a046ff55f48722c095b0561d722c3f40741b67d9fdf', '0.1.0')
+VALUES ('runs/signal_run.sql', 0, '117150d08ad82ebdcf282be3cf0de6937a257b8f3ede9307a7915fc4113881c9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/wait_run.sql
--- Lets a run wait, with the event that says so. Answers:
---   waiting   it waits; its lease is over
+-- Makes a running run wait, with its event. Answers:
+--   waiting   it waits and has no lease
 --   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
 --             ends only a wait of a kind that its sender may answer
 -- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
@@ -3523,8 +3538,7 @@ DECLARE
     v_early record;
     v_after bigint;
 BEGIN
-    PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    PERFORM "public".check_fence(p_thread_id, p_run_id, p_attempt);
+    PERFORM "public".lock_run(p_thread_id, p_run_id, p_attempt, 'waiting');
     SELECT source, payload, may_answer, signal_id, used_at,
            may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
       INTO v_early FROM "public".run_signals
@@ -3546,11 +3560,12 @@ BEGIN
           INTO v_after
           FROM "public".events e WHERE e.run_id = p_run_id AND e.thread_id = p_thread_id;
     END IF;
-    PERFORM "public".change_run(p_thread_id, p_run_id, 'waiting', NULL, p_event_id, 'run_waiting', p_content);
     UPDATE "public".runs
-       SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
-           wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
+       SET status = 'waiting', available_at = NULL, lease_expires_at = NULL, wait_kind = p_kind, wait_key = p_key,
+           wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
+           resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, 'run_waiting', p_content);
     IF v_early.is_usable THEN
         PERFORM "public".resolve_wait(
             p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);
@@ -3561,7 +3576,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/wait_run.sql', 0, 'e2959410b32d648f12c5d41800d95c5a05a7464eef674d47cdf600fc05d1882a', '0.1.0')
+VALUES ('runs/wait_run.sql', 0, 'eaac0998f04413017c428943af70e5ddf398e14af9b33539ababe265acab83ff', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4370,5 +4385,5 @@ VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 12 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 13 WHERE number = 0;
 COMMIT;

@@ -12,8 +12,7 @@ from cognizes.engine.errors import ConflictError, IllegalTransitionError, NotFou
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_manager import StateManager
-from cognizes.engine.runs.durable_runs import DurableRuns
-from cognizes.engine.runs.waits import WaitKind
+from cognizes.engine.runs import Runs, WaitKind
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import Contexts
 
@@ -39,7 +38,7 @@ class ToolApproval:
 class ToolApprovals:
     """Asks and answers. The context is AwaitingToolApproval in between."""
 
-    def __init__(self, manager: StateManager, contexts: Contexts, runs: DurableRuns) -> None:
+    def __init__(self, manager: StateManager, contexts: Contexts, runs: Runs) -> None:
         self._manager = manager
         self._contexts = contexts
         self._runs = runs

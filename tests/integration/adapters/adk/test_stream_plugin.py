@@ -16,7 +16,7 @@ from cognizes.engine import Run, RunStatus
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
 from cognizes.engine.adapters.adk.session_reader import Revision
 from tests.integration.runs.conditions import expire_lease, until
-from tests.integration.runs.lost_answers import lose_answer
+from tests.integration.runs.lost_answers import lose_end
 
 from .scripted_model import ScriptedModel, call
 
@@ -182,16 +182,16 @@ async def test_a_killed_process_leaves_no_run_that_runs_for_ever(service: OpenSe
     assert (await talking)[-1].content.parts[0].text == "that was long"
     (run,) = await runs(service)
     assert (run.status, run.error) == (RunStatus.FAILED, "the process that executed the run went away")
-    assert not engine.runs.leases._held
+    assert not engine.runs.leases.held
 
 
 async def test_an_end_whose_answer_was_lost_is_stored(
     service: OpenSessionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = lose_answer(monkeypatch, await service.engine(), "change_run")
+    asked = lose_end(monkeypatch)
     await talk(runner_of(service, "hello"))
     (run,) = await runs(service)
-    assert (run.status, asked) == (RunStatus.COMPLETED, ["change_run"])
+    assert (run.status, asked) == (RunStatus.COMPLETED, [run.id] * 2)
 
 
 async def test_every_turn_is_a_run_and_none_makes_the_session_stale(service: OpenSessionService) -> None:

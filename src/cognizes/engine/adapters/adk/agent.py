@@ -44,7 +44,7 @@ from cognizes.engine.hosting.host import client_state_delta
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.runs.resumption import Resumption
+from cognizes.engine.runs import Resumption
 
 logger = logging.getLogger(__name__)
 

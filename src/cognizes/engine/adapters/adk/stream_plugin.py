@@ -32,7 +32,7 @@ from cognizes.engine.errors import ConflictError, EngineError
 from cognizes.engine.hosting.host import end_waiting_runs
 from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.streams.delta_stream import THOUGHT
 from cognizes.engine.streams.message_writer import MessageWriter
@@ -297,7 +297,7 @@ class EngineStreamPlugin(BasePlugin):
             stop_watching()
         run.service.run_ends(run.thread_id, run.invocation_id)
         await run.streams.close()
-        with _only_logged(), run.lease.fence.letting_go():
+        with _only_logged(), fenced_by(run.lease.fence):
             if status is RunStatus.WAITING:
                 await wait_for_person(run.engine, await run.engine.runs.get(run.thread_id, run.id), questions)
             else:

@@ -34,7 +34,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.models import Run
-from cognizes.engine.runs.waits import WaitKind
+from cognizes.engine.runs import WaitKind
 
 router = APIRouter(tags=["runs"])
 

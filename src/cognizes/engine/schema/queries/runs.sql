@@ -1,44 +1,50 @@
--- create_run: A new run and its event.
-SELECT {schema}.create_run($1, $2, $3, $4, $5, $6::text::json);
+-- create_run: Create a run with its event.
+SELECT * FROM {schema}.create_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10, $11::text::json);
 
--- change_run: Another status and its event; an attempt that does not hold the run is refused.
-SELECT {schema}.change_run($1, $2, $3, $4, $5, $6, $7::text::json) FROM {schema}.check_fence($1, $2, $8);
+-- claim_run: Claim one run for a worker.
+SELECT * FROM {schema}.claim_run($1, $2, $3, $4, $5, $6);
 
--- record_run_progress: A thought, a tool call or a result, and its event; fenced as well.
-SELECT {schema}.record_run_progress($1, $2, $3, $4::text::jsonb, $5, $6::text::json)
-  FROM {schema}.check_fence($1, $2, $7);
+-- end_and_claim_runs: End some runs, then claim others, in one commit. $9 is a list of {"handlers": [], "workers": []}; runs
+-- that entry n claims have place n. A batch waits for no lock.
+SELECT place, outcome, (run).* FROM {schema}.end_runs($1, $2, $3, $4, $5, $6, $7, $8, false)
+ UNION ALL
+SELECT (entry.number - 1)::integer, 'claimed', claimed.*
+  FROM jsonb_array_elements($9::text::jsonb) WITH ORDINALITY AS entry (claim, number)
+ CROSS JOIN LATERAL {schema}.claim_runs(
+           ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'handlers')),
+           ARRAY(SELECT jsonb_array_elements_text(entry.claim -> 'workers')), $10) AS claimed;
+
+-- end_runs: End some runs of one thread; wait for the locks.
+SELECT place, outcome, (run).* FROM {schema}.end_runs($1, $2, $3, $4, $5, $6, $7, $8, true);
+
+-- release_run: Make a run claimable again, now or after a while, or fail it.
+SELECT {schema}.release_run($1, $2, $3, $4, $5, $6, $7);
+
+-- retry_run: Make a failed run pending again.
+SELECT * FROM {schema}.retry_run($1, $2, $3);
+
+-- record_run_progress: Add a thought, a tool call or a result with its event.
+SELECT {schema}.record_run_progress($1, $2, $3, $4::text::jsonb, $5, $6::text::json, $7);
 
 -- read_run: One run of a thread.
-SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
-       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
-       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs WHERE thread_id = $1 AND id = $2;
+SELECT * FROM {schema}.run_rows WHERE thread_id = $1 AND id = $2;
+
+-- read_run_statuses: The status of some runs, each named by its thread and id.
+SELECT r.thread_id, r.id, r.status FROM unnest($1::uuid[], $2::text[]) AS named (thread_id, id)
+  JOIN {schema}.runs r ON r.thread_id = named.thread_id AND r.id = named.id;
 
 -- list_runs: The runs of a thread, newest first.
-SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
-       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
-       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs WHERE thread_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2;
+SELECT * FROM {schema}.run_rows WHERE thread_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2;
 
 -- find_runs: The runs of an id, in all threads of some apps (null: all) and of a user (null: all), newest first.
-SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
-       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
-       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs
+SELECT * FROM {schema}.run_rows
  WHERE id = $1 AND ($2::text[] IS NULL OR app_name = ANY ($2))
    AND ($3::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.id = thread_id AND t.user_id = $3))
  ORDER BY created_at DESC
  LIMIT 100;
 
--- search_runs: Runs of all threads, newest first, by status, app and handler; older than one that was listed before.
-SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
-       created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
-       failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
-  FROM {schema}.runs
+-- search_runs: Runs of all threads, newest first, by status, app and handler, after a cursor.
+SELECT * FROM {schema}.run_rows
  WHERE ($1::text[] IS NULL OR status = ANY ($1)) AND ($2::text IS NULL OR app_name = $2)
    AND ($3::text IS NULL OR handler = $3)
    AND ($8::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.id = thread_id AND t.user_id = $8))
@@ -46,34 +52,11 @@ SELECT id, thread_id, app_name, status, thinking_steps::text AS thinking_steps, 
  ORDER BY created_at DESC, thread_id DESC, id DESC
  LIMIT $7;
 
--- enqueue_run: A new run for a worker, or one that is leased at once, and its event.
-SELECT {schema}.enqueue_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10, $11, $12::text::json);
+-- sweep_runs: Release the runs whose lease expired and end the waits that are due.
+SELECT {schema}.release_expired_leases() + {schema}.resume_due_waits();
 
--- turn_over_runs: Some runs end, others are claimed; what became of each.
-SELECT place, outcome,
-       (run).id, (run).thread_id, (run).app_name, (run).status, (run).thinking_steps::text AS thinking_steps,
-       (run).tool_calls::text AS tool_calls, (run).error, (run).created_at, (run).started_at, (run).completed_at,
-       (run).handler, (run).input::text AS input, (run).result::text AS result, (run).worker_id, (run).attempt,
-       (run).failures, (run).max_attempts, (run).available_at, (run).lease_expires_at, (run).wait_kind, (run).wait_key,
-       (run).wait_reason, (run).wait_expires_at, (run).wait_timeout_node,
-       (run).resumption_context::text AS resumption_context
-  FROM {schema}.turn_over_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11);
-
--- end_runs: Some runs end, whoever holds them now is waited for; what became of each.
-SELECT place, outcome,
-       (run).id, (run).thread_id, (run).app_name, (run).status, (run).thinking_steps::text AS thinking_steps,
-       (run).tool_calls::text AS tool_calls, (run).error, (run).created_at, (run).started_at, (run).completed_at,
-       (run).handler, (run).input::text AS input, (run).result::text AS result, (run).worker_id, (run).attempt,
-       (run).failures, (run).max_attempts, (run).available_at, (run).lease_expires_at, (run).wait_kind, (run).wait_key,
-       (run).wait_reason, (run).wait_expires_at, (run).wait_timeout_node,
-       (run).resumption_context::text AS resumption_context
-  FROM {schema}.end_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, true);
-
--- claim_run: One run for a worker; its attempt.
-SELECT {schema}.claim_run($1, $2, $3, $4, $5);
-
--- extend_leases: Those who execute these runs are alive, and will say so again in time. Returns whose leases hold.
--- Locked in one order first: those who end several runs of a thread take them in the same one.
+-- extend_leases: Extend the leases of runs that these attempts hold; $4 is the duration, null: that of each lease. Returns
+-- the runs. They are locked in the order in which `end_runs` locks them.
 WITH mine AS MATERIALIZED (
     SELECT r.thread_id, r.id, r.attempt
       FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS held (thread_id, id, attempt)
@@ -81,30 +64,28 @@ WITH mine AS MATERIALIZED (
      WHERE r.status = 'running' ORDER BY r.thread_id, r.id FOR NO KEY UPDATE OF r
 )
 UPDATE {schema}.runs r
-   SET lease_expires_at = clock_timestamp() + $4::interval
+   SET lease_expires_at = clock_timestamp() + coalesce($4::interval, r.lease_duration),
+       lease_duration = coalesce($4::interval, r.lease_duration)
   FROM mine
  WHERE r.thread_id = mine.thread_id AND r.id = mine.id AND r.attempt = mine.attempt AND r.status = 'running'
 RETURNING r.thread_id, r.id, r.attempt;
 
--- wait_run: A wait and its event.
+-- wait_run: Store a wait with its event.
 SELECT {schema}.wait_run($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12::text::json);
 
--- signal_run: A signal, and what became of it.
+-- signal_run: Store a signal; return its outcome.
 SELECT {schema}.signal_run($1, $2, $3, $4::text::json, $5::text[], $6);
 
--- read_signal: What ended the wait of a kind for a key, or will end it.
+-- read_signal: The signal that ended the wait of a kind for a key, or that will end it.
 SELECT source, payload::text AS payload, used_at FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3)
    AND (may_answer IS NULL OR $4 = ANY (may_answer));
 
--- read_used_signals: What ended the waits of a run so far.
+-- read_used_signals: The signals that ended the waits of a run.
 SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND used_at IS NOT NULL ORDER BY used_at;
 
--- release_run: Back to the queue, now or after a while; or failed.
-SELECT {schema}.release_run($1, $2, $3, $4, $5, $6, $7);
-
--- begin_step: A step of a run starts, unless it has finished before. Returns it as it was before.
+-- begin_step: Start a step of a run, unless it has finished. Returns the step as it was before.
 WITH fence AS (
     SELECT {schema}.check_fence($1, $2, $3) AS is_held
 ), before AS (
@@ -122,12 +103,12 @@ WITH fence AS (
 SELECT before.status, before.attempt, before.result::text AS result, before.error
   FROM fence LEFT JOIN before ON true LEFT JOIN (SELECT count(*) FROM begun) AS counted ON true;
 
--- end_step: A step of a run is over.
+-- end_step: Store the end of a step.
 UPDATE {schema}.run_steps
    SET status = $5, result = $6::text::json, error = $7, finished_at = clock_timestamp()
   FROM {schema}.check_fence($1, $2, $3)
  WHERE thread_id = $1 AND run_id = $2 AND md5(name) = md5($4) AND attempt = $3;
 
--- list_steps: The steps of a run, in the order they were begun.
+-- list_steps: The steps of a run, in the order in which they started.
 SELECT name, status, attempt, result::text AS result, error, started_at, finished_at FROM {schema}.run_steps
  WHERE thread_id = $1 AND run_id = $2 ORDER BY started_at;

@@ -86,6 +86,14 @@ BEGIN
                            CASE WHEN v_table.may_be_forced THEN '' ELSE 'NO' END);
         END IF;
     END LOOP;
+    -- A view reads with the rights of its caller (`security_invoker`), so the policies of its tables hold.
+    FOR v_table IN
+        SELECT c.oid::regclass AS name FROM pg_class c
+         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v' AND pg_has_role(c.relowner, 'USAGE')
+           AND 'security_invoker=true' = ANY (c.reloptions)
+    LOOP
+        EXECUTE format('GRANT SELECT ON %s TO cognizes_server', v_table.name);
+    END LOOP;
     RETURN true;
 END
 $$;

@@ -1,6 +1,6 @@
--- Refuses a writer that does not hold the run any more; a null attempt asks nothing. SQLSTATE CZ404: no such run;
--- CZ423: another attempt has it, or none. Returns true.
--- It takes the thread's lock, which every change of a run takes first: what was checked holds until the commit.
+-- Returns true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
+-- attempt holds it, or none. The function locks the thread, as every change of a run does first: the result holds until
+-- the commit.
 CREATE OR REPLACE FUNCTION {schema}.check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

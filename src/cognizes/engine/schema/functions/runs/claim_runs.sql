@@ -1,9 +1,9 @@
--- Gives pending runs of these handlers to workers, one to each of p_worker_ids (who may be named more than once), those
--- first that became due first. A run, or a thread, that somebody else holds right now is passed over, so nobody waits
--- here. With several handlers the one with the oldest run is served first.
+-- Claims pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
+-- once), in the order in which they became due. Runs and threads that another transaction has locked are skipped, so a
+-- claim never waits. With several handlers the one with the oldest run is served first.
 CREATE OR REPLACE FUNCTION {schema}.claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
-RETURNS SETOF {schema}.runs LANGUAGE plpgsql
--- The plan of an empty table must stay good: walk the index of pending runs, and stop at the limit.
+RETURNS SETOF {schema}.run_rows LANGUAGE plpgsql
+-- A plan made for an empty table must stay good: scan the index of pending runs and stop at the limit.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -14,7 +14,7 @@ DECLARE
     v_handler text;
     v_run record;
     v_claimed integer := 0;
-    -- One moment, not a clock: what is due later stands behind it in the index, and is not even looked at.
+    -- A constant bounds the index scan: entries that are due later are not read.
     v_now timestamptz := clock_timestamp();
 BEGIN
     FOR v_handler IN
@@ -34,9 +34,8 @@ BEGIN
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
             v_claimed := v_claimed + 1;
-            PERFORM {schema}.take_run(
-                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text);
-            RETURN QUERY SELECT * FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id;
+            RETURN QUERY SELECT * FROM {schema}.claim_run(
+                v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text, false);
         END LOOP;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);
     END LOOP;

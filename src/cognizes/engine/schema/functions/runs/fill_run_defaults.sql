@@ -1,8 +1,9 @@
--- A run typed into psql needs only a thread. The event that announces it is appended here, as `create_run` does, so it has a
--- place in the thread's order and subscribers are notified. The engine always sets `app_name` and does not pay for the call.
+-- Fills a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
+-- A run that is inserted without `lease_expires_at` never expires. The engine sets `app_name`, so the trigger does not fire
+-- for its own runs.
 CREATE OR REPLACE FUNCTION {schema}.fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- The thread before the run, here and everywhere: one order of locks.
+    -- The thread is locked before the run, as everywhere.
     SELECT app_name INTO NEW.app_name FROM {schema}.threads WHERE id = NEW.thread_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('there is no thread %s', NEW.thread_id);

@@ -1,9 +1,9 @@
--- Drops finished runs of a certain age; their events stay. Returns how many went.
+-- Deletes ended runs older than p_age; their events stay. Returns how many.
 CREATE OR REPLACE FUNCTION {schema}.prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM {schema}.runs
          WHERE status IN ('completed', 'failed', 'cancelled') AND completed_at < now() - p_age
         RETURNING 1
     )
-    SELECT count(*) FROM gone
+    SELECT count(*) FROM deleted
 $$;

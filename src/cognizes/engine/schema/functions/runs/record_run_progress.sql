@@ -1,23 +1,24 @@
--- Adds a thinking step, a tool call or a tool's result to a running run, with the event that says so.
--- A result is written into the call of the same id. Without an event id there is no event: an adapter whose own
--- event says it already; then an entry that is the last one already is not added again (its writer lost the answer). SQLSTATE CZ404: no such run or call; CZ422: the run is not running.
+-- Adds a thinking step, a tool call or a tool's result to a running run, with its event, and extends the lease once half
+-- of it has passed. A result is written into the call of the same id. Without an event id no event is written (the event of
+-- an adapter carries the same), and an entry that equals the last one is not added again: its writer lost the answer.
+-- SQLSTATE CZ404: no such run or call; CZ422: the run is not running; CZ423: p_attempt (null: not checked) does not hold it.
 CREATE OR REPLACE FUNCTION {schema}.record_run_progress(
-    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json
+    p_thread_id uuid, p_run_id text, p_kind text, p_entry jsonb, p_event_id text, p_content json,
+    p_attempt integer
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_owner text;
     v_place integer;
 BEGIN
-    PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT * INTO v_run FROM {schema}.runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
+    SELECT * INTO v_run FROM {schema}.lock_run(p_thread_id, p_run_id, p_attempt, NULL);
     IF v_run.status <> 'running' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ422',
             MESSAGE = format('run %s is %s; only a running run makes progress', p_run_id, v_run.status);
+    END IF;
+    IF v_run.lease_expires_at < clock_timestamp() + v_run.lease_duration / 2 THEN
+        UPDATE {schema}.runs SET lease_expires_at = clock_timestamp() + v_run.lease_duration
+         WHERE thread_id = p_thread_id AND id = p_run_id;
     END IF;
     IF p_kind = 'thought' THEN
         UPDATE {schema}.runs SET thinking_steps = thinking_steps || p_entry

@@ -1,5 +1,5 @@
--- Makes runs whose worker fell silent claimable again, each with an event; one that had it happen too often fails, and so
--- does a run without a handler, which nobody could claim. Returns how many.
+-- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
+-- fails. Returns how many.
 CREATE OR REPLACE FUNCTION {schema}.release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -10,22 +10,17 @@ BEGIN
          WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
-        -- Looked at again under the lock: its worker may have woken up in between. One that extends its leases right
-        -- now is not waited for: it may want a run that was released here a moment ago.
+        -- Checked again under the lock: the lease may have been extended in between. A transaction that extends leases
+        -- now is not waited for: it may wait for a run that was released here before.
         IF FOUND AND EXISTS (
             SELECT FROM {schema}.runs WHERE thread_id = v_run.thread_id AND id = v_run.id
                AND status = 'running' AND lease_expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED
         ) THEN
-            IF v_run.handler IS NULL THEN
-                PERFORM {schema}.change_run(
-                    v_run.thread_id, v_run.id, 'failed', 'the process that executed the run went away',
-                    gen_random_uuid()::text, 'run_failed',
-                    json_build_object('run_id', v_run.id, 'status', 'failed',
-                                      'error', 'the process that executed the run went away'));
-            ELSE
-                PERFORM {schema}.release_run(v_run.thread_id, v_run.id, NULL, 'the lease of its worker ran out',
-                                             interval '0', interval '0', gen_random_uuid()::text);
-            END IF;
+            PERFORM {schema}.release_run(
+                v_run.thread_id, v_run.id, NULL,
+                CASE WHEN v_run.handler IS NULL THEN 'the process that executed the run went away'
+                     ELSE 'the lease of its worker ran out' END,
+                interval '0', interval '0', gen_random_uuid()::text);
             v_count := v_count + 1;
         END IF;
     END LOOP;

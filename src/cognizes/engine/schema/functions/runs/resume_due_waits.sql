@@ -1,5 +1,5 @@
--- Ends the waits whose hour has come: timers fire, messages that users sent are handed over, and a wait that took too
--- long takes its timeout branch or fails its run. Returns how many.
+-- Ends the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
+-- its timeout branch or fails its run. Returns how many.
 CREATE OR REPLACE FUNCTION {schema}.resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_found record;
@@ -19,7 +19,7 @@ BEGIN
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_found.thread_id FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        -- Looked at again under the lock: a signal may have come in between.
+        -- Checked again under the lock: a signal may have ended the wait in between.
         SELECT * INTO v_run FROM {schema}.runs
          WHERE thread_id = v_found.thread_id AND id = v_found.id AND status = 'waiting' FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
@@ -42,11 +42,10 @@ BEGIN
         ELSIF v_run.wait_timeout_node IS NOT NULL THEN
             PERFORM {schema}.resolve_wait(v_run.thread_id, v_run.id, 'timeout', 'null');
         ELSE
-            PERFORM {schema}.change_run(
-                v_run.thread_id, v_run.id, 'failed', format('nobody answered %s in time', v_run.wait_key),
-                gen_random_uuid()::text, 'run_failed',
-                json_build_object('run_id', v_run.id, 'status', 'failed',
-                                  'error', format('nobody answered %s in time', v_run.wait_key)));
+            PERFORM {schema}.end_runs(
+                ARRAY[v_run.thread_id], ARRAY[v_run.id], NULL, ARRAY['failed'], NULL,
+                ARRAY[format('no answer to %s arrived in time', v_run.wait_key)], ARRAY[gen_random_uuid()::text], NULL,
+                true);
         END IF;
         v_count := v_count + 1;
     END LOOP;

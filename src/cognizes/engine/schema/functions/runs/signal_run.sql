@@ -1,4 +1,4 @@
--- Takes a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+-- Stores a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
 --   resumed    the run was waiting for this key; it can be claimed
 --   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
 --   duplicate  an earlier signal of this key counts
@@ -13,20 +13,14 @@ DECLARE
     v_run record;
     v_known record;
 BEGIN
-    PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    SELECT app_name, status, wait_kind, wait_key, wait_expires_at INTO v_run
-      FROM {schema}.runs WHERE thread_id = p_thread_id AND id = p_run_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'CZ404',
-            MESSAGE = format('there is no run %s in thread %s', p_run_id, p_thread_id);
-    END IF;
+    SELECT * INTO v_run FROM {schema}.lock_run(p_thread_id, p_run_id, NULL, NULL);
     SELECT source, may_answer, signal_id, used_at INTO v_known FROM {schema}.run_signals
      WHERE thread_id = p_thread_id AND run_id = p_run_id AND md5(correlation_key) = md5(p_key);
     IF v_known.signal_id = p_signal_id THEN
         RETURN CASE WHEN v_known.used_at IS NULL THEN 'kept' ELSE 'resumed' END;
     ELSIF v_known.source = 'timeout' THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
-            MESSAGE = format('the signal %s comes too late: run %s waited for it until its time was over', p_key, p_run_id);
+            MESSAGE = format('the signal %s comes too late: the wait of run %s timed out', p_key, p_run_id);
     ELSIF v_known.used_at IS NOT NULL
           -- A kept signal that left a wait for its own key open may not answer that wait.
           OR v_known.source IS NOT NULL AND NOT (v_run.status = 'waiting' AND v_run.wait_key = p_key)
@@ -49,7 +43,7 @@ BEGIN
         END IF;
         IF v_run.wait_expires_at <= clock_timestamp() THEN
             RAISE EXCEPTION USING ERRCODE = 'CZ409',
-                MESSAGE = format('the signal %s comes too late: the wait of run %s is over', p_key, p_run_id);
+                MESSAGE = format('the signal %s comes too late: the wait of run %s timed out', p_key, p_run_id);
         END IF;
         PERFORM {schema}.resolve_wait(p_thread_id, p_run_id, 'signal', p_payload, p_may_answer, p_signal_id);
         RETURN 'resumed';

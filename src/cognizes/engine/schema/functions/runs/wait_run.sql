@@ -1,5 +1,5 @@
--- Lets a run wait, with the event that says so. Answers:
---   waiting   it waits; its lease is over
+-- Makes a running run wait, with its event. Answers:
+--   waiting   it waits and has no lease
 --   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
 --             ends only a wait of a kind that its sender may answer
 -- A wait for a message is answered by what the user says after the run's own last message, else after its beginning.
@@ -12,8 +12,7 @@ DECLARE
     v_early record;
     v_after bigint;
 BEGIN
-    PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
-    PERFORM {schema}.check_fence(p_thread_id, p_run_id, p_attempt);
+    PERFORM {schema}.lock_run(p_thread_id, p_run_id, p_attempt, 'waiting');
     SELECT source, payload, may_answer, signal_id, used_at,
            may_answer IS NULL OR p_kind = ANY (may_answer) AS is_usable
       INTO v_early FROM {schema}.run_signals
@@ -35,11 +34,12 @@ BEGIN
           INTO v_after
           FROM {schema}.events e WHERE e.run_id = p_run_id AND e.thread_id = p_thread_id;
     END IF;
-    PERFORM {schema}.change_run(p_thread_id, p_run_id, 'waiting', NULL, p_event_id, 'run_waiting', p_content);
     UPDATE {schema}.runs
-       SET wait_kind = p_kind, wait_key = p_key, wait_reason = p_reason, wait_expires_at = p_expires_at,
-           wait_timeout_node = p_timeout_node, wait_after = v_after, resumption_context = p_context, failures = 0
+       SET status = 'waiting', available_at = NULL, lease_expires_at = NULL, wait_kind = p_kind, wait_key = p_key,
+           wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
+           resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
+    PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, 'run_waiting', p_content);
     IF v_early.is_usable THEN
         PERFORM {schema}.resolve_wait(
             p_thread_id, p_run_id, v_early.source, v_early.payload, v_early.may_answer, v_early.signal_id);

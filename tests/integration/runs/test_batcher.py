@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from cognizes.engine import Engine, LeaseLostError, NotFoundError, Run, RunStatus
-from cognizes.engine.runs.turnover import Claiming, _seats
+from cognizes.engine.runs.batcher import RunClaim, assign_in_turn
 from tests.integration.runs.conditions import expire_lease, later, run_events, table, until, until_status
 
 
@@ -81,7 +81,7 @@ async def test_what_was_claimed_for_somebody_who_left_is_given_back(engine: Engi
     async with engine.database.connection() as other, other.transaction():
         await other.execute("LOCK TABLE run_signals, runs IN ACCESS EXCLUSIVE MODE")
         leaving = asyncio.create_task(engine.runs.claim(["work"]))
-        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%turn_over_runs(%'"
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%.claim_runs(%'"
         await until(lambda: table(engine, waits))
         leaving.cancel()
         await asyncio.wait([leaving])
@@ -129,6 +129,6 @@ async def test_first_come_first_served_by_the_moment_a_run_is_due(engine: Engine
 
 
 def test_those_who_want_many_leave_something_to_the_others() -> None:
-    many, one = Claiming(("work",), "many", 3), Claiming(("work",), "one", 1)
-    assert [item.worker_id for item in _seats([many, one])] == ["many", "one", "many", "many"]
-    assert _seats([]) == []
+    many, one = RunClaim(("work",), "many", 3), RunClaim(("work",), "one", 1)
+    assert [item.worker_id for item in assign_in_turn([many, one])] == ["many", "one", "many", "many"]
+    assert assign_in_turn([]) == []

@@ -97,9 +97,9 @@ async def test_a_run_that_is_cancelled_while_it_begins_does_not_stay_running(
     task = asyncio.create_task(hang())
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert answers > moment
+    assert answers >= moment
     assert (await engine.runs.get(session.thread_id, "hung")).status == "cancelled"
-    assert not engine.runs.leases._held
+    assert not engine.runs.leases.held
 
 
 async def test_an_illegal_move_changes_nothing(engine: Engine) -> None:

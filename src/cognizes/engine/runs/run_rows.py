@@ -1,0 +1,80 @@
+"""Rows of the view `run_rows` as `Run` objects, and the cursor of a list of runs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.models import Run, RunStatus, RunWait
+
+
+def run_from_row(row: asyncpg.Record) -> Run:
+    """Return the run of a row."""
+    return Run(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        app_name=row["app_name"],
+        status=RunStatus(row["status"]),
+        thinking_steps=load_jsonb(row["thinking_steps"]),
+        tool_calls=load_jsonb(row["tool_calls"]),
+        error=_text(row["error"]),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        handler=row["handler"],
+        input=_document(row["input"]),
+        result=_document(row["result"]),
+        worker_id=row["worker_id"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        max_attempts=row["max_attempts"],
+        available_at=row["available_at"],
+        lease_expires_at=row["lease_expires_at"],
+        last_wait=_wait(row),
+        resumption_context=_document(row["resumption_context"]),
+    )
+
+
+def make_cursor(run: Run) -> str:
+    """Return the cursor of the page after this run."""
+    position = [run.created_at.isoformat(), run.thread_id, run.id]
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+
+
+def read_cursor(cursor: str) -> tuple[datetime, UUID, str]:
+    """Return the position of a cursor: creation time, thread and id of a run."""
+    try:
+        created_at, thread_id, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return datetime.fromisoformat(created_at), UUID(thread_id), str(run_id)
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise InvalidInputError(
+            f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
+        ) from error
+
+
+def _document(text: str | None) -> Any:
+    return load_json(text) if text is not None else None
+
+
+def _text(escaped: str | None) -> str | None:
+    return unescape_text(escaped) if escaped is not None else None
+
+
+def _wait(row: asyncpg.Record) -> RunWait | None:
+    if row["wait_key"] is None:
+        return None
+    return RunWait(
+        kind=row["wait_kind"],
+        correlation_key=row["wait_key"],
+        reason=_text(row["wait_reason"]),
+        expires_at=row["wait_expires_at"],
+        timeout_node=row["wait_timeout_node"],
+    )

@@ -1,0 +1,613 @@
+"""Runs: one execution of an agent on a thread, from its creation to its end.
+
+A run's row changes in the transaction of the event that says so. The SQL function `run_transition_allowed` defines the
+legal transitions; an illegal one is an `IllegalTransitionError` and changes nothing. A running run has a lease and an
+attempt. The attempt fences every write: after another worker has claimed the run, or after a cancellation, the earlier
+attempt gets a `LeaseLostError` and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, escape_text, text_bytes
+from cognizes.engine.database.tenancy import continue_in_task
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.memory.long_term import LongTermKey
+from cognizes.engine.memory.memory import Memory
+from cognizes.engine.memory.snapshot import MemorySnapshot
+from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
+from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.pulse.fencing import RunFence, attempt_at, fenced_by, releasing
+from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.sessions import Sessions
+from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
+from cognizes.engine.runs.context import InProcessRun, WriteMessage
+from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
+from cognizes.engine.runs.notifications import RunNotifications, RunSweep
+from cognizes.engine.runs.run_rows import make_cursor, read_cursor, run_from_row
+from cognizes.engine.runs.steps import Step, list_steps
+from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
+from cognizes.engine.settings import Settings
+from cognizes.engine.supervision import Supervisor
+
+logger = logging.getLogger(__name__)
+
+CLIENT_LEASE = timedelta(hours=1)
+"""The default lease of a run that a client executes, for example over REST: long enough without a heartbeat."""
+CLIENT = "client"
+"""The worker id of such a run."""
+
+_LONGEST_BACKOFF = timedelta(minutes=5)
+
+# `list` is a method of the class below.
+_Runs = list[Run]
+_Steps = list[Step]
+_Result = TypeVar("_Result")
+
+
+class Runs:
+    """Creates, claims, changes, ends and reads runs.
+
+    Each write is sent again while PostgreSQL is unavailable, for `retry_seconds`, like an append. The id of its event
+    marks it, so a write whose answer was lost counts once.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        manager: StateManager,
+        sessions: Sessions,
+        *,
+        memory: Memory,
+        listener: PgNotifyListener,
+        settings: Settings,
+        supervisor: Supervisor,
+        sweeper: Sweeper,
+        write_message: WriteMessage,
+    ) -> None:
+        self.database = database
+        self.manager = manager
+        self.sessions = sessions
+        self.memory = memory
+        self.settings = settings
+        self.supervisor = supervisor
+        self.write_message = write_message
+        self.worker_id = new_worker_id()
+        self.notifications = RunNotifications(listener)
+        self.sweep = RunSweep(database.without_tenants(), self.notifications, sweeper)
+        self.leases = LeaseKeeper(
+            database, self.notifications, seconds=settings.run_lease_seconds, supervisor=supervisor
+        )
+        self._batcher = RunBatcher(database, lease=self.leases.duration, release=self.release)
+
+    async def close(self) -> None:
+        """Answer the ends and claims that were submitted, and stop the sweep and the extension of leases."""
+        await self.sweep.close()
+        await self._batcher.close()
+        await self.leases.close()
+
+    # Creating and executing
+
+    async def create(
+        self, session: Session, *, run_id: str | None = None, running: bool = False, lease: timedelta = CLIENT_LEASE
+    ) -> Run:
+        """Create a run that the caller executes: pending, or running at once with a lease.
+
+        The caller extends the lease with `heartbeat` or by progress of the run; when it expires, the run fails.
+        """
+        status = RunStatus.RUNNING if running else RunStatus.PENDING
+        return await self._create(session, run_id, status, worker_id=CLIENT, lease=lease)
+
+    async def enqueue(
+        self,
+        session: Session,
+        handler: str,
+        *,
+        input: Any = None,  # noqa: A002 - the usual word
+        run_id: str | None = None,
+        max_attempts: int | None = None,
+        available_at: datetime | None = None,
+    ) -> Run:
+        """Create a pending run for the workers that have this handler, claimable now or from a time on."""
+        return await self._create(
+            session,
+            run_id,
+            RunStatus.PENDING,
+            handler=check_name("handler", handler),
+            input=input,
+            max_attempts=max_attempts,
+            available_at=available_at,
+        )
+
+    async def begin_leased(
+        self,
+        session: Session,
+        *,
+        run_id: str | None = None,
+        handler: str | None = None,
+        input: Any = None,  # noqa: A002
+        max_attempts: int | None = None,
+    ) -> Run:
+        """Create a run that this process executes at once; the caller passes its fence to `leases.hold`."""
+        return await self._create(
+            session, run_id, RunStatus.RUNNING, handler=handler, input=input, max_attempts=max_attempts
+        )
+
+    @asynccontextmanager
+    async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[InProcessRun]:
+        """Create a run and execute it in a block: it ends completed, failed with the exception, or cancelled.
+
+        `run.wait(...)` in the block waits durably: if the process dies, the run keeps waiting, and `resume` continues
+        it.
+        """
+        async with self._execute_here(self.begin_leased(session, run_id=run_id)) as context:
+            yield context
+
+    @asynccontextmanager
+    async def resume(self, thread_id: str | UUID, run_id: str) -> AsyncIterator[InProcessRun]:
+        """Continue a pending run in a block: a run whose wait is over, or that was released."""
+        async with self._execute_here(self.claim_one(thread_id, run_id)) as context:
+            yield context
+
+    @asynccontextmanager
+    async def _execute_here(self, taking: Coroutine[Any, Any, Run]) -> AsyncIterator[InProcessRun]:
+        run, session = await self._take(taking)
+        fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        context = InProcessRun(self, run, session, fence)
+        with fenced_by(fence):
+            async with context:
+                yield context
+
+    async def _take(self, taking: Coroutine[Any, Any, Run]) -> tuple[Run, Session]:
+        """Return a run that this process holds and its session; cancel the run if the caller is cancelled."""
+
+        async def take() -> tuple[Run, Session]:
+            run = await taking
+            return run, await self.manager.sessions.get_thread(run.thread_id)
+
+        task = continue_in_task(take())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            if task.exception() is None:
+                run, _ = task.result()
+                await asyncio.shield(self.cancel(run.thread_id, run.id))
+            raise
+
+    async def begin(self, thread_id: str | UUID, run_id: str, *, lease: timedelta = CLIENT_LEASE) -> Run:
+        """Start a pending run that the caller executes, with a lease. After a wait, apply its memory snapshot, once."""
+        run = await self._claim_one(thread_uuid(thread_id), run_id, CLIENT, lease=lease, from_waiting=True)
+        if run.last_wait is not None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            await self.until_available(lambda: self.restore(run, session))
+        return run
+
+    async def claim(self, handlers: Iterable[str], *, worker_id: str | None = None, limit: int = 1) -> _Runs:
+        """Claim pending runs of these handlers, each with a lease, in the order in which they became due."""
+        self.leases.start()
+        wanted = tuple(sorted(set(handlers)))
+        return await self._batcher.claim(RunClaim(wanted, worker_id or self.worker_id, limit))
+
+    async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> Run:
+        """Claim one pending run, whatever its handler. `ConflictError` when it is not pending."""
+        self.leases.start()
+        return await self._claim_one(
+            thread_uuid(thread_id), run_id, worker_id or self.worker_id, lease=self.leases.duration
+        )
+
+    async def _claim_one(
+        self, thread_id: UUID, run_id: str, worker_id: str, *, lease: timedelta, from_waiting: bool = False
+    ) -> Run:
+        event_id = str(new_id())
+        run = await self._write_run(
+            thread_id, event_id, "claim_run", thread_id, run_id, worker_id, lease, event_id, from_waiting
+        )
+        if run is not None:
+            return run
+        # The answer was lost. The event names the attempt; the run may have been claimed again since then.
+        event = await self.until_available(lambda: self.manager.events.find(thread_id, event_id))
+        assert event is not None  # noqa: S101 - the write was found by this event
+        return replace(await self._read(thread_id, run_id), attempt=int(event.content["attempt"]))
+
+    async def heartbeat(self, runs: Sequence[Run], *, lease: timedelta | None = None) -> _Runs:
+        """Extend the leases of running runs, each by its own duration or by `lease`; return the runs still held.
+
+        Stop executing the others.
+        """
+        keys = [UUID(run.thread_id) for run in runs], [run.id for run in runs], [run.attempt for run in runs]
+        rows = await self.database.fetch("extend_leases", *keys, lease)
+        held = {(str(row["thread_id"]), row["id"]) for row in rows}
+        return [run for run in runs if (run.thread_id, run.id) in held]
+
+    # Progress
+
+    async def think(self, thread_id: str | UUID, run_id: str, thought: str) -> None:
+        """Add a thinking step."""
+        entry = {"thought": thought, "at": _now()}
+        await self._progress(thread_id, run_id, "thought", entry, {"thought": thought})
+
+    async def call_tool(self, thread_id: str | UUID, run_id: str, name: str, arguments: Any) -> str:
+        """Add a tool call; return its id for `finish_tool`."""
+        call_id = str(new_id())
+        entry = {"id": call_id, "tool_name": name, "input": arguments, "at": _now()}
+        content = {"tool_call_id": call_id, "tool_name": name, "tool_input": arguments}
+        await self._progress(thread_id, run_id, "act", entry, content)
+        return call_id
+
+    async def finish_tool(
+        self, thread_id: str | UUID, run_id: str, call_id: str, output: Any, *, is_error: bool = False
+    ) -> None:
+        """Add the result of a tool call."""
+        entry = {"id": call_id, "output": output, "is_error": is_error, "finished_at": _now()}
+        content = {"tool_call_id": call_id, "observation": output, "is_error": is_error}
+        await self._progress(thread_id, run_id, "observe", entry, content)
+
+    # Ending
+
+    async def finish(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
+        """End a running run as completed. A caller that may repeat the call gives the `event_id`: it counts once."""
+        thread = thread_uuid(thread_id)
+        return await self._end(thread, run_id, RunStatus.COMPLETED, attempt_at(thread, run_id), event_id=event_id)
+
+    async def fail(self, thread_id: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run:
+        """End a run as failed."""
+        thread = thread_uuid(thread_id)
+        return await self._end(
+            thread, run_id, RunStatus.FAILED, attempt_at(thread, run_id), error=error, event_id=event_id
+        )
+
+    async def cancel(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
+        """End a run as cancelled; the process that executes it stops."""
+        thread = thread_uuid(thread_id)
+        return await self._end(thread, run_id, RunStatus.CANCELLED, attempt_at(thread, run_id), event_id=event_id)
+
+    async def complete(self, run: Run, result: Any = None, *, event_id: str | None = None) -> Run:
+        """End a claimed run as completed, with its result."""
+        document = self._document("the result of a run", result)
+        return await self._end(
+            UUID(run.thread_id), run.id, RunStatus.COMPLETED, run.attempt, result=document, event_id=event_id
+        )
+
+    async def abandon(self, run: Run, *, error: str, event_id: str | None = None) -> Run:
+        """End a claimed run as failed, without another attempt."""
+        return await self._end(
+            UUID(run.thread_id), run.id, RunStatus.FAILED, run.attempt, error=error, event_id=event_id
+        )
+
+    async def _end(
+        self,
+        thread_id: UUID,
+        run_id: str,
+        status: RunStatus,
+        attempt: int | None,
+        *,
+        result: str | None = None,
+        error: str | None = None,
+        event_id: str | None = None,
+    ) -> Run:
+        content: JsonObject = {"run_id": run_id, "status": status}
+        if error is not None:
+            content["error"] = error
+        end = RunEnd(
+            thread_id,
+            run_id,
+            attempt,
+            status,
+            result,
+            _escape(error),
+            event_id or str(new_id()),
+            dump_json(content),
+            self.database.acting_apps,
+        )
+        with releasing(thread_id, run_id):
+            ended = await self._once(thread_id, end.event_id, lambda: self._batcher.end(end))
+        return ended or await self._read(thread_id, run_id)
+
+    async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
+        """Make a claimed run claimable again; return its status.
+
+        With a cause the attempt counts as failed: the next one starts after a pause, and after the last the run fails.
+        """
+        thread_id, event_id = UUID(run.thread_id), str(new_id())
+        backoff = timedelta(seconds=self.settings.run_backoff_seconds)
+        arguments = thread_id, run.id, run.attempt, _escape(cause), backoff, _LONGEST_BACKOFF, event_id
+        status = await self._write_once(thread_id, event_id, "release_run", *arguments)
+        return RunStatus(status) if status is not None else (await self._read(thread_id, run.id)).status
+
+    async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
+        """Make a failed run pending again, with all its attempts; finished steps stay finished."""
+        run = await self.get(thread_id, run_id)
+        if run.handler is None:
+            raise ConflictError(f"run {run_id} has no handler, so no worker can try it again; start a new run")
+        thread, event_id = UUID(run.thread_id), str(new_id())
+        retried = await self._write_run(thread, event_id, "retry_run", thread, run_id, event_id)
+        return retried or await self._read(thread, run_id)
+
+    async def expire(self) -> int:
+        """Release runs whose lease expired and end waits that are due, now; return how many runs changed."""
+        return await self.sweep.sweep()
+
+    async def remember(self, run: Run) -> None:
+        """Write the episode of a run that has ended. A failure is logged."""
+        try:
+            await self.memory.remember_run(run.thread_id, run.id)
+        except EngineError as error:
+            logger.warning("the episode of run %s could not be written: %s", run.id, error)
+
+    # Waiting
+
+    async def wait(
+        self,
+        run: Run,
+        *,
+        kind: str,
+        correlation_key: str,
+        reason: str | None = None,
+        expires_at: datetime | None = None,
+        timeout_node: str | None = None,
+        cursor_node: str | None = None,
+        plan_decision_id: str | None = None,
+        payload_results: Mapping[str, Any] | None = None,
+        memory_snapshot: JsonObject | None = None,
+        long_term_keys: Iterable[LongTermKey] = (),
+    ) -> Run:
+        """Make a claimed run wait. A signal that arrived before ends the wait at once.
+
+        After `expires_at` a timer fires; any other wait continues at `timeout_node`, or fails its run. Without a
+        `memory_snapshot` one is taken of the session, with the names of the `long_term_keys`.
+        """
+        wait = check_wait(
+            kind=kind,
+            correlation_key=correlation_key,
+            reason=reason,
+            expires_at=expires_at,
+            timeout_node=timeout_node,
+            cursor_node=cursor_node,
+            plan_decision_id=plan_decision_id,
+            payload_results=payload_results,
+        )
+        fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
+        if memory_snapshot is None:
+            session = await self.manager.sessions.get_thread(run.thread_id)
+            snapshot = await self.memory.snapshots.take(session, long_term_keys=long_term_keys)
+            memory_snapshot = snapshot.to_json()
+        await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
+        return await self._read(fence.thread_id, run.id)
+
+    async def store_wait(
+        self, fence: RunFence, wait: Wait, *, memory_snapshot: JsonObject | None, suspend: bool
+    ) -> bool:
+        """Store a wait and its event. Return False when a kept signal ended it; without `suspend` the run then stays
+        running."""
+        event_id = str(new_id())
+        with releasing(fence.thread_id, fence.run_id):
+            status = await self._write_once(
+                fence.thread_id,
+                event_id,
+                "wait_run",
+                fence.thread_id,
+                fence.run_id,
+                fence.attempt,
+                wait.kind,
+                wait.correlation_key,
+                _escape(wait.reason),
+                wait.expires_at,
+                wait.timeout_node,
+                self._document("the resumption context", wait.to_context(memory_snapshot)),
+                suspend,
+                event_id,
+                dump_json(wait.to_event(fence.run_id)),
+            )
+        # If the answer was lost, the event of the wait is stored: the run waits, or has waited.
+        return status in ("waiting", None)
+
+    async def signal(
+        self,
+        run_id: str,
+        *,
+        correlation_key: str,
+        payload: Any = None,
+        thread_id: str | UUID | None = None,
+        may_answer: Collection[WaitKind] | None = None,
+    ) -> SignalOutcome:
+        """End the wait for a key, now or as soon as the run waits for it. The same key again counts once.
+
+        `may_answer` lists the kinds of wait that the sender may answer (None: all). PostgreSQL checks kind and key in
+        the transaction that stores the signal, and keeps `may_answer` with a signal that arrives before the wait: a
+        wait of another kind does not use it. `PermissionDeniedError` when the run waits for another kind,
+        `ConflictError` when it waits for another key, or has ended: nothing changed.
+        """
+        check_text("correlation_key", correlation_key)
+        run = await self.until_available(lambda: self.find(run_id, thread_id=thread_id))
+        document = self._document("the payload of a signal", payload)
+        kinds = sorted(may_answer) if may_answer is not None else None
+        # The same id each time: PostgreSQL answers a signal that it has stored before with the same outcome.
+        arguments = UUID(run.thread_id), run.id, correlation_key, document, kinds, str(new_id())
+        return SignalOutcome(await self.until_available(lambda: self.database.fetch_value("signal_run", *arguments)))
+
+    async def restore(self, run: Run, session: Session) -> Resumption | None:
+        """Apply the memory snapshot of the last wait of a run that resumes, once; return what it continues with, with
+        the episodes and the present values of its long-term keys. None when no wait of the run is over."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
+        kept_keys = await self.memory.snapshots.resume(session, snapshot, run_id=run.id)
+        entries = await self.memory.snapshots.preload(session, snapshot)
+        return replace(
+            resumption,
+            memory_snapshot=snapshot,
+            kept_keys=kept_keys,
+            episodic_tail=snapshot.episodic_tail,
+            long_term={(entry.namespace, entry.key): entry.value for entry in entries},
+        )
+
+    async def resumption(self, run: Run) -> Resumption | None:
+        """Read what a run continues with after its last wait, without applying its snapshot; None until then."""
+        resumption = await read_resumption(self.database, run)
+        if resumption is None or resumption.memory_snapshot is None:
+            return resumption
+        snapshot_id = str(resumption.memory_snapshot.get("id"))
+        kept_keys = await self.memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
+        return replace(resumption, kept_keys=kept_keys)
+
+    # Reading
+
+    async def get(self, thread_id: str | UUID, run_id: str) -> Run:
+        """Return one run of a thread."""
+        row = await self.database.fetch_row("read_run", thread_uuid(thread_id), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
+        return run_from_row(row)
+
+    async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
+        """Return the runs of a thread, newest first."""
+        return [run_from_row(row) for row in await self.database.fetch("list_runs", thread_uuid(thread_id), limit)]
+
+    async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:
+        """Return a run by its id. Ids are unique in their thread: when two threads have it, give the `thread_id`."""
+        if thread_id is not None:
+            return await self.get(thread_id, run_id)
+        runs = await self.find_all(run_id)
+        if not runs:
+            raise NotFoundError(f"there is no run {run_id}")
+        if len(runs) > 1:
+            raise ConflictError(f"several threads have a run {run_id}; give the thread_id")
+        return runs[0]
+
+    async def find_all(
+        self, run_id: str, *, app_names: Collection[str] | None = None, user_id: str | None = None
+    ) -> _Runs:
+        """Return the runs of an id in all threads of some apps and of a user (None: all), newest first; up to 100."""
+        apps = sorted(app_names) if app_names is not None else None
+        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id, apps, user_id)]
+
+    async def search(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        handler: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Return runs of all threads, newest first, a page at a time."""
+        after = read_cursor(cursor) if cursor else (None, None, None)
+        rows = await self.database.fetch(
+            "search_runs", [*status] if status is not None else None, app_name, handler, *after, limit + 1, user_id
+        )
+        runs = [run_from_row(row) for row in rows[:limit]]
+        return Page(items=runs, next_cursor=make_cursor(runs[-1]) if len(rows) > limit else None)
+
+    async def steps(self, thread_id: str | UUID, run_id: str) -> _Steps:
+        """Return the steps of a run in the order in which they started."""
+        return await list_steps(self.database, thread_uuid(thread_id), run_id)
+
+    # Writing once
+
+    async def until_available(self, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Call an idempotent operation again while PostgreSQL is unavailable, for the time that an append gets."""
+        return await retry_while_unavailable(attempt, seconds=self.settings.retry_seconds)
+
+    async def _create(
+        self,
+        session: Session,
+        run_id: str | None,
+        status: RunStatus,
+        *,
+        handler: str | None = None,
+        input: Any = None,  # noqa: A002
+        max_attempts: int | None = None,
+        available_at: datetime | None = None,
+        worker_id: str | None = None,
+        lease: timedelta | None = None,
+    ) -> Run:
+        if max_attempts is not None and max_attempts < 1:
+            raise InvalidInputError("max_attempts must be at least 1")
+        if available_at is not None and available_at.tzinfo is None:
+            raise InvalidInputError("available_at has no time zone; use an aware datetime")
+        thread_id = await self.manager.sessions.find_thread(session)
+        run_id = check_name("run_id", run_id) if run_id else str(new_id())
+        content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
+        if status is RunStatus.RUNNING and lease is None:
+            self.leases.start()
+        event_id = str(new_id())
+        created = await self._write_run(
+            thread_id,
+            event_id,
+            "create_run",
+            thread_id,
+            run_id,
+            status,
+            handler,
+            self._document("the input of a run", input),
+            max_attempts or self.settings.run_attempts,
+            available_at,
+            worker_id or self.worker_id,
+            lease or self.leases.duration,
+            event_id,
+            dump_json(content),
+        )
+        return created or await self._read(thread_id, run_id)
+
+    async def _progress(
+        self, thread_id: str | UUID, run_id: str, kind: str, entry: JsonObject, content: JsonObject
+    ) -> None:
+        thread, event_id = thread_uuid(thread_id), str(new_id())
+        arguments = thread, run_id, kind, dump_jsonb(entry), event_id, dump_json(content), attempt_at(thread, run_id)
+        await self._write_once(thread, event_id, "record_run_progress", *arguments)
+
+    async def _read(self, thread_id: UUID, run_id: str) -> Run:
+        """Read a run after a write whose answer was lost, for as long as the write would be retried."""
+        return await self.until_available(lambda: self.get(thread_id, run_id))
+
+    async def _write_run(self, thread_id: UUID, event_id: str, query: str, *arguments: Any) -> Run | None:
+        """Write, and return the run; None when an earlier answer was lost."""
+        row = await self._once(thread_id, event_id, lambda: self.database.fetch_row(query, *arguments))
+        return run_from_row(row) if row is not None else None
+
+    async def _write_once(self, thread_id: UUID, event_id: str, query: str, *arguments: Any) -> Any:
+        """Write, and return the answer; None when an earlier answer was lost."""
+        return await self._once(thread_id, event_id, lambda: self.database.fetch_value(query, *arguments))
+
+    async def _once(self, thread_id: UUID, event_id: str, write: Callable[[], Awaitable[_Result]]) -> _Result | None:
+        """Send a write until PostgreSQL answers. If it is refused but its event is stored, an answer was lost."""
+        try:
+            return await self.until_available(write)
+        except (ConflictError, InvalidInputError):
+            if await self.until_available(lambda: self.database.fetch_row("read_event", thread_id, event_id)) is None:
+                raise
+            return None
+
+    def _document(self, what: str, value: Any) -> str:
+        try:
+            text = dump_json(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{what} cannot be stored as JSON: {error}") from error
+        check_depth(text, value, self.settings.max_json_depth)
+        limit = self.settings.max_event_bytes
+        if (size := text_bytes(text)) > limit:
+            raise LimitExceededError(what, size=size, limit=limit, setting="COGNIZES_MAX_EVENT_BYTES")
+        return text
+
+
+def _escape(text: str | None) -> str | None:
+    return escape_text(text) if text is not None else None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
