@@ -11,8 +11,9 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from contextvars import Context
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError
@@ -24,6 +25,14 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
 _Result = TypeVar("_Result")
+
+
+def create_shared_task(work: Coroutine[Any, Any, _Result], *, name: str) -> asyncio.Task[_Result]:
+    """Create a task that works for all tenants, also while a request of one tenant is served.
+
+    Its context is empty, so it has engine privileges and none of the variables of the request.
+    """
+    return asyncio.create_task(work, name=name, context=Context())
 
 
 class WakeUp:

@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 from cognizes.engine import DatabaseError, Engine, EngineError, NotFoundError
+from cognizes.engine.concurrency import create_shared_task
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import (
     acting_as_engine,
     acting_for,
-    create_engine_task,
     current_apps,
     enter_first,
     serving_request,
@@ -176,7 +176,7 @@ async def test_a_task_of_a_request_has_its_tenant_and_a_shared_task_engine_privi
     with acting_for(["a"]):
         assert current_apps() == ("a",)
         assert await asyncio.create_task(_apps()) == ("a",)
-        assert await create_engine_task(_apps()) is None
+        assert await create_shared_task(_apps(), name="shared") is None
     assert current_apps() is None
 
 

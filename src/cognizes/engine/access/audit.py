@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
     A path arrives decoded: a line break in it would look like another line, and PostgreSQL stores no NUL.
     """
-    return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _UNPRINTABLE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def keep_queries_out_of_logs() -> None:

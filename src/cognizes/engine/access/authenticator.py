@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from uuid import UUID
 
 import asyncpg
@@ -142,7 +143,7 @@ class ApiKey:
     revoked_at: datetime | None
     last_used_at: datetime | None
 
-    @property
+    @cached_property
     def principal(self) -> Principal:
         """The caller that sends this key."""
         return Principal(

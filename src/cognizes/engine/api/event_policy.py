@@ -1,9 +1,8 @@
-"""Which events a client may write, and under which author they are stored. Only administrators may write anything.
+"""Which events a client may write, and with which author they are stored. Administrators may write any event.
 
-No other caller may write what the engine itself says about runs, nor a confirmation of a tool call: those come
-through the routes that check them. An end user writes the user's text (and media) and nothing else, and changes neither
-the app's state nor what agents said. The caller's right decides the role, and it is stored with the event, so that all
-views agree.
+Other callers write neither the engine's own events about runs nor a confirmation of a tool call: both come through
+routes that check them. An end user writes the user's text and media and nothing else, and changes neither the state of
+the app nor what agents wrote. The caller decides the role, which is stored with the event, so that all views agree.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ import re
 from typing import Any
 
 from cognizes.engine.access import ANONYMOUS, Permission, Principal
-from cognizes.engine.api.views import NewEvent
 from cognizes.engine.errors import PermissionDeniedError
+from cognizes.engine.models import Event
 from cognizes.engine.timeline.event_kinds import KINDS
 
-_OF_THE_ENGINE = re.compile(r"run_.*|branch_.*|tool_confirmation.*|memory_.*|monitor_.*")
+_ENGINE_KINDS = re.compile(r"run_.*|branch_.*|tool_confirmation.*|memory_.*|monitor_.*")
 _CONFIRMATION = "adk_request_confirmation"
-_OF_USERS = frozenset(
+_USER_KINDS = frozenset(
     {"user_message", "message", "state_update", "clarification_answered", "decision_answered", "feedback"}
 )
-_TYPES_OF_PARTS = frozenset(
-    {"text", "image", "image_url", "audio", "input_audio", "video", "file", "document", "binary"}
-)
+_PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file", "document", "binary"})
 _TOOL_FIELDS = frozenset(
     {
         *("function_call", "functionCall", "function_response", "functionResponse", "thought", "thought_signature"),
@@ -34,32 +31,32 @@ _TOOL_FIELDS = frozenset(
 
 
 def is_end_user(principal: Principal) -> bool:
-    """Whether a caller is bound to one user and may therefore only speak as that user."""
+    """Return whether a caller is bound to one user and may therefore only write as that user."""
     return principal.user_id is not None and not principal.may(Permission.ADMIN)
 
 
-def stored_author(principal: Principal, author: str | None) -> str:
-    """Return the author that an event of this caller is stored with: `user` for an end user, whatever name it gave."""
-    if is_end_user(principal):
-        return "user"
-    if author is not None:
-        return author
+def default_author(principal: Principal) -> str:
+    """Return the author of an event for which the caller names none."""
     return "system" if principal is ANONYMOUS else principal.name
 
 
-def stored_id(principal: Principal, body: NewEvent) -> str:
-    """Return the id that an event is stored with: an end user's message has the id of its event, so that it takes no
-    other message's place."""
-    message_id = body.content.get("message_id")
-    return message_id if not body.id and is_end_user(principal) and isinstance(message_id, str) else body.id
+def store_as_user(event: Event) -> None:
+    """Give an end user's event the author `user`, and the id of its message.
+
+    With its own id it cannot take the place of another message.
+    """
+    event.author = "user"
+    message_id = event.content.get("message_id")
+    if not event.id and isinstance(message_id, str):
+        event.id = message_id
 
 
 def check_event(principal: Principal, body: dict[str, Any]) -> None:
-    """Refuses a body that would store an event the caller may not write; says which part of it."""
+    """Raise `PermissionDeniedError` for a body that would store an event the caller may not write."""
     if principal.may(Permission.ADMIN):
         return
     kind = body.get("event_type")
-    if isinstance(kind, str) and _is_of_the_engine(kind):
+    if isinstance(kind, str) and _is_engine_kind(kind):
         raise PermissionDeniedError(f"events of the type {kind} are written by the engine")
     if isinstance(kind, str) and _mentions_confirmation(body.get("content")):
         raise PermissionDeniedError("a confirmation of a tool call is given by resuming its run, not as an event")
@@ -67,9 +64,9 @@ def check_event(principal: Principal, body: dict[str, Any]) -> None:
         _check_user_event(principal.user_id, body)
 
 
-def _is_of_the_engine(kind: str) -> bool:
+def _is_engine_kind(kind: str) -> bool:
     known = KINDS.get(kind)
-    return (known is not None and known.engine_only) or _OF_THE_ENGINE.fullmatch(kind) is not None
+    return (known is not None and known.engine_only) or _ENGINE_KINDS.fullmatch(kind) is not None
 
 
 def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
@@ -78,14 +75,14 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
         raise PermissionDeniedError(f"a user may not write as {author!r}")
     if isinstance(role, str) and role != "user":
         raise PermissionDeniedError(f"a user may not write with the role {role!r}")
-    if isinstance(kind, str) and kind not in _OF_USERS:
+    if isinstance(kind, str) and kind not in _USER_KINDS:
         raise PermissionDeniedError(f"a user may not write events of the type {kind!r}")
     content = body.get("content")
     if isinstance(content, dict) and ("adk" in content or content.get("role", "user") != "user"):
         raise PermissionDeniedError("a user may not write what ADK stores (`adk`), nor content of another role")
     _check_parts(content)
     if isinstance(content, dict) and body.get("id") and content.get("message_id", body["id"]) != body["id"]:
-        # A client would add the text to the message that has this id.
+        # Clients add the text to the message that has this id.
         raise PermissionDeniedError("a user's event has the id of its message: `id` and `message_id` are the same")
     actions = body.get("actions")
     if isinstance(actions, dict) and actions.keys() - {"state_delta"}:
@@ -99,18 +96,18 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
 
 
 def _check_parts(content: Any) -> None:
-    """Refuse parts that models and views could take for a tool call, its result or a thought."""
+    """Refuse parts that models and views could read as a tool call, its result or a thought."""
     lists = [content.get("parts"), content.get("content")] if isinstance(content, dict) else [content]
     for part in (part for parts in lists if isinstance(parts, list) for part in parts):
-        if not isinstance(part, dict) or part.keys() & _TOOL_FIELDS or part.get("type", "text") not in _TYPES_OF_PARTS:
+        if not isinstance(part, dict) or part.keys() & _TOOL_FIELDS or part.get("type", "text") not in _PART_TYPES:
             raise PermissionDeniedError(
                 "a part of a user's message is a text or media, no tool call, result or thought; "
-                f"known types are {', '.join(sorted(_TYPES_OF_PARTS))}"
+                f"known types are {', '.join(sorted(_PART_TYPES))}"
             )
 
 
 def _mentions_confirmation(value: Any) -> bool:
-    """Whether the name of ADK's confirmation stands anywhere in it. Without recursion: it may be deep."""
+    """Return whether a value contains the name of ADK's confirmation. Not recursive: it may be deep."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

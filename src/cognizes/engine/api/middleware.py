@@ -135,7 +135,7 @@ class Middleware:
             await self._serve_exchange(exchange)
         finally:
             duration = (time.perf_counter() - started) * 1000
-            path = printable(scope["path"])
+            path = scope["path"] if scope["path"].isprintable() else printable(scope["path"])
             access_logger.info(
                 "%s %s %s %.1fms", scope["method"], path, exchange.status, duration, extra={"request_id": current}
             )

@@ -428,20 +428,13 @@ def session_view(session: Session) -> JsonObject:
     }
 
 
-def appended_view(event: Event) -> JsonObject:
-    """The answer to an append."""
+def event_view(event: Event) -> JsonObject:
+    """An event as JSON."""
     return {
         "id": event.id,
         "sequence_num": event.sequence_num,
         "version": event.version,
         "created_at": format_time(event.created_at),
-    }
-
-
-def event_view(event: Event) -> JsonObject:
-    """An event as JSON."""
-    return {
-        **appended_view(event),
         "thread_id": event.thread_id,
         "run_id": event.run_id,
         "invocation_id": event.invocation_id,

@@ -2,7 +2,7 @@
 
 A context variable holds it, so every task that a request starts has the tenant of the request. Outside a request it is
 the engine. While a request is served and its caller is not known yet, a database call is an error. Work for all tenants
-that a request starts (a batch of writes, a background loop) begins in a task of `create_engine_task`.
+that a request starts (a batch of writes, a background loop) runs in a task of `create_shared_task`.
 
 Row level security needs the tenant before the first row is judged, and in the same round trip. A query is put into a
 lateral join behind `enter_tenant`, on whose answer it depends, so PostgreSQL cannot start with it.
@@ -14,7 +14,7 @@ import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -73,13 +73,6 @@ def current_apps() -> Apps | None:
             "no tenant"
         )
     return tenancy
-
-
-def create_engine_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
-    """Create a task with engine privileges, also while a request of a tenant is served."""
-    context = copy_context()
-    context.run(_current.set, _Without.ENGINE)
-    return asyncio.create_task(work, name=name, context=context)
 
 
 def continue_in_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:

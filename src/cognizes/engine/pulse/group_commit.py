@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
-from cognizes.engine.database.tenancy import Apps, create_engine_task
+from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
 
 
@@ -116,7 +116,7 @@ class GroupCommit(Generic[Item, Answer]):
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         # Not the caller's task: cancelling a caller must not abort a batch in flight, or the order of its item and the
         # next one of its key would be unknown.
-        task = create_engine_task(work, name="group-commit")
+        task = create_shared_task(work, name="group-commit")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -19,7 +19,7 @@ from cognizes.engine.api.authorization import (
     ThreadId,
     access,
 )
-from cognizes.engine.api.event_policy import is_end_user, stored_author, stored_id
+from cognizes.engine.api.event_policy import default_author, is_end_user, store_as_user
 from cognizes.engine.api.responses import CONFLICT, DocumentResponse
 from cognizes.engine.api.views import (
     Appended,
@@ -33,13 +33,12 @@ from cognizes.engine.api.views import (
     SessionView,
     StateChange,
     StateView,
-    appended_view,
     event_view,
     message_view,
     session_view,
 )
 from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
-from cognizes.engine.models import Event
+from cognizes.engine.models import Event, JsonObject
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"])
 
@@ -117,20 +116,22 @@ async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | 
 async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine, caller: Caller) -> Response:
     """Stored once, however often it is sent with the same id and content. An end user's event has the author `user`."""
     event = Event(
-        id=stored_id(caller, body),
+        id=body.id,
         thread_id=str(thread_id),
         invocation_id=body.invocation_id,
-        author=stored_author(caller, body.author),
+        author=body.author,
         event_type=body.event_type,
         content=body.content,
         actions=body.actions,
         run_id=body.run_id,
     )
-    # The message that is being streamed would be stored under this id at its end, and lost.
-    if event.id and is_end_user(caller) and await engine.database.fetch_row("find_stream", thread_id, event.id):
-        raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
+    if caller.user_id is not None and is_end_user(caller):
+        store_as_user(event)
+        # A message that is being streamed will be stored under its id; the user's event would take its place.
+        if event.id and await engine.database.fetch_row("find_stream", thread_id, event.id):
+            raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
     is_new = await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
-    return DocumentResponse(appended_view(event), status_code=201 if is_new else 200)
+    return DocumentResponse(_appended(event), status_code=201 if is_new else 200)
 
 
 @router.get("/{thread_id}/events", response_model=EventPage, summary="Read events, oldest first")
@@ -192,12 +193,12 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
         id="",
         thread_id=str(thread_id),
         invocation_id="",
-        author=stored_author(caller, body.author),
+        author="user" if is_end_user(caller) else body.author or default_author(caller),
         event_type="state_update",
         actions={"state_delta": body.delta},
     )
     await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
-    return DocumentResponse(appended_view(event))
+    return DocumentResponse(_appended(event))
 
 
 @router.post("/{thread_id}/snapshots", status_code=201, summary="Keep the present state")
@@ -233,3 +234,12 @@ async def _last_sequence(engine: CurrentEngine, thread_id: ThreadId) -> int:
         raise NotFoundError(f"there is no thread {thread_id}")
     last: int = head["last_sequence"]
     return last
+
+
+def _appended(event: Event) -> JsonObject:
+    return {
+        "id": event.id,
+        "sequence_num": event.sequence_num,
+        "version": event.version,
+        "created_at": event.created_at.isoformat() if event.created_at else None,
+    }
