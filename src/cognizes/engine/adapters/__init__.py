@@ -1,1 +1,1 @@
-"""Other frameworks on this engine, one folder each."""
+"""Adapters of agent frameworks, one package each."""

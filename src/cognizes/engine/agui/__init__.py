@@ -1,1 +1,1 @@
-"""AG-UI in its strict profile: what the real clients accept, made of the engine's events."""
+"""AG-UI: translates the engine's events into frames, in the strict profile and in the monitor profile."""

@@ -1,4 +1,4 @@
-"""AG-UI frames on the wire: camelCase JSON, nothing null that may be left out, LF framing, an `id:` line."""
+"""AG-UI frames on the wire: camelCase JSON without optional nulls, LF framing, an `id:` line."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ag_ui.core import (
 )
 
 KEEP_ALIVE = ": keep-alive\n\n"
-"""A comment: it keeps proxies from closing an idle stream, and no client sees it."""
+"""A comment that keeps proxies from closing an idle stream; clients ignore it."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def now() -> int:
-    """The time as AG-UI counts it: whole milliseconds."""
+    """Return the time in whole milliseconds, as AG-UI timestamps are."""
     return time.time_ns() // 1_000_000
 
 
 def speaks_protocol_1(version: str | None) -> bool:
-    """Whether a client that declares this protocol version understands all of protocol 1.0."""
+    """Return whether a client that declares this protocol version supports all of protocol 1.0."""
     major = (version or "").partition(".")[0]
     return major.isdecimal() and int(major) >= 1
 
 
 class FrameEncoder:
-    """Writes the frames of one stream as its client understands them.
+    """Encodes the frames of one stream for the protocol version of its client.
 
     A client that does not declare protocol 1.0 gets steps for sub-agents, and no outcomes but interrupts: it would die
     of what it does not know.
@@ -48,12 +48,12 @@ class FrameEncoder:
         self._names: dict[str, str] = {}
 
     def encode(self, frame: BaseEvent, *, number: int | None = None) -> str:
-        """A frame as a server-sent event."""
+        """Return a frame as a server-sent event."""
         line = "" if number is None else f"id: {number}\n"
         return f"{line}data: {to_json(self.dump(frame))}\n\n"
 
     def dump(self, frame: BaseEvent) -> dict[str, Any]:
-        """A frame as JSON."""
+        """Return a frame as JSON data."""
         data = (frame if self._protocol_1 else self._for_older(frame)).model_dump(by_alias=True)
         if not self._protocol_1 and isinstance(frame, RunFinishedEvent):
             return _without_new_outcomes(data)
@@ -70,7 +70,7 @@ class FrameEncoder:
 
 
 def to_json(value: Any) -> str:
-    """A value as every JSON parser takes it: NaN and the infinities are null, as in JavaScript."""
+    """Return strict JSON: NaN and the infinities become null, as in JavaScript."""
     try:
         text = _ENCODER.encode(value)
     except ValueError:
@@ -79,7 +79,7 @@ def to_json(value: Any) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Text as every client takes it: a lone surrogate becomes U+FFFD."""
+    """Return text that is valid UTF-8: a lone surrogate becomes U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 

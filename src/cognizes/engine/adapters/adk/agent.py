@@ -328,11 +328,11 @@ class HostedSessionService(OpenSessionService):
             return await super().append_event(session, event)
         if event.author == "user" and turn.message_ids:
             event.id = turn.message_ids.pop(0)
-        self.run_begins(revision.thread_id, event.invocation_id, turn.run_id)
+        self.attach_run(revision.thread_id, event.invocation_id, turn.run_id)
         try:
             return await super().append_event(session, event)
         finally:
-            self.run_ends(revision.thread_id, event.invocation_id)
+            self.detach_run(revision.thread_id, event.invocation_id)
 
 
 class StreamedIds(BasePlugin):

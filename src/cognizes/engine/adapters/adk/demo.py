@@ -1,4 +1,4 @@
-"""The demo agent: no key, no network, and something to see in the first minute.
+"""The demo agent, which needs no key and no network.
 
 It thinks aloud, calls two tools that write session, user and app state, and answers token by token. When it is told to
 delete something it asks for confirmation first. A Gemini model can drive the same agent: set `GOOGLE_API_KEY` and
@@ -36,7 +36,7 @@ def read_clock(tool_context: ToolContext) -> dict[str, Any]:
 
 
 def note_topic(topic: str, tool_context: ToolContext) -> dict[str, Any]:
-    """Notes what the user talks about: in the session, for the user, and for everybody.
+    """Notes what the user talks about: in the session, for the user, and for all users.
 
     Args:
         topic: What the message is about, in a few words.
@@ -59,7 +59,7 @@ def delete_note(name: str, tool_context: ToolContext) -> dict[str, Any]:
 
 
 class ScriptedModel(BaseLlm):
-    """A model that follows a script, so that the demo is the same everywhere and costs nothing."""
+    """A model that follows a script: the demo needs no network and always answers the same."""
 
     model: str = "scripted"
     seconds_a_token: float = 0.03
@@ -67,7 +67,7 @@ class ScriptedModel(BaseLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """A thought and tool calls for what the user says; an answer for what the tools say."""
+        """Yield a thought and tool calls for a user message, an answer for tool results."""
         parts = _next_parts(llm_request.contents)
         if stream:
             for part in parts:
@@ -78,7 +78,7 @@ class ScriptedModel(BaseLlm):
 
 
 def make_demo_agent(model: str | BaseLlm) -> LlmAgent:
-    """The demo agent, on its script or on a model."""
+    """Return the demo agent on a model."""
     return LlmAgent(
         name=DEMO,
         description="Streams text, thinks, calls tools, writes state; asks before it deletes.",

@@ -38,14 +38,14 @@ _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """A URI taken apart: settings of the engine, and options of the service."""
+    """The parts of a URI: settings of the engine, and options of the service."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
 
 def parse_address(url: str | None) -> ServiceAddress:
-    """The address behind a `cognizes://` URI, a PostgreSQL URL (also as SQLAlchemy spells it), or None."""
+    """Return the address of a `cognizes://` URI, a PostgreSQL URL (also with a SQLAlchemy driver), or None."""
     if url is None:
         return ServiceAddress()
     if not url.startswith(f"{SCHEME}:"):
@@ -62,10 +62,10 @@ def parse_address(url: str | None) -> ServiceAddress:
 
 
 def known_settings(options: dict[str, Any], service: str) -> dict[str, Any]:
-    """The settings of the engine among a service's options; one that nobody knows is told and ignored."""
+    """Return the engine's settings among a service's options; an unknown option is logged and ignored."""
     unknown = options.keys() - Settings.model_fields.keys() - _GIVEN_BY_ADK - _OF_OTHER_SERVICES
     if unknown:
-        logger.warning("%s knows no option %s; ignored", service, ", ".join(sorted(unknown)))
+        logger.warning("%s ignores the unknown option %s", service, ", ".join(sorted(unknown)))
     return {name: value for name, value in options.items() if name in Settings.model_fields}
 
 
@@ -78,23 +78,23 @@ class _Shared:
 
 
 class SharedEngines:
-    """Hands out engines by their settings and counts who uses them."""
+    """Opens one engine per settings and event loop, and counts its users."""
 
     def __init__(self) -> None:
         self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Settings, _Shared]] = WeakKeyDictionary()
 
     async def acquire(self, settings: Settings) -> Engine:
-        """An open engine; give it back with `release`, on the same event loop."""
+        """Return an open engine; call `release` on the same event loop."""
         engines = self._of_loop.setdefault(asyncio.get_running_loop(), {})
         shared = engines.get(settings)
         if shared is None or shared.keeper.done():
             shared = engines[settings] = _share(settings)
         shared.users += 1
-        # Shielded: one impatient caller must not spoil it for those who wait with him.
+        # Shielded: a cancelled caller must not cancel the opening for other callers.
         return await asyncio.shield(shared.opened)
 
     async def release(self, settings: Settings) -> None:
-        """Gives an engine back; the last one closes it."""
+        """Release an engine; the last user closes it."""
         engines = self._of_loop[asyncio.get_running_loop()]
         shared = engines[settings]
         shared.users -= 1
@@ -123,18 +123,18 @@ async def _keep_open(settings: Settings, opened: asyncio.Future[Engine], last_le
 
 
 SHARED_ENGINES = SharedEngines()
-"""The process's. It holds nothing that outlives an event loop."""
+"""The engines of this process. It holds nothing that outlives an event loop."""
 
 
 class EngineLease:
-    """One service's share in the engine of its settings, on whichever event loop the service is used."""
+    """A service's use of the shared engine of its settings, on each event loop that uses the service."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Engine]] = WeakKeyDictionary()
 
     async def engine(self) -> Engine:
-        """The engine, opened when first asked for."""
+        """Return the engine; open it on first use."""
         loop = asyncio.get_running_loop()
         opening = self._opening.get(loop)
         if opening is None or _has_failed(opening):
@@ -142,7 +142,7 @@ class EngineLease:
         return opening.result() if opening.done() else await asyncio.shield(opening)
 
     async def close(self) -> None:
-        """Gives the share back. Using the service again takes a new one."""
+        """Release the engine. Later use of the service acquires it again."""
         opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             await asyncio.wait([opening])

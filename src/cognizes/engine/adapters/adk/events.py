@@ -33,11 +33,11 @@ _EMPTY_ACTIONS = frozenset(name for name, info in EventActions.model_fields.item
 
 
 def to_json(value: Any) -> Any:
-    """A value as JSON data: NaN and the infinities stay, what has no JSON form becomes its `repr`."""
+    """Return a value as JSON data. NaN and the infinities stay; a value without a JSON form becomes its `repr`."""
     try:
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants", serialize_unknown=True)
     except UnicodeEncodeError:
-        # Pydantic knows no keys with lone surrogates. Then everything around them is taken apart here.
+        # Pydantic refuses keys with lone surrogates: convert the containers around them here.
         if isinstance(value, dict):
             return {key if isinstance(key, str) else str(to_json(key)): to_json(item) for key, item in value.items()}
         if isinstance(value, str):
@@ -46,14 +46,14 @@ def to_json(value: Any) -> Any:
 
 
 def encode_event(event: Event, *, thread_id: str, run_id: str | None = None) -> models.Event:
-    """The row of an ADK event."""
+    """Return the row of an ADK event."""
     fields: JsonObject = to_json(event.model_dump(exclude=set(_COLUMNS), exclude_none=True))
     content: JsonObject | None = fields.pop("content", None)
     actions: JsonObject = fields.pop("actions")
     if fields["node_info"] == {"path": ""}:
         del fields["node_info"]
     if content == {}:
-        # Told apart from no content at all.
+        # Empty content differs from no content.
         fields["content"] = {}
     return models.Event(
         id=event.id,
@@ -68,7 +68,7 @@ def encode_event(event: Event, *, thread_id: str, run_id: str | None = None) -> 
 
 
 def event_kind(event: Event) -> str:
-    """What an event is to the timeline. One that speaks is a message, whatever else it carries."""
+    """Return the type of an event for the timeline. An event with text is a message, also if it carries tool calls."""
     parts = (event.content.parts if event.content else None) or []
     if any(part.function_response for part in parts):
         return "observe"
@@ -86,7 +86,7 @@ def event_kind(event: Event) -> str:
 
 
 def decode_event(row: asyncpg.Record) -> Event:
-    """The ADK event of a row; of an event that ADK did not write, what it says and changes."""
+    """Return the ADK event of a row. For an event that ADK did not write, it carries the text and the state delta."""
     content: JsonObject = load_json(row["content"])
     actions: JsonObject = load_json(row["actions"])
     fields = content.pop("adk", None)
@@ -120,19 +120,23 @@ _set = object.__setattr__
 
 
 class EventTemplate:
-    """An event that nobody changes; `copy()` makes one that somebody may."""
+    """A decoded event of the cache, never changed; `copy()` makes one that a reader may change.
+
+    A template records which values are mutable, so a copy is twice as fast as `deepcopy` and five times as fast as
+    decoding. Building the record takes longer than one copy, so the second copy builds it.
+    """
 
     __slots__ = ("_root", "_was_copied", "event", "sequence")
 
     def __init__(self, event: Event, sequence: int) -> None:
-        """Takes the event over: from now on it is only for reading."""
+        """Take ownership of the event: no other code changes it."""
         self._root: _ModelTemplate | None = None
         self._was_copied = False
         self.event = event
         self.sequence = sequence
 
     def copy(self) -> Event:
-        """An event that shares nothing with this template."""
+        """Return an event that shares no mutable value with this template."""
         event: Event
         if self._root is None:
             if not self._was_copied:
@@ -188,7 +192,7 @@ class _ContainerTemplate:
 
 
 class _OtherTemplate:
-    """Anything else that can be changed."""
+    """Any other mutable value."""
 
     __slots__ = ("_value",)
 
@@ -217,7 +221,7 @@ _PLAIN_KINDS = frozenset({type(None), str, int, float, bool, bytes})
 
 
 def _copy_once(value: Any) -> Any:
-    """What `_template(value).copy()` makes, without the template."""
+    """Return what `_template(value).copy()` returns, without building the template."""
     kind: Any = type(value)
     if kind is dict:
         return {key: item if type(item) in _PLAIN_KINDS else _copy_once(item) for key, item in value.items()}
@@ -238,7 +242,7 @@ _EVENT = attrgetter("event")
 
 
 class LazyEvents(list[Event]):
-    """The events of a session, some of them still the cache's own.
+    """The events of a session; each is copied from the cache when it is first read.
 
     A reader may change what it reads, so it gets copies, and gets them when it reads: many sessions are only asked
     whether they exist, or appended to. What C code reads without asking us, such as pydantic when it writes a session
@@ -263,7 +267,7 @@ class LazyEvents(list[Event]):
             self._own(range(len(self._templates)))
             self._templates = None
 
-    # Reading a part owns that part.
+    # Reading a part copies that part.
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Event: ...
@@ -281,7 +285,7 @@ class LazyEvents(list[Event]):
     def __reversed__(self) -> Iterator[Event]:
         return (self[place] for place in range(len(self) - 1, -1, -1))
 
-    # Everything else that hands out or moves events owns them all.
+    # All other operations that return or move events copy all of them.
 
     def __iter__(self) -> Iterator[Event]:
         self._own_all()
@@ -311,42 +315,36 @@ class LazyEvents(list[Event]):
         super().__delitem__(place)
 
     def insert(self, place: SupportsIndex, event: Event) -> None:
-        """As of a list."""
         self._own_all()
         super().insert(place, event)
 
     def pop(self, place: SupportsIndex = -1) -> Event:
-        """As of a list."""
         self._own_all()
         return super().pop(place)
 
     def remove(self, event: Event) -> None:
-        """As of a list."""
         self._own_all()
         super().remove(event)
 
     def clear(self) -> None:
-        """As of a list."""
         self._templates = None
         super().clear()
 
     def reverse(self) -> None:
-        """As of a list."""
         self._own_all()
         super().reverse()
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
-        """As of a list."""
         self._own_all()
         super().sort(key=key, reverse=reverse)
 
     def copy(self) -> list[Event]:
-        """A plain list."""
+        """Return a plain list."""
         return [*self]
 
     def __copy__(self) -> list[Event]:
         return [*self]
 
     def __reduce_ex__(self, _: SupportsIndex) -> tuple[type[list[Any]], tuple[list[Event]]]:
-        """Pickled and deeply copied as a plain list."""
+        """Pickle and deep-copy as a plain list."""
         return list, ([*self],)

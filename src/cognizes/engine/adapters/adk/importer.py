@@ -1,8 +1,8 @@
 """Copies sessions, events and states out of the tables of ADK's own DatabaseSessionService.
 
-Every batch of events is a transaction that also notes how far it got, so an import that was interrupted goes on where
-it stopped, and running it again copies only what has been added since. What happened in the target meanwhile is never
-overwritten: a session that went on there, and keys of user and app state that are there, stay as they are.
+Every batch of events is a transaction that also stores its position, so an interrupted import continues where it
+stopped, and a second import copies only what was added since. The import never overwrites the target: a session that
+was continued there, and existing keys of user and app state, stay unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ASYNC_DRIVERS: Final = {"sqlite": "aiosqlite", "postgresql": "asyncpg", "mysql"
 
 @dataclass(frozen=True)
 class ImportProgress:
-    """How far an import has come."""
+    """The progress of an import."""
 
     sessions_done: int
     sessions_total: int
@@ -47,7 +47,7 @@ class ImportProgress:
 
 @dataclass(frozen=True)
 class SkippedSession:
-    """A session that was not copied, or not to its end, and why."""
+    """A session that was not copied completely, and the reason."""
 
     app_name: str
     user_id: str
@@ -57,7 +57,7 @@ class SkippedSession:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did. `is_complete` says that every session and event of the source is in the target."""
+    """The result of an import. `is_complete` says that every session and event of the source is in the target."""
 
     sessions_found: int = 0
     events_found: int = 0
@@ -70,7 +70,7 @@ class ImportReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the counts of source and target agree."""
+        """Return whether the counts of source and target agree."""
         return not self.skipped and self.events_copied + self.events_present == self.events_found
 
 
@@ -81,7 +81,7 @@ async def import_sessions(
     progress: Callable[[ImportProgress], None] | None = None,
     batch: int = 500,
 ) -> ImportReport:
-    """Copies everything from an SQLAlchemy URL into the engine's database. Run again, it continues."""
+    """Copy everything from an SQLAlchemy URL into the engine's database. A second call continues."""
     try:
         async with _open_source(source_url) as connection:
             await _check_schema(connection)
@@ -153,7 +153,7 @@ class _Import:
                 StorageEvent.user_id == user_id,
                 StorageEvent.session_id == session_id,
             )
-            # As ADK itself orders them when it reads a session.
+            # The order in which ADK reads a session.
             .order_by(StorageEvent.timestamp, StorageEvent.id)
         )
         events = [(encode_event(row.to_event(), thread_id=""), _utc(row.timestamp)) for row in rows]
@@ -171,7 +171,7 @@ class _Import:
 
     async def _find_or_create(self, key: tuple[str, str, str], state: JsonObject) -> models.Session:
         app_name, user_id, source_id = key
-        # Our ids are neither blank nor padded.
+        # The engine refuses blank and padded ids.
         session_id = source_id.strip() or "blank"
         metadata = {"imported_from": {"service": "google-adk", "session_id": source_id}, "imported_events": 0}
         try:
@@ -215,7 +215,7 @@ class _Import:
                 *times,
             )
             if not is_stored:
-                self._skip((target.app_name, target.user_id, target.id), "somebody wrote to it in the target")
+                self._skip((target.app_name, target.user_id, target.id), "it has other writes in the target")
                 return
             position += len(batch)
             self._report = replace(self._report, events_copied=self._report.events_copied + len(batch))
@@ -273,7 +273,7 @@ async def _check_schema(connection: AsyncConnection) -> None:
 
 
 def _initial_state(final: JsonObject, events: list[models.Event]) -> JsonObject:
-    """What a session was created with, which ADK does not keep: the keys that no event has ever set."""
+    """Return the initial state of a session, which ADK does not store: the keys that no event has set."""
     changed = {key for event in events for key in event.actions.get("state_delta", {})}
     return {key: value for key, value in final.items() if key not in changed}
 

@@ -31,7 +31,7 @@ _MICROSECONDS = 1_000_000
 class OpenMemoryService(BaseMemoryService):
     """Memories of Google ADK in PostgreSQL, found by words of any script and by meaning.
 
-    - Connects when first used; services with the same settings share one engine. `close()` gives the share back.
+    - Connects when first used; services with the same settings share one engine. `close()` releases it.
     - Adding is incremental and idempotent: a session that is added again brings only what is new.
     - A memory that was deleted stays deleted, also when its session is added again.
     - A search returns the best `max_results`, and besides turns also the agent's facts and episodes of that user.
@@ -42,21 +42,21 @@ class OpenMemoryService(BaseMemoryService):
     def __init__(
         self, database_url: str | None = None, *, uri: str | None = None, max_results: int = 10, **settings: Any
     ) -> None:
-        """`uri` is what `services.yaml` hands over; it means the same as `database_url`."""
+        """Accept `uri`, which `services.yaml` passes, as another name of `database_url`."""
         address = parse_address(database_url if database_url is not None else uri)
         options: dict[str, Any] = {"max_results": max_results} | settings | address.options
         self._max_results = int(options["max_results"])
         self._lease = EngineLease(Settings(**known_settings(options, "OpenMemoryService"), **address.settings))
 
     async def engine(self) -> Engine:
-        """The engine underneath, opened if it is not yet."""
+        """Return the engine; open it on first use."""
         return await self._lease.engine()
 
     async def flush(self) -> None:
-        """Nothing is ever buffered: what was added is stored."""
+        """Do nothing: additions are stored when they return."""
 
     async def close(self) -> None:
-        """Gives the engine back; the last service that used it closes it."""
+        """Release the engine; the last service that uses it closes it."""
         await self._lease.close()
 
     async def __aenter__(self) -> Self:
@@ -67,10 +67,10 @@ class OpenMemoryService(BaseMemoryService):
     ) -> None:
         await self.close()
 
-    # What ADK asks for
+    # The interface of ADK
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Adds what was said in a session; what is there already is left alone."""
+        """Add the messages of a session; skip those that are stored."""
         await self.add_events_to_memory(
             app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
         )
@@ -84,7 +84,7 @@ class OpenMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds what some events say. The metadata comes back with them."""
+        """Add the messages of events. A search returns the metadata with them."""
         engine = await self.engine()
         turns = list(_turns(events, session_id, custom_metadata))
         await engine.memory.remember_turns(MemoryScope(app_name, user_id), turns)
@@ -97,21 +97,21 @@ class OpenMemoryService(BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds memories as they are. One with an id replaces the one of that id; one without is there once."""
+        """Add memories. One with an id replaces the memory of that id; one without an id is stored once."""
         engine = await self.engine()
         await engine.memory.remember(
             MemoryScope(app_name, user_id), [_note(memory, custom_metadata) for memory in memories]
         )
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """The memories of a user that answer a query best, best first."""
+        """Return the memories of a user that match a query best, best first."""
         engine = await self.engine()
-        # ADK asks with whole messages of users: the beginning of a long one is the question.
+        # ADK sends whole user messages as queries: the beginning of a long one is enough.
         hits = await engine.memory.recall(query[:MAX_QUERY_LENGTH], app=app_name, user=user_id, k=self._max_results)
         return SearchMemoryResponse(memories=[_entry(hit) for hit in hits])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Deletes one memory for good, by the id that a search returned; an unknown id is no error."""
+        """Delete one memory permanently, by the id that a search returned; ignore an unknown id."""
         if not memory_id:
             return
         engine = await self.engine()
@@ -159,7 +159,7 @@ def _document(content: types.Content, metadata: Mapping[str, object] | None) -> 
 
 
 def _text(content: types.Content | None) -> str:
-    """What is said aloud: thoughts are kept with the event and not recalled."""
+    """Return the text of a message without thoughts: searches do not return thoughts."""
     parts = (content.parts if content else None) or []
     return " ".join(part.text.strip() for part in parts if part.text and part.text.strip() and not part.thought)
 
@@ -169,7 +169,7 @@ def _digest(value: Any) -> str:
 
 
 def _moment(timestamp: str | None) -> datetime | None:
-    """The moment an ISO timestamp means; without a zone it is this machine's, as ADK writes it."""
+    """Return the time of an ISO timestamp; without a zone it is local time, as ADK writes it."""
     try:
         return datetime.fromisoformat(timestamp).astimezone(UTC) if timestamp else None
     except ValueError:

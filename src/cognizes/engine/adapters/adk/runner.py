@@ -82,7 +82,7 @@ def _recorded_app(app: App | None, app_name: str | None, agent: BaseAgent | None
 
 
 def register() -> None:
-    """Registers the scheme with ADK. Call it in the `services.py` beside your agents."""
+    """Register the scheme `cognizes` with ADK. Call it in the `services.py` next to your agents."""
     get_service_registry().register_session_service(SCHEME, _make_session_service)
     get_service_registry().register_memory_service(SCHEME, _make_memory_service)
 

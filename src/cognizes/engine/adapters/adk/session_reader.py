@@ -23,7 +23,7 @@ from cognizes.engine.pulse.state import join_state
 
 @dataclass(frozen=True)
 class Revision:
-    """A thread, its version and the last event that was seen of it. No timestamp is ever compared.
+    """The state of a stored session that an ADK `Session` object shows: thread, version, last event.
 
     It is kept in the private field that ADK's `Session` has for this purpose, so it survives `model_copy`.
     """
@@ -34,7 +34,7 @@ class Revision:
 
     @classmethod
     def of(cls, session: Session) -> Self | None:
-        """The revision an object carries; None when it was rebuilt from JSON or by hand, or is another service's."""
+        """Return the revision of an object; None when it was rebuilt from JSON or comes from another service."""
         try:
             thread_id, version, sequence = (session._storage_update_marker or "").split("/")
             return cls(thread_uuid(thread_id), int(version), int(sequence))
@@ -42,12 +42,12 @@ class Revision:
             return None
 
     def put_on(self, session: Session) -> None:
-        """Lets an object carry this revision."""
+        """Store this revision on an object."""
         session._storage_update_marker = marker_of(self.thread_id, self.version, self.sequence)
 
 
 def marker_of(thread_id: UUID | str, version: int, sequence: int) -> str:
-    """What an object carries."""
+    """Return the text form of a revision."""
     return f"{thread_id}/{version}/{sequence}"
 
 
@@ -57,9 +57,9 @@ SessionKey = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class CachedEvents:
-    """The events of a thread up to a sequence number: all of them, or an unbroken row of the newest.
+    """The events of a thread up to a sequence number: all of them, or the newest without a gap.
 
-    Events never change, so what is here stays right; the thread id tells when a session was deleted and made anew.
+    Events never change, so cached events stay valid; the thread id shows that a session was deleted and created again.
     """
 
     thread_id: UUID
@@ -77,14 +77,14 @@ class SessionCache:
         self._events = 0
 
     def get(self, key: SessionKey) -> CachedEvents | None:
-        """What is known of a session."""
+        """Return the cached events of a session."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
     def put(self, key: SessionKey, entry: CachedEvents) -> None:
-        """Remembers a session, and forgets those not asked for longest when there are too many events."""
+        """Cache a session, and drop the least recently used ones when there are too many events."""
         known = self._entries.get(key)
         if (
             known
@@ -92,11 +92,11 @@ class SessionCache:
             and known.is_complete
             and known.last_sequence > entry.last_sequence
         ):
-            # Somebody who asked later was answered first.
+            # A later read finished first.
             return
         self.drop(key)
         if len(entry.events) > self._size:
-            # It would push out everybody else, and then itself.
+            # It exceeds the cache: it would evict all others, and then itself.
             return
         self._entries[key] = entry
         self._events += len(entry.events)
@@ -105,7 +105,7 @@ class SessionCache:
             self._events -= len(oldest.events)
 
     def drop(self, key: SessionKey) -> None:
-        """Forgets a session."""
+        """Drop a session."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._events -= len(entry.events)
@@ -117,7 +117,7 @@ _set = object.__setattr__
 
 
 class SessionReader:
-    """Reads whole sessions through a cache of their events, and lists of sessions without.
+    """Reads sessions through a cache of their events, and lists of sessions without events.
 
     What of a read can be answered from the cache is known before asking, so one query brings the head, the state and
     just the events that are missing. The cache is never trusted to be current: the head always comes from the database.
@@ -127,7 +127,7 @@ class SessionReader:
         self._cache = cache
 
     async def read(self, database: Database, key: SessionKey, config: GetSessionConfig) -> Session | None:
-        """A session with the events that `config` asks for, oldest first."""
+        """Return a session with the events that `config` selects, oldest first; None when there is none."""
         cached = _usable(self._cache.get(key), config)
         # A cached session is complete enough for any filter: everything new is fetched and filtered here.
         after_timestamp = None if cached else config.after_timestamp
@@ -147,10 +147,10 @@ class SessionReader:
             return None
         head, *event_rows = rows
         new = self._decode(key, head["thread_id"], event_rows)
-        # Of a session that has branches all events come anew: those known may be of another one.
+        # For a session with branches the query returns all events: cached ones may belong to another branch.
         is_branched = head["id"] is not None
         known = cached if cached and cached.thread_id == head["thread_id"] and not is_branched else None
-        # As many as asked for: there may be more between these and what is known.
+        # A full page: there may be events between these and the cached ones.
         is_gapless = limit is None or len(new) < limit
         templates = known.events + new if known and is_gapless else new
         if not last_event_may_be_missing and (is_gapless or known is None):
@@ -163,13 +163,13 @@ class SessionReader:
             last_update_time=_last_update_time(head, templates),
         )
         chosen = _chosen(templates, config)
-        # Assigned, not given: validation would turn it into a plain list. What nobody else holds needs no copies.
+        # Assigned, because validation would turn it into a plain list. Events outside the cache need no copies.
         is_shared = self._cache.get(key) is not None
         session.events = LazyEvents(chosen) if is_shared else [template.event for template in chosen]
         return session
 
     def _decode(self, key: SessionKey, thread_id: UUID, rows: Rows) -> tuple[EventTemplate, ...]:
-        """The events of rows, oldest first; what somebody else has decoded while we waited is not decoded again."""
+        """Return the events of rows, oldest first; events that a concurrent read has decoded are not decoded again."""
         latest = self._cache.get(key)
         decoded: dict[int, EventTemplate] = {}
         if rows and latest is not None and latest.thread_id == thread_id:
@@ -183,17 +183,17 @@ class SessionReader:
         )
 
     async def list(self, database: Database, app_name: str, user_id: str | None) -> list[Session]:
-        """All sessions of a user, or of the app, by their last update, without events."""
+        """Return all sessions of a user, or of the app, by their last update, without events."""
         rows = await database.fetch("adk_list_sessions", app_name, user_id)
         shared = {row["user_id"]: row["state"] for row in rows if row["thread_id"] is None}
         threads = [row for row in rows if row["thread_id"] is not None]
-        # All at once: calling the decoder costs more than most of the states.
+        # One call: the call costs more than decoding most states.
         states = load_jsonb(f"[{','.join([row['state'] for row in threads])}]")
         sessions = [
             make_session(
                 (app_name, user, session_id),
                 marker_of(thread_id, version, sequence),
-                # What is shared is decoded anew for every session: they must not share what can be changed.
+                # Shared state is decoded for every session: sessions must not share mutable values.
                 state=_join(state, shared.get(user), shared.get(None)) if shared else state,
                 last_update_time=time,
             )
@@ -203,7 +203,7 @@ class SessionReader:
 
 
 def _usable(cached: CachedEvents | None, config: GetSessionConfig) -> CachedEvents | None:
-    """What is cached, if together with newer events it answers the question."""
+    """Return the cached events if, together with newer ones, they contain what `config` selects."""
     if cached is None or cached.is_complete:
         return cached
     wanted = config.num_recent_events
@@ -231,8 +231,8 @@ _GIVEN = frozenset({"id", "app_name", "user_id", "state", "last_update_time"})
 
 
 def make_session(key: SessionKey, marker: str, *, state: JsonObject, last_update_time: float) -> Session:
-    """A session without events, not by its constructor: what comes from the database needs no validation, which is a
-    third of listing sessions."""
+    """Return a session without events. It skips the constructor: rows of the database need no validation, which takes a
+    third of the time of a listing."""
     app_name, user_id, session_id = key
     session = Session.__new__(Session)
     fields = {

@@ -43,7 +43,7 @@ _EVERYTHING = GetSessionConfig()
 
 @dataclass(frozen=True)
 class ListedSession:
-    """A session without its events, and what ADK's `Session` has no room for."""
+    """A session without its events, with its title, for which ADK's `Session` has no field."""
 
     session: Session
     title: str | None
@@ -52,7 +52,7 @@ class ListedSession:
 class OpenSessionService(BaseSessionService):
     """Sessions of Google ADK in PostgreSQL, embedded when no URL is given.
 
-    - Connects when first used; services with the same settings share one engine. `close()` gives the share back.
+    - Connects when first used; services with the same settings share one engine. `close()` releases it.
     - An append is one round trip, a read is one round trip and fetches only events that were not read before.
     - A failed append leaves the session and the event as they were, so it can be tried again; the same event
       delivered twice is stored once. An event without an id gets one before the first try, and keeps it.
@@ -74,7 +74,7 @@ class OpenSessionService(BaseSessionService):
         cache_size: int = 10_000,
         **settings: Any,
     ) -> None:
-        """`uri` is what `services.yaml` hands over; it means the same as `database_url`."""
+        """Accept `uri`, which `services.yaml` passes, as another name of `database_url`."""
         address = parse_address(database_url if database_url is not None else uri)
         options: dict[str, Any] = {"on_conflict": on_conflict, "cache_size": cache_size} | settings | address.options
         self._on_conflict = options.pop("on_conflict")
@@ -88,14 +88,14 @@ class OpenSessionService(BaseSessionService):
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
 
     async def engine(self) -> Engine:
-        """The engine underneath, opened if it is not yet."""
+        """Return the engine; open it on first use."""
         return await self._lease.engine()
 
     async def flush(self) -> None:
-        """Nothing is ever buffered: an append is answered after its commit."""
+        """Do nothing: an append returns after its commit."""
 
     async def close(self) -> None:
-        """Gives the engine back; the last service that used it closes it."""
+        """Release the engine; the last service that uses it closes it."""
         await self._lease.close()
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,7 @@ class OpenSessionService(BaseSessionService):
     ) -> None:
         await self.close()
 
-    # What ADK asks for
+    # The interface of ADK
 
     async def create_session(
         self,
@@ -116,7 +116,7 @@ class OpenSessionService(BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> Session:
-        """A new session; a blank id asks for a new one. `AlreadyExistsError` when the id is taken."""
+        """Create a session; a blank id means a new one. `AlreadyExistsError` when the id is taken."""
         engine = await self.engine()
         with _adk_errors:
             created = await engine.manager.sessions.create(
@@ -132,12 +132,12 @@ class OpenSessionService(BaseSessionService):
         session_id: str,
         config: GetSessionConfig | None = None,
     ) -> Session | None:
-        """A session with its events, or those of them that `config` asks for; None when there is none."""
+        """Return a session with its events, or those that `config` selects; None when there is none."""
         engine = await self.engine()
         return await self._reader.read(engine.database, _key(app_name, user_id, session_id), config or _EVERYTHING)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """All sessions of a user, or of the app, oldest update first, without events."""
+        """Return all sessions of a user, or of the app, oldest update first, without events."""
         engine = await self.engine()
         check_text("app_name", app_name)
         if user_id is not None:
@@ -145,14 +145,14 @@ class OpenSessionService(BaseSessionService):
         return ListSessionsResponse(sessions=await self._reader.list(engine.database, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Removes a session and its events, if there is one. User and app state stay."""
+        """Delete a session and its events, if it exists. User and app state stay."""
         engine = await self.engine()
         key = _key(app_name, user_id, session_id)
         self._cache.drop(key)
         await engine.manager.sessions.delete(*key)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """What a user's sessions share, without the prefix."""
+        """Return the user state, without the prefix."""
         engine = await self.engine()
         names = check_text("app_name", app_name), check_text("user_id", user_id)
         document = await engine.database.fetch_value("read_user_state", *names)
@@ -160,17 +160,17 @@ class OpenSessionService(BaseSessionService):
         return state
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Stores an event and applies its state delta, then does the same to the object; a partial one is left alone.
+        """Store an event and apply its state delta, then update the session object; ignore a partial event.
 
         `StaleSessionError` when the object is not current, `SessionNotFoundError` when the session was deleted,
         `AlreadyExistsError` when another event has this id.
         """
         if event.partial:
             return event
-        # Before the first try: whoever tries again with the same object after a lost answer brings the same id.
+        # Before the first attempt: a retry with the same object after a lost answer must send the same id.
         event.id = event.id or Event.new_id()
         engine = await self.engine()
-        # Parallel agents share one object; each must find it as the one before has left it.
+        # Parallel agents share one session object; each must see the update of the one before.
         async with self._turns.acquire(id(session)):
             revision = Revision.of(session) or await self._find_revision(engine, session)
             row = encode_event(
@@ -193,7 +193,7 @@ class OpenSessionService(BaseSessionService):
         return event
 
     async def _find_revision(self, engine: Engine, session: Session) -> Revision:
-        """For an object without a revision, such as one rebuilt from JSON: current if its last event is the last."""
+        """Return the revision of an object without one (rebuilt from JSON), which is current if its last event is."""
         head = await engine.database.fetch_row("adk_read_head", *_key(session.app_name, session.user_id, session.id))
         if head is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
@@ -202,12 +202,12 @@ class OpenSessionService(BaseSessionService):
             raise _stale()
         return Revision(head["thread_id"], head["version"], head["last_sequence"])
 
-    # What ADK's users ask for
+    # Extensions
 
     async def list_sessions_page(
         self, *, app_name: str, user_id: str | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page[ListedSession]:
-        """Sessions with their titles, newest activity first, a page at a time; `next_cursor` asks for the next."""
+        """Return a page of sessions with their titles, newest activity first; `next_cursor` selects the next page."""
         engine = await self.engine()
         page = await engine.manager.sessions.list(app_name, user_id, limit=limit, cursor=cursor)
         return Page(
@@ -224,7 +224,7 @@ class OpenSessionService(BaseSessionService):
         at_event_id: str | None = None,
         new_session_id: str | None = None,
     ) -> Session:
-        """A new session with the same past, up to and including an event or up to now; from then on it is its own."""
+        """Create a session with the same history, up to and including an event, or all of it."""
         engine = await self.engine()
         source = await self._stored(engine, app_name, user_id, session_id)
         with _adk_errors:
@@ -239,25 +239,25 @@ class OpenSessionService(BaseSessionService):
         return forked
 
     async def delete_state_keys(self, *, app_name: str, user_id: str, session_id: str, keys: Iterable[str]) -> None:
-        """Removes keys from the state, in the scope their prefix names; an event in the session says so."""
+        """Delete keys from the state, in the scope of their prefix, with an event in the session."""
         engine = await self.engine()
         source = await self._stored(engine, app_name, user_id, session_id)
         await engine.sessions.update(source, dict.fromkeys(keys, DELETE))
 
     async def set_title(self, *, app_name: str, user_id: str, session_id: str, title: str) -> None:
-        """Names a session for listings; an empty title removes the name."""
+        """Set the title of a session; an empty one removes it."""
         engine = await self.engine()
         await engine.sessions.change(await self._stored(engine, app_name, user_id, session_id), title=title)
 
     async def prune_sessions(self, *, app_name: str, older_than: timedelta) -> int:
-        """Removes the sessions of an app that were not touched for that long; returns how many."""
+        """Delete the sessions of an app without a write for that long; return how many."""
         engine = await self.engine()
         removed: int = await engine.database.fetch_value(
             "adk_prune_sessions", check_text("app_name", app_name), older_than
         )
         return removed
 
-    def run_begins(
+    def attach_run(
         self,
         thread_id: UUID,
         invocation_id: str,
@@ -265,7 +265,7 @@ class OpenSessionService(BaseSessionService):
         *,
         on_stored: Callable[[Event], Awaitable[None]] | None = None,
     ) -> None:
-        """From now on events of this invocation belong to a run; see `EngineStreamPlugin`.
+        """Store the following events of an invocation as events of a run; see `EngineStreamPlugin`.
 
         `on_stored` is called for each of them, after it was stored.
         """
@@ -273,8 +273,8 @@ class OpenSessionService(BaseSessionService):
         if on_stored is not None:
             self._listeners[thread_id, invocation_id] = on_stored
 
-    def run_ends(self, thread_id: UUID, invocation_id: str) -> None:
-        """The run of an invocation is over."""
+    def detach_run(self, thread_id: UUID, invocation_id: str) -> None:
+        """Stop assigning the events of an invocation to its run."""
         self._runs.pop((thread_id, invocation_id), None)
         self._listeners.pop((thread_id, invocation_id), None)
 
@@ -307,7 +307,7 @@ def _empty_session(stored: models.Session) -> Session:
 
 
 def _advance(session: Session, event: Event, revision: Revision, row: models.Event) -> None:
-    """Does to the objects what the commit did to the database."""
+    """Apply to the objects what the commit did to the database."""
     delta = event.actions.state_delta
     for key, value in delta.items():
         if is_delete(value):
@@ -340,10 +340,10 @@ def _stale() -> StaleSessionError:
 
 
 class _AdkErrors:
-    """Within it, errors of the engine leave as ADK's. A class, because every append passes it."""
+    """A context that turns errors of the engine into ADK's. A class, because every append enters it."""
 
     def __enter__(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         if isinstance(error, errors.ConcurrencyConflictError):

@@ -44,7 +44,7 @@ _Place = tuple[str, str]
 
 @dataclass
 class _Turn:
-    """A message that is being streamed: `message_id` is that of its first fragment, of a thought too."""
+    """A message that is being streamed. `message_id` is the id of its first fragment, which may be a thought."""
 
     message_id: str
     thoughts: MessageWriter | None = None
@@ -53,7 +53,11 @@ class _Turn:
 
 
 class TurnStreams:
-    """Writes the fragments of one run; each agent and branch has at most one message open."""
+    """Writes the text that ADK streams as chunks that any process reads; each agent and branch has one open message.
+
+    A message is streamed under the id of its whole event, its thoughts under the id that AG-UI frames give them. A
+    failure is logged and does not stop the agent: the whole event is stored in any case.
+    """
 
     def __init__(self, engine: Engine, thread_id: UUID, *, run_id: str | None) -> None:
         self._engine = engine
@@ -62,20 +66,20 @@ class TurnStreams:
         self._turns: dict[_Place, _Turn] = {}
 
     async def take(self, event: Event) -> None:
-        """An event of ADK: a fragment, or a whole that is stored already."""
+        """Write an event of ADK: a fragment, or a whole event that is stored."""
         if event.partial:
             await self.write(event)
         else:
             await self.write_rest(event)
-            await self.settle(event)
+            await self.mark_stored(event)
 
     def streamed_id(self, event: Event) -> str | None:
-        """The id that the fragments of a whole event were streamed under."""
+        """Return the id under which the fragments of a whole event were streamed; None if none was."""
         turn = self._turns.get(_place(event))
         return turn.message_id if turn and (turn.writer or turn.thoughts) else None
 
     async def write(self, event: Event) -> None:
-        """A fragment."""
+        """Write a fragment."""
         turn = self._turns.setdefault(_place(event), _Turn(event.id))
         if (thought := _text(event, thought=True)) and not turn.is_broken:
             with _marked_broken(turn):
@@ -89,14 +93,14 @@ class TurnStreams:
                 await turn.writer.write(text)
 
     async def write_rest(self, event: Event) -> None:
-        """The whole is about to be stored, or was: what of it was not streamed follows."""
+        """Write the part of a whole event that its fragments did not contain."""
         turn = self._turns.get(_place(event))
         if turn and turn.writer and not turn.is_broken and (text := _text(event)).startswith(said := turn.writer.text):
             with _marked_broken(turn):
                 await turn.writer.write(text[len(said) :])
 
-    async def settle(self, event: Event) -> None:
-        """The whole is stored. An event without content, such as an error, is not the whole of anything."""
+    async def mark_stored(self, event: Event) -> None:
+        """End the stream of a message whose whole event is stored. An event without content has none."""
         if event.content and event.content.parts and (turn := self._turns.pop(_place(event), None)):
             for writer in (turn.writer, turn.thoughts):
                 if writer:
@@ -105,7 +109,7 @@ class TurnStreams:
                     writer.abandon()
 
     async def close_thoughts(self) -> None:
-        """What was thought of answers that never became whole is kept, before what was said of them is."""
+        """Store the thoughts of unfinished messages. Call it before the messages are stored."""
         for turn in self._turns.values():
             thoughts, turn.thoughts = turn.thoughts, None
             if thoughts:
@@ -114,7 +118,7 @@ class TurnStreams:
                 thoughts.abandon()
 
     async def close(self) -> None:
-        """The run is over: what never became whole never will. It is kept, unless somebody has stored it already."""
+        """Store the unfinished messages as interrupted, unless they are stored; the run is over."""
         await self.close_thoughts()
         turns, self._turns = self._turns, {}
         for turn in turns.values():
@@ -136,7 +140,7 @@ class TurnStreams:
 
 
 def _place(event: Event) -> _Place:
-    # Parallel agents speak at the same time, each on a branch of its own.
+    # Parallel agents stream at the same time, each on its own branch.
     return event.author, event.branch or ""
 
 
@@ -150,9 +154,9 @@ def _marked_broken(turn: _Turn) -> Iterator[None]:
     try:
         yield
     except EngineError as error:
-        # The fragments that follow are not tried: each of them might wait for as long as this one did.
+        # The stream skips the following fragments: each might wait as long as this one did.
         turn.is_broken = True
-        logger.warning("a message could not be streamed: %s", error)
+        logger.warning("message %s could not be streamed: %s", turn.message_id, error)
 
 
 _InvocationKey = tuple[str, str, str, str]
@@ -173,14 +177,13 @@ class EngineStreamPlugin(BasePlugin):
     """Records every invocation on an `OpenSessionService` as a run.
 
     - A run starts with the invocation, under the invocation's id, and ends completed, failed with the error, or
-      cancelled. While its agent asks a person it is waiting, until the next invocation of the session. The thread's
-      log says so; the events of the invocation carry the run's id. A process that is killed leaves a run that fails
-      when its lease (`COGNIZES_RUN_LEASE_SECONDS`) is over.
-    - Thoughts, tool calls and their results are on the run's row as they happen.
+      cancelled. While the agent asks a person the run waits, until the next invocation of the session. The thread's
+      log contains these changes; the events of the invocation carry the run's id. When a process is killed, its run
+      fails at the expiry of its lease (`COGNIZES_RUN_LEASE_SECONDS`).
+    - The run's row receives thoughts, tool calls and their results as they happen.
     - Text that ADK streams (`StreamingMode.SSE`) is read live from any process, chunk by chunk: `engine.streams`. The
-      whole event is stored under the id of its first fragment. What breaks off is stored as an interrupted message.
-    - Recording never stands in an agent's way: what cannot be recorded is logged. On other session services the
-      plugin does nothing.
+      whole event is stored under the id of its first fragment. An unfinished message is stored as interrupted.
+    - A failure to record is logged and does not stop the agent. On other session services the plugin does nothing.
 
     runner = Runner(..., session_service=OpenSessionService(), plugins=[EngineStreamPlugin()])
     """
@@ -192,7 +195,7 @@ class EngineStreamPlugin(BasePlugin):
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """The run starts."""
+        """Begin the run."""
         service = invocation_context.session_service
         revision = Revision.of(invocation_context.session)
         if not isinstance(service, OpenSessionService) or revision is None:
@@ -203,7 +206,7 @@ class EngineStreamPlugin(BasePlugin):
             self._watch(key)
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
-        """Streams a fragment; keeps the thoughts of a whole event, which is about to be stored."""
+        """Stream a fragment; record the thoughts of a whole event, which the session service stores next."""
         run = self._runs.get(_key(invocation_context.session, invocation_context.invocation_id))
         if run is None or event.content is None:
             return
@@ -220,7 +223,7 @@ class EngineStreamPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
-        """A tool is called."""
+        """Record a tool call."""
         if run := self._run_of(tool_context):
             entry = {
                 "id": tool_context.function_call_id,
@@ -233,17 +236,17 @@ class EngineStreamPlugin(BasePlugin):
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
     ) -> None:
-        """A tool has answered."""
+        """Record the result of a tool."""
         await self._finish_tool(tool_context, to_json(result), is_error=False)
 
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: BaseException
     ) -> None:
-        """A tool has failed, or was cancelled."""
+        """Record the failure or cancellation of a tool."""
         await self._finish_tool(tool_context, _description(error), is_error=True)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """The run is over."""
+        """End the run, or let it wait for a person."""
         key = _key(invocation_context.session, invocation_context.invocation_id)
         if invocation_context.is_aborted:
             await self._end(key, RunStatus.CANCELLED)
@@ -252,12 +255,12 @@ class EngineStreamPlugin(BasePlugin):
         await self._end(key, RunStatus.WAITING if questions else RunStatus.COMPLETED, questions=questions)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        """The run has failed."""
+        """End the run as failed."""
         key = _key(invocation_context.session, invocation_context.invocation_id)
         await self._end(key, RunStatus.FAILED, error=_description(error))
 
     async def close(self) -> None:
-        """Waits until every cancelled run is recorded."""
+        """Wait until every cancelled run is recorded."""
         if self._cancelling:
             await asyncio.wait(self._cancelling)
 
@@ -275,7 +278,7 @@ class EngineStreamPlugin(BasePlugin):
             await _record(run, "observe", entry)
 
     def _watch(self, key: _InvocationKey) -> None:
-        """ADK tells plugins nothing about a cancelled invocation; but its task ends, and then the run must be over."""
+        """Cancel the run when the task ends: ADK does not report cancelled invocations to plugins."""
         task = asyncio.current_task()
         if task is not None:
             watcher = partial(self._cancel_left_over, key)
@@ -295,14 +298,14 @@ class EngineStreamPlugin(BasePlugin):
             return
         if stop_watching := self._watches.pop(key, None):
             stop_watching()
-        run.service.run_ends(run.thread_id, run.invocation_id)
+        run.service.detach_run(run.thread_id, run.invocation_id)
         await run.streams.close()
         with _only_logged(), fenced_by(run.lease.fence):
             if status is RunStatus.WAITING:
                 await wait_for_person(run.engine, await run.engine.runs.get(run.thread_id, run.id), questions)
             else:
                 await _store_end(run, status, error)
-        # After its end: while PostgreSQL is away the run is still executed.
+        # After the end is stored: the run keeps its lease while PostgreSQL is unavailable.
         run.engine.runs.leases.drop(run.lease)
 
 
@@ -314,24 +317,24 @@ async def _begin(service: OpenSessionService, thread_id: UUID, context: Invocati
         user_id=context.session.user_id,
         thread_id=str(thread_id),
     )
-    # Not `user_content`: an invocation that continues with an answer shows what the user said first.
+    # Not `user_content`: for an invocation that continues with an answer it is the first message of the user.
     said = next((event for event in reversed(context.session.events) if event.author == "user"), None)
     if said is not None:
         await end_waiting_runs(engine, thread_id, None, is_answered=bool(said.get_function_responses()))
     try:
         run = await engine.runs.begin_leased(session, run_id=context.invocation_id)
     except ConflictError:
-        # A resumed invocation keeps its id, its first run has ended.
+        # A resumed invocation keeps its id, and its first run has ended.
         run = await engine.runs.begin_leased(session, run_id=f"{context.invocation_id}/{new_id()}")
     lease = engine.runs.leases.hold(RunFence(thread_id, run.id, run.attempt))
     streams = TurnStreams(engine, thread_id, run_id=run.id)
-    service.run_begins(thread_id, context.invocation_id, run.id, on_stored=streams.settle)
+    service.attach_run(thread_id, context.invocation_id, run.id, on_stored=streams.mark_stored)
     return _OpenRun(service, engine, thread_id, context.invocation_id, run.id, streams, lease)
 
 
 async def _store_end(run: _OpenRun, status: RunStatus, error: str | None) -> None:
     runs, place = run.engine.runs, (run.thread_id, run.id)
-    # The same event each time: when only the answer was lost the run has ended.
+    # One event id for all attempts: if only the answer was lost, the run has ended.
     event_id = str(new_id())
 
     async def change() -> Run:
@@ -345,7 +348,7 @@ async def _store_end(run: _OpenRun, status: RunStatus, error: str | None) -> Non
 
 
 async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:
-    """Without an event of its own: ADK's event that says the same is stored by the session service."""
+    """Record an entry on the run's row, without an event: the session service stores ADK's event."""
     with _only_logged():
         await run.engine.database.fetch_value(
             "record_run_progress", run.thread_id, run.id, kind, dump_jsonb(entry), None, None, None
@@ -357,7 +360,7 @@ def _only_logged() -> Iterator[None]:
     try:
         yield
     except EngineError as error:
-        logger.warning("a run could not be recorded: %s", error)
+        logger.warning("an invocation could not be recorded as a run: %s", error)
 
 
 def _key(session: Session, invocation_id: str) -> _InvocationKey:

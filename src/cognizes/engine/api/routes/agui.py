@@ -26,7 +26,7 @@ router = APIRouter(prefix="/agui", tags=["agents"])
 
 
 class Connection(BaseModel):
-    """Which thread to connect to. A whole RunAgentInput will do: clients send it on every call."""
+    """The thread to connect to. A complete RunAgentInput is accepted: clients send it on every call."""
 
     model_config = ConfigDict(extra="allow", str_max_length=MAX_TEXT_LENGTH)
 
@@ -47,7 +47,7 @@ class AgentList(BaseModel):
 @router.get("", response_model=AgentList, summary="List the agents")
 @access(Reach.CALLER)
 async def list_agents(agents: Served, caller: Caller) -> Response:
-    """Those that the caller may use. Empty without google-adk."""
+    """Return the agents that the caller may use. Empty without google-adk."""
     host = await agents.find_host()
     descriptions: dict[str, str] = host.descriptions if host else {}
     listed = [
@@ -63,9 +63,9 @@ async def list_agents(agents: Served, caller: Caller) -> Response:
 async def run_agent(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
 ) -> Response:
-    """Starts a run and streams it. The run belongs to the server: it goes on when the client leaves.
+    """Start a run and stream it. The run belongs to the server: it continues when the client leaves.
 
-    409 while another run is going on in the thread.
+    409 while another run executes on the thread.
     """
     run = await host.run(agent, user, run_input, is_end_user=is_end_user(caller))
     return streams.open(host.watch(run), protocol_version=run_input.protocol_version)
@@ -76,7 +76,7 @@ async def run_agent(
 async def connect_agent(
     agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams
 ) -> Response:
-    """Where the thread stands, then the rest of its active run. May be called again at any time."""
+    """Stream a snapshot of the thread, then the rest of its active run. Clients may call it again at any time."""
     host.check_agent(agent)
     frames = host.connect(agent, user, body.thread_id, run_id=body.run_id or f"connect-{body.thread_id}")
     return streams.open(frames, protocol_version=body.protocol_version)
@@ -85,7 +85,7 @@ async def connect_agent(
 @router.post("/{agent}/cancel", summary="Cancel the active run of a thread")
 @access(Reach.AGENT, Permission.WRITE)
 async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: CurrentUser) -> Response:
-    """Answers when the run has ended; `cancelled` is false when there was none."""
+    """Return when the run has ended; `cancelled` is false when there was none."""
     cancelled = await host.cancel(agent, user, body.thread_id, run_id=body.run_id or None)
     return DocumentResponse({"cancelled": cancelled})
 

@@ -29,7 +29,7 @@ router = APIRouter(prefix="/copilotkit", tags=["copilotkit"])
 
 
 class Stop(BaseModel):
-    """Which run to stop; without an id, whichever is active. Whatever else a client sends is its own."""
+    """The run to stop; without an id, the active one. Other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", str_max_length=MAX_TEXT_LENGTH)
 
@@ -39,7 +39,7 @@ class Stop(BaseModel):
 @router.get("/info", summary="What this runtime offers")
 @access(Reach.CALLER)
 async def info(host: CurrentHost, caller: Caller) -> Response:
-    """The agents, and that threads can be listed and inspected."""
+    """Return the agents and the features of this runtime."""
     agents = {
         name: {"name": name, "description": description, "className": "LlmAgent"}
         for name, description in host.descriptions.items()
@@ -66,21 +66,21 @@ async def info(host: CurrentHost, caller: Caller) -> Response:
 async def run(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
 ) -> Response:
-    """The same as `POST /agui/{agent}`."""
+    """Run an agent, like `POST /agui/{agent}`."""
     return await run_agent(agent, run_input, host, user, caller, streams)
 
 
 @router.post("/agent/{agent}/connect", summary="Connect to a thread")
 @access(Reach.AGENT, has_large_body=True)
 async def connect(agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
-    """The same as `POST /agui/{agent}/connect`."""
+    """Connect to a thread, like `POST /agui/{agent}/connect`."""
     return await connect_agent(agent, body, host, user, streams)
 
 
 @router.post("/agent/{agent}/stop/{thread_id}", summary="Stop the active run of a thread")
 @access(Reach.AGENT, Permission.WRITE)
 async def stop(agent: str, thread_id: str, host: CurrentHost, user: CurrentUser, body: Stop | None = None) -> Response:
-    """Whether a run was stopped."""
+    """Return whether a run was stopped."""
     run_id = body.run_id if body else None
     if await host.cancel(agent, user, thread_id, run_id=run_id):
         interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
@@ -99,7 +99,7 @@ async def list_threads(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
-    """The user's threads with one agent, or the newest with each of them."""
+    """Return the user's threads with one agent, or the newest threads with all agents."""
     if agent is not None:
         if not caller.sees_app(agent):
             raise PermissionDeniedError(f"{caller.name} is not for the app {agent!r}")
@@ -132,7 +132,7 @@ async def thread_messages(
 async def thread_events(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
-    """All stored events, translated; streamed, page by page."""
+    """Stream all stored events as AG-UI events, page by page."""
     session = await _find(engine, _apps(host, caller), user, thread_id)
     return StreamingResponse(_event_parts(engine, session, thread_id), media_type="application/json")
 
@@ -155,12 +155,12 @@ async def _event_parts(engine: Engine, session: Session, thread_id: str) -> Asyn
 async def thread_state(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
 ) -> Response:
-    """Session, user and app state, with prefixes."""
+    """Return session, user and app state, with prefixes."""
     return DocumentResponse({"state": (await _find(engine, _apps(host, caller), user, thread_id)).state})
 
 
 def _apps(host: Any, caller: Principal) -> list[str]:
-    """The agents, which are apps, that the caller may see."""
+    """Return the agents (apps) that the caller may use."""
     return [name for name in host.descriptions if caller.sees_app(name)]
 
 

@@ -1,4 +1,4 @@
--- find_leased_run: The run that a living process executes on a thread; the first, should two have begun at once.
+-- find_leased_run: The run with a valid lease on a thread; the oldest one if there are two.
 SELECT id FROM {schema}.runs
  WHERE thread_id = $1 AND status = 'running' AND lease_expires_at > clock_timestamp()
  ORDER BY created_at, id
@@ -21,7 +21,7 @@ SELECT invocation_id FROM {schema}.events
  ORDER BY sequence_num DESC
  LIMIT 1;
 
--- find_newest_message: How far a client has come that knows these messages.
+-- find_newest_message: The highest sequence number of these messages; 0 if none is stored.
 SELECT coalesce(max(sequence_num), 0) FROM {schema}.messages WHERE thread_id = $1 AND id = ANY ($2::text[]);
 
 -- find_wait_for_person: The newest run of a thread that waits for a person, and the event with which it began to wait.
