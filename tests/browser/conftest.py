@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
+import signal
 import subprocess
-import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,8 +23,8 @@ from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
 from tests.database_supply import DatabaseSupply
+from tests.served import serve
 
-REPOSITORY = Path(__file__).parents[2]
 WAIT_MS = 60_000
 FLAGS = [
     "--headless",
@@ -139,40 +137,19 @@ def site(
 def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Site]:
     """A server of its own over a database, until the end of the block."""
     (gates := folder / "gates").mkdir()
-    # Not a pipe: nobody would read it, and a full one stops the server.
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                "DATABASE_URL": database_url,
-                "COGNIZES_AGENTS": "demo,tests.browser.agents:patient",
-                "COGNIZES_DEMO_TOKEN_SECONDS": "0.002",
-                "COGNIZES_SHUTDOWN_SECONDS": "0.3",
-                "PATIENT_GATES": str(gates),
-                "PYTHONPATH": str(REPOSITORY),
-                **settings,
-            },
-        )
+    served = serve(
+        database_url,
+        COGNIZES_AGENTS="demo,tests.browser.agents:patient",
+        COGNIZES_DEMO_TOKEN_SECONDS="0.002",
+        COGNIZES_SHUTDOWN_SECONDS="0.3",
+        PATIENT_GATES=str(gates),
+        **settings,
+    )
     try:
-        url = _wait_for_url(process, log)
-        with httpx.Client(base_url=url, timeout=60) as http:
-            yield Site(url, database_url, gates, http)
+        with httpx.Client(base_url=served.url, timeout=60) as http:
+            yield Site(served.url, database_url, gates, http)
     finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + 200
-    while not (found := re.search(r"Uvicorn running on (http://\S+)", log.read_text())):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-    return found[1]
+        served.stop(signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

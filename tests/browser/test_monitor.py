@@ -84,7 +84,7 @@ class TestThreadList:
                 await engine.sessions.create("many", user, title=f"number {number}")
 
         site.engine(make)
-        site.thread(title="of somebody else")
+        site.thread(title="of another user")
         page.goto(site.url)
         expect(page.locator(".thread", has_not_text=user).first).to_be_attached()
         page.get_by_label("User", exact=True).fill(user)

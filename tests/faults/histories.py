@@ -1,4 +1,4 @@
-"""Checkers over what clients saw and what the database holds. Each says what is wrong, or nothing."""
+"""Checkers that compare what clients saw with what the database has. Each returns a list of problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """An append that somebody was told is stored, and when it was asked for and answered."""
+    """An append that the engine acknowledged, with the times of the request and of the answer."""
 
     event_id: str
     sequence: int
@@ -48,8 +48,10 @@ def find_losses(acknowledged: Iterable[Acknowledged], stored: Sequence[Stored]) 
 
 
 def find_disorder(acknowledged: Sequence[Acknowledged], stored: Sequence[Stored]) -> list[str]:
-    """Violations of strict serialisability: the stored order must be a run one after the other that agrees with the
-    clock, so whoever was answered before another one asked stands before it; each change makes the next version."""
+    """Return violations of strict serialisability.
+
+    An append that was answered before another was requested precedes it, and each change makes the next version.
+    """
     problems = find_losses(acknowledged, stored)
     latest_asked: Acknowledged | None = None
     for answer in sorted(acknowledged, key=lambda answer: answer.sequence):

@@ -1,14 +1,11 @@
-"""kill -9 of PostgreSQL and of API processes under load: nothing acknowledged is lost, and writing goes on."""
+"""kill -9 of PostgreSQL and of API processes under load: no acknowledged event is lost, and writing continues."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -20,51 +17,35 @@ import pytest
 
 from cognizes.engine.database import EmbeddedPostgres
 from tests.faults.histories import Acknowledged, find_losses, stored_events
+from tests.served import Served, serve
 
 WRITERS = 6
 PATIENCE = 120
 
 
 class ApiProcess:
-    """A server in a process of its own; it may be killed and started again."""
+    """A server that may be killed and started again."""
 
-    def __init__(self, data_dir: Path, number: int) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._log = data_dir.parent / f"api-{number}.log"
+        self._served: Served | None = None
         self.url = ""
-        self.process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        # Into a file: a pipe that nobody reads would stop the server when it is full.
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--port", "0", "--no-access-log"],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "DATABASE_URL": "", "COGNIZES_DATA_DIR": str(self._data_dir)},
-            )
-        async with asyncio.timeout(PATIENCE):
-            while not (found := re.search(r"running on (http://\S+)", self._log.read_text())):
-                assert self.process.poll() is None, self._log.read_text()
-                await asyncio.sleep(0.05)
-        self.url = found[1]
+        self._served = await asyncio.to_thread(serve, "", COGNIZES_DATA_DIR=str(self._data_dir))
+        self.url = self._served.url
 
     async def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
+        assert self._served is not None
+        await asyncio.to_thread(self._served.kill)
 
     async def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                await asyncio.to_thread(self.process.wait, 60)
-            finally:
-                self.process.kill()
+        if self._served is not None:
+            await asyncio.to_thread(self._served.close)
 
 
 class Load:
-    """Writers that append one event after the other, each to a thread of its own, whatever happens."""
+    """Writers that append one event after the other, each to its own thread, and retry after errors."""
 
     def __init__(self, servers: list[ApiProcess]) -> None:
         self._servers = servers
@@ -109,8 +90,8 @@ class Load:
             assert answer.status_code == 503, answer.text
             await asyncio.sleep(0.05)
 
-    async def everybody_wrote_again(self) -> None:
-        """Returns when each writer was answered twice more: one answer may have been on its way."""
+    async def until_all_wrote_again(self) -> None:
+        """Return when each writer was answered twice more: one answer may have been in flight."""
         before = {thread: len(answers) for thread, answers in self.answers.items()}
         async with asyncio.timeout(PATIENCE):
             while any(len(self.answers[thread]) < count + 2 for thread, count in before.items()):
@@ -121,7 +102,7 @@ class Load:
 async def running_servers(count: int) -> AsyncIterator[tuple[Path, list[ApiProcess]]]:
     folder = Path(tempfile.mkdtemp(prefix="cognizes-kills-"))
     data_dir = folder / "data"
-    servers = [ApiProcess(data_dir, number) for number in range(count)]
+    servers = [ApiProcess(data_dir) for _ in range(count)]
     try:
         for server in servers:
             await server.start()
@@ -129,7 +110,7 @@ async def running_servers(count: int) -> AsyncIterator[tuple[Path, list[ApiProce
     finally:
         for server in servers:
             await server.stop()
-        # A process that was killed left the server to nobody.
+        # The server of a killed process still runs.
         last = EmbeddedPostgres(data_dir)
         await last.start()
         await last.close()
@@ -144,7 +125,7 @@ async def test_nothing_acknowledged_is_lost(rounds: int, record_property: pytest
         await load.create_threads()
         writing = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
         try:
-            await load.everybody_wrote_again()
+            await load.until_all_wrote_again()
             for number in range(rounds):
                 since = time.perf_counter()
                 if number % 2 == 0:
@@ -154,7 +135,7 @@ async def test_nothing_acknowledged_is_lost(rounds: int, record_property: pytest
                     await victim.kill()
                     await victim.start()
                     since = time.perf_counter()
-                await load.everybody_wrote_again()
+                await load.until_all_wrote_again()
                 what = "PostgreSQL" if number % 2 == 0 else "an API process"
                 record_property(f"round {number}: writing again after a kill of {what}", time.perf_counter() - since)
         finally:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cognizes.engine import Engine, Session
-from tests.integration.live.conftest import Served, serve
+from tests.served import Served, serve
 
 _WRITES = 40
 _BYTES = 5 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""A third of the doorbell's rings lost, and the listeners killed every second: everybody ends with everything."""
+"""A third of the notifications is lost and the listeners are killed every second: every reader ends with all events."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None
         await asyncio.wait([*tasks, killing])
 
 
-async def test_a_third_of_the_rings_lost_and_listeners_killed(database_url: str, pool: asyncpg.Pool) -> None:
+async def test_a_third_of_the_notifications_lost_and_listeners_killed(database_url: str, pool: asyncpg.Pool) -> None:
     async with asyncio.timeout(150):
         await converge(database_url, pool, kills=3)
 

@@ -1,4 +1,4 @@
-"""Fifty writers on one thread, through two engines: one history, in one order, nobody's change lost."""
+"""Fifty writers on one thread, through two engines: one history, in one order, no change lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _write(engine: Engine, session: Session, record: Record) -> None:
 
 
 async def _count(engine: Engine, session: Session, number: int) -> Event:
-    """Reads the state and writes the next one; somebody else may be faster."""
+    """Read the state and write the next one; another writer may be faster."""
     fresh = await engine.sessions.get("a", "u", session.id)
     assert fresh is not None
     event = _event(session, number, "state_update", state_delta={"count": fresh.state.get("count", 0) + 1})

@@ -17,7 +17,7 @@ def _client(engine: Engine) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=None)
 
 
-async def test_when_no_connection_becomes_free_everybody_is_told_to_come_back(database_url: str) -> None:
+async def test_when_no_connection_becomes_free_every_request_is_answered_503(database_url: str) -> None:
     async with Engine.open(database_url, pool_size=10, pool_timeout=1) as engine, _client(engine) as client:
         session = await engine.sessions.create("a", "u")
         path = f"/api/sessions/{session.thread_id}"
@@ -33,7 +33,7 @@ async def test_when_no_connection_becomes_free_everybody_is_told_to_come_back(da
         assert (await client.get(path)).status_code == 200
 
 
-async def test_with_patience_everybody_is_served(database_url: str) -> None:
+async def test_with_a_longer_timeout_every_request_is_served(database_url: str) -> None:
     async with Engine.open(database_url, pool_size=10, pool_timeout=120) as engine, _client(engine) as client:
         session = await engine.sessions.create("a", "u")
         path = f"/api/sessions/{session.thread_id}"

@@ -39,7 +39,7 @@ def marks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start_worker(database_url: str, marks: Path) -> Iterator[StartWorker]:
-    """Starts `cognizes worker`; whoever is alive at the end is killed."""
+    """Start `cognizes worker`; processes that still run at the end are killed."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -132,7 +132,7 @@ async def test_seed_004_3_4_with_the_worker_killed(
 
     assert (done.status, done.error) == (RunStatus.COMPLETED, None)
     assert done.result == {"shipped": {"did": "ship"}, "approved_by": "bob"}
-    # Every step once, whoever did it.
+    # Every step was executed once.
     assert lines(marks, "steps") == ["plan", "pack", "ship"]
     seen = lines(marks, "seen")
     # §3.4 step 1: claimed, with the snapshot of the wait; step 2: working memory is the snapshot's, emptiness included,
@@ -172,7 +172,7 @@ async def test_a_paused_worker_that_lost_its_lease_cannot_write(
     start_worker()
     done = await until_status(engine, run, RunStatus.COMPLETED)
     before = await engine.sessions.events(session)
-    # Awake again, it is told that the run is not its own any more, and does not care.
+    # The handler ignores that it is cancelled.
     first.send_signal(signal.SIGCONT)
 
     async def all_refused() -> bool:

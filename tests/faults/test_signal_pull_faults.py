@@ -47,7 +47,7 @@ async def _restart_in_the_middle(database_url: str, port: int) -> None:
             await client.wait_for(lambda copy: copy.messages and copy.messages[0].sequence == 20)
     await engine.close()
 
-    sending = asyncio.create_task(post_chunks(http, path, 21, tokens[20:]))  # there is nobody yet
+    sending = asyncio.create_task(post_chunks(http, path, 21, tokens[20:]))  # no server is running yet
     async with Engine.open(database_url) as restarted, serving(restarted, port=port):
         await sending
         assert (await http.post(f"{path}/complete")).json() == {"final_sequence": 40}
@@ -62,7 +62,7 @@ async def _restart_in_the_middle(database_url: str, port: int) -> None:
         await http.aclose()
 
 
-async def test_a_reader_that_never_reads_hurts_nobody(engine: Engine) -> None:
+async def test_a_reader_that_never_reads_delays_no_other_reader(engine: Engine) -> None:
     session: Session = await engine.sessions.create("shop", "ada")
     async with serving(engine) as url:
         address = httpx.URL(url)

@@ -76,7 +76,7 @@ async def test_applied_once_though_killed(engine: Engine, database_url: str, die
             await wait_for_a_waiting_backend(database_url)
             process.kill()
             await process.wait()
-    # Whether it was applied by the dead process or not: whoever comes next finds it applied, or applies it.
+    # The next process finds the snapshot applied, or applies it.
     again = await engine.memory.snapshots.apply(session, snapshot)
     assert not again or dies == "before"
     assert session.state == {"step": 1, "gone": True}

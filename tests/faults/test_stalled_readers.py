@@ -1,4 +1,4 @@
-"""Hundreds of readers that stopped reading: they cost little, hold up nobody, and are cut off."""
+"""Hundreds of readers that stop reading cost little memory, delay no other reader, and are disconnected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cognizes.engine import Engine, Session
-from tests.integration.live.conftest import Served, serve
+from tests.served import Served, serve
 
 _STALLED = 500
 _EVENTS = 100

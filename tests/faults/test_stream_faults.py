@@ -1,4 +1,4 @@
-"""Streams under kill -9: whoever reads ends with exactly what the database holds."""
+"""Streams under kill -9: a reader ends with exactly the events of the database."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
-from tests.integration.live.conftest import Served, serve
 from tests.listeners import kill_listeners
+from tests.served import Served, serve
 
 EVENTS = 60
 

@@ -1,4 +1,4 @@
-"""Token streams under kill -9 of PostgreSQL, and of the process that serves them."""
+"""Token streams under kill -9 of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data_dir() -> Iterator[Path]:
 
 
 async def test_a_crash_of_postgresql_loses_nothing_of_a_living_stream(data_dir: Path) -> None:
-    """It empties the table of chunks. The producer writes them again, for followers and for those who come late."""
+    """The crash empties the table of chunks. The producer writes them again, for present and for later readers."""
     settings = {"data_dir": data_dir, "retry_seconds": 60, "stream_lease_seconds": 120}
     async with Engine.open(**settings) as ours, Engine.open(**settings) as other:
         session = await ours.sessions.create("app", "user")
@@ -46,7 +46,7 @@ async def test_a_crash_of_postgresql_loses_nothing_of_a_living_stream(data_dir: 
 
 
 async def _reads(engine: Engine, session: Session, count: int) -> bool:
-    """Whether somebody who comes now is told so many chunks from the first one on."""
+    """Whether a new reader receives this many chunks from the first one on."""
     try:
         page = await engine.streams.read(session.thread_id, "m", wait=1)
     except DatabaseError:

@@ -27,7 +27,7 @@ from google.genai import types
 from cognizes.engine import Engine, RunStatus
 from cognizes.engine.adapters.adk import OpenSessionService
 from tests.integration.adapters.adk.scripted_model import ScriptedModel
-from tests.integration.live.conftest import serve
+from tests.served import serve
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -212,7 +212,7 @@ test("chunks that repeat or leave a hole are never applied", async () => {
   client.close();
 });
 
-test("after a reconnection metadata is read anew and open messages are pulled", async () => {
+test("after a reconnection metadata is read again and open messages are pulled", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   source.signal(delta(server.write("before ")));
@@ -226,7 +226,7 @@ test("after a reconnection metadata is read anew and open messages are pulled", 
   client.close();
 });
 
-test("a source that gave up is opened anew, with a new ticket", async () => {
+test("a source that gave up is opened again, with a new ticket", async () => {
   const server = new Server();
   let ticket = 0;
   const { client, source } = await connected(server, { prepareUrl: async (url) => `${url}?ticket=${++ticket}` });

@@ -18,7 +18,7 @@ from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import gates_directory
-from tests.integration.live.conftest import Served
+from tests.served import Served
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 

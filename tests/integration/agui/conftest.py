@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -14,9 +13,8 @@ from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
 from tests.database_supply import DatabaseSupply
 from tests.integration.agui.gates import DIRECTORY, gates_directory
-from tests.integration.live.conftest import Served, serve
+from tests.served import Served, serve
 
-REPOSITORY = Path(__file__).parents[3]
 AGENTS = ",".join(
     ["demo", *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter", "steady"))]
 )
@@ -28,7 +26,6 @@ def serve_agents(database_url: str, **settings: str) -> Served:
         database_url,
         **{
             "COGNIZES_AGENTS": AGENTS,
-            "PYTHONPATH": str(REPOSITORY),
             "COGNIZES_SHUTDOWN_SECONDS": "0.3",
             # Who is slow is not dead: only what a test itself lets run out does.
             "COGNIZES_STREAM_LEASE_SECONDS": "120",

@@ -14,7 +14,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database import Database
 from cognizes.engine.errors import StatementTimeoutError
-from tests.integration.live.conftest import serve
+from tests.served import serve
 
 _LIMIT = 0.5
 _SLEEP = "SELECT pg_sleep(60)"

@@ -17,8 +17,8 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
 from tests.database_supply import DatabaseSupply
-from tests.integration.live.conftest import Served, serve
 from tests.listeners import kill_listeners
+from tests.served import Served, serve
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, as plain `uvicorn` starts it."""
+"""The API server in a process of its own, as plain `uvicorn` starts it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
+REPOSITORY = Path(__file__).parents[1]
 _START_SECONDS = 120.0
 _STOP_SECONDS = 120.0
 
 
 @dataclass
 class Served:
-    """A running server. It prints into a file: a pipe that nobody reads would stop it one day."""
+    """A running server. It prints into a file: a pipe that is not read fills up and stops the server."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -30,34 +32,44 @@ class Served:
 
     @property
     def printed(self) -> str:
-        """All it has printed so far."""
+        """Everything it has printed so far."""
         self.output.seek(0)
         return self.output.read().decode()
 
-    def stop(self) -> tuple[int, str]:
-        """Stops it as Ctrl-C would; its exit code and what it printed."""
-        self.process.send_signal(signal.SIGINT)
+    def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
+        """Send a signal, by default that of Ctrl-C; return the exit code and the output."""
+        self.process.send_signal(number)
         return self._wait()
 
     def kill(self) -> None:
-        """Kills it; it notices nothing."""
         self.process.kill()
         self._wait()
 
+    def close(self) -> None:
+        """Stop the server unless it has ended."""
+        if self.process.poll() is None:
+            self.stop()
+        self.output.close()
+
     def _wait(self) -> tuple[int, str]:
-        code = self.process.wait(_STOP_SECONDS)
+        try:
+            code = self.process.wait(_STOP_SECONDS)
+        finally:
+            self.process.kill()
         printed = self.printed
         self.output.close()
         return code, printed
 
 
 def serve(database_url: str, **settings: str) -> Served:
-    """Starts a server on a free port."""
-    # Appending: reading it here moves no writer.
+    """Start a server on a free port and return when it accepts connections. An empty URL means the embedded server."""
+    # Appending: reading the file does not move the position of the writer.
     output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the server
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"],
-        stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "DATABASE_URL": database_url, **settings},
+        stdout=output, stderr=subprocess.STDOUT,
+        # Agents of tests are imported from the repository; a `.env` in it is not read.
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "DATABASE_URL": database_url, **settings},
     )  # fmt: skip
     served = Served(process, "", output)
     deadline = time.monotonic() + _START_SECONDS
