@@ -28,7 +28,7 @@ import uvloop
 from cognizes.engine import Engine, Event, Session, Settings
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import DATABASE
-from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.pulse.sessions import Sessions
 from peers import Pgbench, Seed001
 from report import Bars, Grid, Lines, Report, Target
 
@@ -77,10 +77,10 @@ async def measure_warm(steps: Sequence[Step], seconds: float) -> float:
     return await measure_rate(steps, seconds)
 
 
-async def append(manager: StateManager, session: Session) -> None:
+async def append(sessions: Sessions, session: Session) -> None:
     """The append that everything here measures: an event that changes one key of the state."""
     delta = {"step": session.version}
-    await manager.append_event(
+    await sessions.append_event(
         session,
         Event(
             id="",
@@ -93,9 +93,9 @@ async def append(manager: StateManager, session: Session) -> None:
     )
 
 
-def appender(manager: StateManager, session: Session) -> Step:
+def appender(sessions: Sessions, session: Session) -> Step:
     """A step for `measure_rate`."""
-    return lambda: append(manager, session)
+    return lambda: append(sessions, session)
 
 
 def seed_appender(seed: Seed001, session: Session) -> Step:
@@ -110,9 +110,9 @@ async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) ->
     """
     settings = Settings()
     async with Engine.open(server.url) as engine:
-        ours = [await engine.manager.create_session("bench", "ours") for _ in range(max(_CLIENTS))]
+        ours = [await engine.sessions.create("bench", "ours") for _ in range(max(_CLIENTS))]
         for client in range(max(_CLIENTS)):
-            await engine.manager.create_session("bench", "pgbench", session_id=f"pgbench-{client}")
+            await engine.sessions.create("bench", "pgbench", session_id=f"pgbench-{client}")
     pgbench = Pgbench(server.url, snapshot_every=settings.snapshot_every, max_state_bytes=settings.max_state_bytes)
     # Ten connections are asyncpg's default, which the seed uses; with fifty it is no faster here.
     seed = await Seed001.open(server.url, connections=10)
@@ -124,7 +124,7 @@ async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) ->
     for round_ in range(1, plan.rounds + 1):
         for clients in _CLIENTS:
             async with Engine.open(server.url) as engine:
-                rate = await measure_warm([appender(engine.manager, one) for one in ours[:clients]], plan.seconds)
+                rate = await measure_warm([appender(engine.sessions, one) for one in ours[:clients]], plan.seconds)
             rates["ours"][clients].append(rate)
             rates["pgbench"][clients].append(await pgbench.run(clients, plan.seconds))
             rate = await measure_warm([seed_appender(seed, one) for one in theirs[:clients]], plan.seconds)
@@ -183,10 +183,9 @@ def _report_rates(best: dict[str, dict[int, float]], report: Report) -> None:
 
 async def measure_creation(engine: Engine, plan: Plan, report: Report) -> None:
     """Sessions created per second."""
-    manager = engine.manager
 
     def create() -> Awaitable[Session]:
-        return manager.create_session("bench", "creator")
+        return engine.sessions.create("bench", "creator")
 
     rates: dict[int, list[float]] = {1: [], 50: []}
     await measure_rate([create] * 50, 0.5)
@@ -201,29 +200,29 @@ async def measure_creation(engine: Engine, plan: Plan, report: Report) -> None:
     report.details["sessions_per_second"] = {str(clients): found for clients, found in rates.items()}
 
 
-async def measure_latency(samples: dict[int, list[tuple[StateManager, list[Session]]]]) -> dict[int, list[float]]:
+async def measure_latency(samples: dict[int, list[tuple[Sessions, list[Session]]]]) -> dict[int, list[float]]:
     """Microseconds of an append of one writer, for each key; block by block in turns."""
     found: dict[int, list[float]] = {key: [] for key in samples}
     for place in range(max(map(len, samples.values()))):
         for key, blocks in samples.items():
-            manager, sessions = blocks[place]
+            writer, sessions = blocks[place]
             for session in sessions:
                 start = time.perf_counter()
-                await append(manager, session)
+                await append(writer, session)
                 found[key].append((time.perf_counter() - start) * 1e6)
     return found
 
 
 async def compare_lengths(engine: Engine, plan: Plan, report: Report) -> None:
     """What an append costs in threads with more and more events behind them."""
-    samples: dict[int, list[tuple[StateManager, list[Session]]]] = {}
+    samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with engine.database.connection() as connection:
         for length in plan.lengths:
             # A short thread is soon no longer short: each block gets one of its own.
             copies = plan.blocks if length < 1000 else 1
             sessions = [await _load_thread(connection, length) for _ in range(copies)]
             samples[length] = [
-                (engine.manager, [sessions[block % copies]] * _APPENDS_PER_BLOCK) for block in range(plan.blocks)
+                (engine.sessions, [sessions[block % copies]] * _APPENDS_PER_BLOCK) for block in range(plan.blocks)
             ]
         await connection.execute("VACUUM ANALYZE")
     found = await measure_latency(samples)
@@ -271,14 +270,14 @@ def _session(thread_id: object, *, version: int = 1, last_sequence: int = 0) -> 
 async def compare_thread_counts(engine: Engine, plan: Plan, report: Report) -> None:
     """What an append to any thread costs among more and more threads, each amount in a database of its own."""
     appends = plan.blocks * _APPENDS_PER_BLOCK
-    samples: dict[int, list[tuple[StateManager, list[Session]]]] = {}
+    samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with AsyncExitStack() as opened:
         for count in plan.thread_counts:
             other = await opened.enter_async_context(Engine.open(await _new_database(engine.url, f"threads_{count}")))
             sessions = await _load_threads(other, count, at_most=appends)
             samples[count] = [
                 (
-                    other.manager,
+                    other.sessions,
                     [
                         sessions[(block * _APPENDS_PER_BLOCK + step) % len(sessions)]
                         for step in range(_APPENDS_PER_BLOCK)

@@ -28,6 +28,7 @@ import uvloop
 
 from cognizes.engine import Engine, Event
 from cognizes.engine.database import EmbeddedPostgres
+from cognizes.engine.pulse.state_manager import StateManager
 from live_client import Follower, Stream, open_stalled, open_stream, percentile
 from live_server import ApiServer, Writer, serve, start_writer
 from live_writer import append_beat
@@ -76,7 +77,7 @@ async def make_places(engine: Engine, count: int) -> list[Place]:
 
 
 async def _make_place(engine: Engine) -> Place:
-    session = await engine.manager.create_session("bench", "live")
+    session = await StateManager(engine.database).create_session("bench", "live")
     place = Place(UUID(session.thread_id), f"run-{session.thread_id}")
     event = Event(
         id="",
@@ -86,7 +87,7 @@ async def _make_place(engine: Engine) -> Place:
         event_type="run_started",
         run_id=place.run_id,
     )
-    await engine.manager.append_to_thread(place.thread, event)
+    await engine.sessions.append_to_thread(place.thread, event)
     return place
 
 

@@ -24,7 +24,7 @@ async def append_beat(engine: Engine, thread: UUID, run: str, size: int = 0) -> 
     event = Event(
         id="", thread_id=str(thread), invocation_id="", author="agent", event_type="beat", content=content, run_id=run
     )
-    await engine.manager.append_to_thread(thread, event)
+    await engine.sessions.append_to_thread(thread, event)
 
 
 async def _append_at_rate(engine: Engine, order: dict[str, Any]) -> int:

@@ -27,18 +27,18 @@ async def _measure(url: str) -> dict[str, float]:
     figures["imported_mib"] = _resident()
     async with AsyncExitStack() as opened:
         first = await opened.enter_async_context(Engine.open(url))
-        await first.manager.create_session("memory", "probe")
+        await first.sessions.create("memory", "probe")
         figures["first_engine_mib"] = _resident()
         for _ in range(_ENGINES):
             another = await opened.enter_async_context(Engine.open(url))
-            await another.manager.create_session("memory", "probe")
+            await another.sessions.create("memory", "probe")
         figures["engine_mib"] = (_resident() - figures["first_engine_mib"]) / _ENGINES
 
         before = _resident()
         held: list[Session] = []
         for _ in range(_SESSIONS // 100):
             held += await asyncio.gather(
-                *(first.manager.create_session("memory", "probe", {"step": 1, "cart": []}) for _ in range(100))
+                *(first.sessions.create("memory", "probe", state={"step": 1, "cart": []}) for _ in range(100))
             )
         figures["thousand_sessions_mib"] = (_resident() - before) / len(held) * 1000
     return figures

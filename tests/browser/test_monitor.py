@@ -289,7 +289,7 @@ class TestRuns:
         thread = site.thread()
 
         async def wait(engine: Engine) -> str:
-            session = await engine.manager.sessions.get_thread(thread)
+            session = await engine.sessions.store.get_thread(thread)
             run = await engine.runs.begin_leased(session)
             await engine.runs.wait(run, kind="human", correlation_key="approve-42")
             return run.id
@@ -330,7 +330,7 @@ class TestRuns:
             page = open_thread(thread)
 
             async def ask(engine: Engine, thread: str = thread) -> str:
-                session = await engine.manager.sessions.get_thread(thread)
+                session = await engine.sessions.store.get_thread(thread)
                 run = await engine.runs.begin_leased(session)
                 await engine.approvals.ask(
                     thread, tool_name="send_money", tool_input={"to": "Bob"}, run_id=run.id, approval_id="a/1"
@@ -586,7 +586,7 @@ class TestLookingAround:
         thread = site.thread()
 
         async def write(engine: Engine) -> None:
-            session = await engine.manager.sessions.get_thread(thread)
+            session = await engine.sessions.store.get_thread(thread)
             for number in range(1, 2001):
                 await engine.sessions.append(session, author="user", kind="user_message", text=f"message {number}")
 

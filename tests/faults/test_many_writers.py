@@ -41,7 +41,7 @@ async def _write(engine: Engine, session: Session, record: Record) -> None:
                 record.winners += 1
             else:
                 event = _event(session, number, "note")
-                await engine.manager.append_to_thread(UUID(session.thread_id), event)
+                await engine.sessions.append_to_thread(UUID(session.thread_id), event)
         except ConcurrencyConflictError:
             record.losers += 1
             continue
@@ -55,7 +55,7 @@ async def _count(engine: Engine, session: Session, number: int) -> Event:
     fresh = await engine.sessions.get("a", "u", session.id)
     assert fresh is not None
     event = _event(session, number, "state_update", state_delta={"count": fresh.state.get("count", 0) + 1})
-    await engine.manager.append_event(fresh, event)
+    await engine.sessions.append_event(fresh, event)
     return event
 
 

@@ -82,7 +82,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 async def change_state_and_lose_memory(engine: Engine, run: Run) -> None:
     """Another writer changes two keys while the run waits; the rest of its working memory is lost without a writer."""
-    session = await engine.manager.sessions.get_thread(run.thread_id)
+    session = await engine.sessions.store.get_thread(run.thread_id)
     await engine.sessions.update(session, {"draft": "edited by ada", "address": "Main St 1"})
     await engine.database.pool.execute("UPDATE threads SET state = state - 'steps' || '{\"debris\": 1}'")
     await engine.memory.working.delete(MemoryScope.of(session), session.id)
@@ -153,7 +153,7 @@ async def test_seed_004_3_4_with_the_worker_killed(
     )
     applied = [event for event in await engine.sessions.events(session) if event.id.startswith("memory_snapshot/")]
     assert len(applied) == 1
-    stored = await engine.manager.sessions.get_thread(session.thread_id)
+    stored = await engine.sessions.store.get_thread(session.thread_id)
     assert stored.state == {"draft": "v2", "address": "Main St 1", "steps": ["plan"]}
     assert [message.content for message in await engine.sessions.messages(session)] == ["shipped"]
     assert (await run_events(engine, run)).count("run_finished") == 1
@@ -184,7 +184,7 @@ async def test_a_paused_worker_that_lost_its_lease_cannot_write(
     assert (done.result, done.attempt) == ("done by the second", 2)
     assert await engine.runs.get(run.thread_id, run.id) == done
     assert await engine.sessions.events(session) == before
-    assert (await engine.manager.sessions.get_thread(session.thread_id)).state == {"n": 1}
+    assert (await engine.sessions.store.get_thread(session.thread_id)).state == {"n": 1}
 
 
 async def test_a_worker_that_is_stopped_gives_its_run_back(

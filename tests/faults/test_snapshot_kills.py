@@ -26,7 +26,7 @@ async def main():
         session = await engine.sessions.get("shop", "ada", session_id)
         if dies == "after":
             async def die(_): os.kill(os.getpid(), signal.SIGKILL)
-            engine.manager.refresh = die
+            engine.sessions.refresh = die
         print("ready", flush=True)
         await engine.memory.snapshots.apply(session, MemorySnapshot.from_json(json.loads(document)))
 

@@ -71,7 +71,7 @@ async def test_a_client_ends_with_what_is_stored(conversations: dict[str, Any], 
     held = conversations["results"][name]
     session = await engine.sessions.get(held["agent"], conversations["user"], held["threadId"])
     assert session is not None
-    history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
+    history = await read_history(engine.sessions.log, thread_uuid(session.thread_id))
     assert held["messages"] == history.snapshot.messages
     assert held["state"] == _own(session.state) | _shared(held["state"])
     assert _shared(held["state"]).keys() == _shared(session.state).keys()

@@ -95,7 +95,7 @@ async def test_two_tenants_at_once_on_pooled_connections(engine: Engine) -> None
             assert (await bob.get(f"/api/sessions/{threads['a']}{path}")).status_code == 404
     with acting_for(["b"]):
         with pytest.raises(NotFoundError):
-            await engine.manager.sessions.get_thread(threads["a"])
+            await engine.sessions.store.get_thread(threads["a"])
         async with aclosing(engine.hub.follow(UUID(threads["a"]))) as events:
             with pytest.raises(NotFoundError):
                 await anext(events)

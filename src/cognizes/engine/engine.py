@@ -29,7 +29,6 @@ from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
-from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
@@ -60,7 +59,6 @@ class Engine:
     """
 
     database: Database
-    manager: StateManager
     sessions: Sessions
     messages: Messages
     runs: Runs
@@ -130,7 +128,7 @@ class Engine:
             await self.migrate()
             await self._open_tenant_pool()
             self._wire()
-            opened.push_async_callback(self.manager.close)
+            opened.push_async_callback(self.sessions.close)
             await self.listener.start()
             opened.push_async_callback(self.listener.stop)
             await self.hub.start()
@@ -195,7 +193,7 @@ class Engine:
 
     async def live(self, session: Session, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """All events of a session after a sequence number, then those to come: in order, no gaps, any process."""
-        thread_id = await self.manager.sessions.find_thread(session)
+        thread_id = await self.sessions.store.find_thread(session)
         # Closing this generator must close the one inside, at once and not when somebody collects it.
         async with aclosing(self.hub.follow(thread_id, after=after)) as events:
             async for event in events:
@@ -229,11 +227,10 @@ class Engine:
         return self.embedded.url
 
     def _wire(self) -> None:
-        self.manager = StateManager(self.database, self.settings)
         self.messages = Messages(self.database)
         self.time_travel = TimeTravel(self.database)
-        self.sessions = Sessions(self.manager, self.messages, self.time_travel)
-        self.memory = Memory(self.database, self.manager, self.settings, supervisor=self.supervisor)
+        self.sessions = Sessions(self.database, self.settings)
+        self.memory = Memory(self.database, self.sessions, self.settings, supervisor=self.supervisor)
         self.debug = StateDebugService(self.database)
         self.maintenance = Maintenance(self.database, self.settings, supervisor=self.supervisor)
         listen_url = self.settings.listen_url
@@ -248,13 +245,12 @@ class Engine:
             self.database,
             self.settings,
             self.listener,
-            self.manager.sessions,
+            self.sessions.store,
             backend,
             supervisor=self.supervisor,
         )
         self.runs = Runs(
             self.database,
-            self.manager,
             self.sessions,
             memory=self.memory,
             listener=self.listener,
@@ -267,8 +263,8 @@ class Engine:
         self.streams.on_thread_moved(self.hub.on_stream_moved)
         self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)
         self.observer = Observer(
-            events=self.manager.events,
-            sessions=self.manager.sessions,
+            events=self.sessions.log,
+            sessions=self.sessions.store,
             runs=self.runs,
             time_travel=self.time_travel,
             hub=self.hub,
@@ -291,12 +287,12 @@ class Engine:
         self.branches = Branches(
             self.database,
             self.settings,
-            sessions=self.manager.sessions,
+            sessions=self.sessions.store,
             time_travel=self.time_travel,
             streams=self.streams,
         )
         self.signals = Signals(Sources(self.database, self.hub, self.streams, self.contexts))
-        self.approvals = ToolApprovals(self.manager, self.contexts, self.runs)
+        self.approvals = ToolApprovals(self.sessions, self.contexts, self.runs)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Restart the embedded server if it died; writers retry in the meantime."""

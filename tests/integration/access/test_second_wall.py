@@ -115,7 +115,7 @@ async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
                 "create_run", thread, "mine", "running", None, "null", 1, None, "w", timedelta(1), "e", "{}"
             )
         with pytest.raises(NotFoundError):
-            await two_tenants.manager.sessions.get_thread(thread)
+            await two_tenants.sessions.store.get_thread(thread)
     assert await two_tenants.database.pool.fetchval("SELECT count(*) FROM runs WHERE id = 'mine'") == 0
 
 
@@ -254,9 +254,9 @@ async def _threads(engine: Engine) -> dict[str, UUID]:
 async def test_batched_appends_are_held_back_too(two_tenants: Engine) -> None:
     threads = await _threads(two_tenants)
     with acting_for(["a"]):
-        assert await two_tenants.manager.append_to_thread(threads["a"], _said())
+        assert await two_tenants.sessions.append_to_thread(threads["a"], _said())
         with pytest.raises(NotFoundError):
-            await two_tenants.manager.append_to_thread(threads["b"], _said())
+            await two_tenants.sessions.append_to_thread(threads["b"], _said())
     rows = await two_tenants.database.pool.fetch("SELECT app_name FROM events WHERE content->>'text' = 'mine'")
     assert [row["app_name"] for row in rows] == ["a"]
 
@@ -274,7 +274,7 @@ async def test_created_sessions_are_held_back_too(two_tenants: Engine) -> None:
 async def test_batches_of_many_tenants_never_mix(two_tenants: Engine) -> None:
     """Each writes to its own thread and to the other's, all at once, among writes of the engine itself."""
     threads = await _threads(two_tenants)
-    append = two_tenants.manager.append_to_thread
+    append = two_tenants.sessions.append_to_thread
     other = {"a": "b", "b": "a"}
 
     async def write(app: str, number: int) -> None:
@@ -304,7 +304,7 @@ async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
     threads = await _threads(two_tenants)
     sent = await _sent_by_tenants(two_tenants)
     with acting_for(["a"]):
-        await two_tenants.manager.append_to_thread(threads["a"], _said())
+        await two_tenants.sessions.append_to_thread(threads["a"], _said())
     # asyncpg asks for types once for each connection.
     assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.tenant_statement("append_event")]
 

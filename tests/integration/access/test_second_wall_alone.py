@@ -40,7 +40,7 @@ def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) ->
         return None
 
     async def find_any(authorizer: Authorizer, _: Principal, name: str) -> UUID:
-        return await authorizer._engine.manager.sessions.find_context(name)
+        return await authorizer._engine.sessions.store.find_context(name)
 
     find_runs = Runs.find_all
 

@@ -114,7 +114,7 @@ async def test_too_many_contexts_are_refused_before_any_is_looked_for(
         async def find(name: str, **_: Any) -> None:
             looked_for.append(name)
 
-        monkeypatch.setattr(engine.manager.sessions, "find_context", find)
+        monkeypatch.setattr(engine.sessions.store, "find_context", find)
         async with AsgiStream(guarded.app, "/ws/signals", websocket=True, authorization=f"Bearer {key}") as socket:
             for kind in ("subscribe", "unsubscribe"):
                 socket.send_json({"type": kind, "contexts": [str(number) for number in range(4)]})

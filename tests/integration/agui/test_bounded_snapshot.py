@@ -26,12 +26,12 @@ async def fill(engine: Engine, session: Session, turns: int) -> None:
     for turn in range(turns):
         asked = {"parts": [said(f"question {turn}")], "role": "user", "adk": {"timestamp": 1.0}}
         event = Event("", session.thread_id, "i", "user", "user_message", asked)
-        await engine.manager.append_to_thread(thread, event, expected_version=None)
+        await engine.sessions.append_to_thread(thread, event, expected_version=None)
         await append(engine, session, "r", call(f"c{turn}"))
         await append(engine, session, "r", response(f"c{turn}", {"turn": turn}))
         await append(engine, session, "r", said(f"answer {turn}"))
         update = Event("", session.thread_id, "", "system", "state_update", {}, {"state_delta": {"turn": turn}})
-        await engine.manager.append_to_thread(thread, update, expected_version=None)
+        await engine.sessions.append_to_thread(thread, update, expected_version=None)
 
 
 async def connect(engine: Engine, session: Session) -> list[dict[str, Any]]:
@@ -91,9 +91,9 @@ async def test_a_short_thread_has_no_older_messages(engine: Engine, session: Ses
 
 async def pages(engine: Engine, session: Session) -> list[History]:
     """Return all pages, the newest first."""
-    found = [await read_history(engine.manager.events, UUID(session.thread_id))]
+    found = [await read_history(engine.sessions.log, UUID(session.thread_id))]
     while (before := found[-1].older_before) is not None:
-        found.append(await read_history(engine.manager.events, UUID(session.thread_id), up_to=before - 1))
+        found.append(await read_history(engine.sessions.log, UUID(session.thread_id), up_to=before - 1))
     return found
 
 
@@ -124,7 +124,7 @@ async def test_a_question_asked_before_the_oldest_event_of_the_snapshot_is_open(
     await engine.runs.wait(run, kind="human", correlation_key="q1")
     for number in range(300):
         update = Event("", session.thread_id, "", "other", "state_update", {}, {"state_delta": {"n": number}})
-        await engine.manager.append_to_thread(UUID(session.thread_id), update, expected_version=None)
+        await engine.sessions.append_to_thread(UUID(session.thread_id), update, expected_version=None)
     await append(engine, session, "other", said("unrelated"))
     frames = await connect(engine, session)
     assert [interrupt["id"] for interrupt in frames[-1]["outcome"]["interrupts"]] == ["q1"]
@@ -134,6 +134,6 @@ async def test_messages_before_many_state_updates_are_found(engine: Engine, sess
     await fill(engine, session, 1)
     for number in range(300):
         update = Event("", session.thread_id, "", "other", "state_update", {}, {"state_delta": {"n": number}})
-        await engine.manager.append_to_thread(UUID(session.thread_id), update, expected_version=None)
-    history = await read_history(engine.manager.events, UUID(session.thread_id))
+        await engine.sessions.append_to_thread(UUID(session.thread_id), update, expected_version=None)
+    history = await read_history(engine.sessions.log, UUID(session.thread_id))
     assert [message["role"] for message in history.snapshot.messages] == ["user", "assistant", "tool", "assistant"]

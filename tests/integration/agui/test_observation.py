@@ -42,7 +42,7 @@ async def append(engine: Engine, session: Session, run_id: str, *parts: Part, **
     content = {"parts": list(parts), "role": "model", "adk": {"timestamp": 1.0, **fields.pop("adk", {})}}
     kind = "observe" if any("function_response" in part for part in parts) else "assistant_message"
     event = Event("", session.thread_id, "i", fields["author"], kind, content, fields.get("actions", {}), run_id=run_id)
-    await engine.manager.append_to_thread(UUID(session.thread_id), event, expected_version=None)
+    await engine.sessions.append_to_thread(UUID(session.thread_id), event, expected_version=None)
     assert event.sequence_num is not None
     return event.sequence_num
 

@@ -124,7 +124,7 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
     done = await until_status(second.engine, await stored(second.engine, run), RunStatus.COMPLETED, RunStatus.FAILED)
     assert (done.status, done.error) == (RunStatus.COMPLETED, None)
     assert (gates_directory() / f"{gate.name}.calls").read_text() == "called\n"
-    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    session = await second.engine.sessions.store.get_thread(run.thread_id)
     said = [
         message.content for message in await second.engine.sessions.messages(session) if message.role == "assistant"
     ]
@@ -168,7 +168,7 @@ async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(serve
     assert "stopped" in (failed.error or "")
     # The first server, which was only slow, is told; its observers too.
     assert (await following)[-1].type == "RUN_ERROR"
-    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    session = await second.engine.sessions.store.get_thread(run.thread_id)
     partial = (await second.engine.sessions.messages(session))[-1].content
     assert partial.startswith("word0")
     assert await stored(second.engine, run) == failed
@@ -280,6 +280,6 @@ async def test_a_run_that_is_cancelled_while_its_answer_is_stored_stays_cancelle
     await asyncio.wait_for(is_stored.wait(), 60)
     assert await first.host.cancel("slow", "ada", "t-whole")
     assert (await stored(second.engine, run)).status == RunStatus.CANCELLED
-    session = await second.engine.manager.sessions.get_thread(run.thread_id)
+    session = await second.engine.sessions.store.get_thread(run.thread_id)
     said = [message.content for message in await second.engine.sessions.messages(session)]
     assert said == ["hi", SLOW_TEXT]

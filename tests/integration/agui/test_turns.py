@@ -28,7 +28,7 @@ async def stored_session(engine: Engine, client: AgentClient) -> Session:
 async def assert_as_stored(engine: Engine, client: AgentClient) -> None:
     """Messages by the stored events, texts by the stored messages, and the state."""
     session = await stored_session(engine, client)
-    history = await read_history(engine.manager.events, thread_uuid(session.thread_id))
+    history = await read_history(engine.sessions.log, thread_uuid(session.thread_id))
     assert client.view.messages == history.snapshot.messages
     rows = await engine.sessions.messages(session)
     said = {row.id: row.content for row in rows if row.role in ("user", "assistant")}

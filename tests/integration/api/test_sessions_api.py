@@ -248,11 +248,11 @@ async def test_odd_values_are_kept(client: httpx.AsyncClient, engine: Engine, va
         f"/api/sessions/{thread}/events", content=body.encode(), headers={"content-type": "application/json"}
     )
     assert answer.status_code == 201, answer.text
-    (event,) = await engine.manager.events.read(thread)
+    (event,) = await engine.sessions.log.read(thread)
     assert repr(event.content["v"]) == repr(value)
     assert (await client.get(f"/api/sessions/{thread}/events")).status_code == 200
     assert (await client.get(f"/api/sessions/{thread}/state")).status_code == 200
-    assert repr((await engine.manager.sessions.get_thread(thread)).state["v"]) == repr(value)
+    assert repr((await engine.sessions.store.get_thread(thread)).state["v"]) == repr(value)
 
 
 @pytest.mark.parametrize("session_id", ["x" * 300, "🎈" * 200, 'it\'s "quoted" %s $1', "y" * 100_000])

@@ -122,7 +122,7 @@ async def test_very_frequent_words_and_a_rare_one(engine: Engine) -> None:
     texts = [f"the order number {n} is ready" for n in range(1500)]
     texts[700] = "the order with the zeppelin is ready"
     await asyncio.gather(
-        *(engine.manager.append_to_thread(UUID(session.thread_id), _said(session.thread_id, text)) for text in texts)
+        *(engine.sessions.append_to_thread(UUID(session.thread_id), _said(session.thread_id, text)) for text in texts)
     )
     await index(engine)
     assert (await found(engine, "zeppelin order ready"))[0] == texts[700]

@@ -24,7 +24,7 @@ async def busy_session(engine: Engine) -> Session:
     call = await engine.runs.call_tool(run.thread_id, run.id, "search", {"q": "tea"})
     await engine.runs.finish_tool(run.thread_id, run.id, call, ["green", float("inf")])
     await engine.memory.working.write_scratchpad(ADA, "s-1", {"plan": "wait"})
-    await engine.manager.refresh(session)
+    await engine.sessions.refresh(session)
     return session
 
 

@@ -28,6 +28,7 @@ from cognizes.engine import (
     Session,
 )
 from cognizes.engine.database import EmbeddedPostgres
+from cognizes.engine.pulse.state_manager import StateManager
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -124,19 +125,19 @@ async def assert_refused(
     before = await stored(engine, session)
     fields, session_fields = dict(vars(bad)), copy.deepcopy(vars(session))
     with pytest.raises(error) as caught:
-        await engine.manager.append_event(session, bad)
+        await engine.sessions.append_event(session, bad)
     assert type(caught.value) is error
     neighbour = await engine.sessions.create(f"neighbours-{uuid4()}", "bob")
     twin = copy.copy(session)
     answers = await asyncio.gather(
-        engine.manager.append_event(neighbour, delta({"a": 1})),
-        engine.manager.append_to_thread(UUID(neighbour.thread_id), delta({"b": 2})),
-        engine.manager.append_event(twin, bad),
-        engine.manager.append_to_thread(UUID(neighbour.thread_id), delta({"c": 3})),
+        engine.sessions.append_event(neighbour, delta({"a": 1})),
+        engine.sessions.append_to_thread(UUID(neighbour.thread_id), delta({"b": 2})),
+        engine.sessions.append_event(twin, bad),
+        engine.sessions.append_to_thread(UUID(neighbour.thread_id), delta({"c": 3})),
         return_exceptions=True,
     )
     assert [type(answer) for answer in answers] == [Event, bool, error, bool]
-    assert (await engine.manager.get_all_state(neighbour)) == {"a": 1, "b": 2, "c": 3}
+    assert (await StateManager(engine.database).get_all_state(neighbour)) == {"a": 1, "b": 2, "c": 3}
     assert await stored(engine, session) == before
     assert vars(bad) == fields
     assert vars(session) == session_fields
@@ -203,12 +204,12 @@ async def test_session_ids_that_no_text_column_holds_are_refused(engine: Engine,
     with pytest.raises(InvalidInputError):
         await engine.sessions.list(text)
     with pytest.raises(InvalidInputError):
-        await engine.manager.delete_session(app, "ada", text)
+        await StateManager(engine.database).delete_session(app, "ada", text)
     source = await engine.sessions.create(app, "ada")
     with pytest.raises(InvalidInputError):
         await engine.sessions.fork(source, session_id=text)
     with pytest.raises(InvalidInputError):
-        await engine.manager.append_event(Session(text, app, "ada"), event())
+        await engine.sessions.append_event(Session(text, app, "ada"), event())
     assert len((await engine.sessions.list(app)).items) == 1
 
 
@@ -245,7 +246,7 @@ async def test_a_blank_session_id_asks_for_a_new_one(engine: Engine, app: str, s
 
 async def test_unknown_sessions_are_not_found(engine: Engine, app: str) -> None:
     assert await engine.sessions.get(app, "ada", "nobody") is None
-    assert await engine.manager.delete_session(app, "ada", "nobody") is False
+    assert await StateManager(engine.database).delete_session(app, "ada", "nobody") is False
     assert (await engine.sessions.list(app)).items == []
     unknown = [
         Session("nobody", app, "ada"),
@@ -259,7 +260,7 @@ async def test_unknown_sessions_are_not_found(engine: Engine, app: str) -> None:
                 await call(missing)
         sent = delta({"k": 1})
         with pytest.raises(NotFoundError):
-            await engine.manager.append_event(missing, sent)
+            await engine.sessions.append_event(missing, sent)
         assert sent == delta({"k": 1})
         assert missing == untouched
 
@@ -275,18 +276,18 @@ def calls_on(engine: Engine) -> list[Callable[[Session], Any]]:
         engine.sessions.fork,
         lambda session: engine.sessions.fork(session, at_sequence=0),
         lambda session: engine.sessions.change(session, title="t"),
-        engine.manager.get_all_state,
-        engine.manager.refresh,
+        StateManager(engine.database).get_all_state,
+        engine.sessions.refresh,
     ]
 
 
 async def test_a_missing_session_does_not_fail_its_neighbours(engine: Engine, session: Session) -> None:
     missing = uuid4()
     answers = await asyncio.gather(
-        engine.manager.append_event(session, event()),
-        engine.manager.append_to_thread(missing, event()),
-        engine.manager.append_to_thread(UUID(session.thread_id), event()),
-        engine.manager.append_to_thread(missing, event()),
+        engine.sessions.append_event(session, event()),
+        engine.sessions.append_to_thread(missing, event()),
+        engine.sessions.append_to_thread(UUID(session.thread_id), event()),
+        engine.sessions.append_to_thread(missing, event()),
         return_exceptions=True,
     )
     assert [type(answer) for answer in answers] == [Event, NotFoundError, bool, NotFoundError]
@@ -382,7 +383,7 @@ async def test_metadata_that_is_no_object_is_refused_and_nothing_stored(
     created = await engine.sessions.create(app, "ada", metadata={"m": 1})
     with pytest.raises(InvalidInputError):
         await engine.sessions.change(created, metadata=metadata)
-    assert (await engine.manager.sessions.get_thread(created.thread_id)).metadata == created.metadata == {"m": 1}
+    assert (await engine.sessions.store.get_thread(created.thread_id)).metadata == created.metadata == {"m": 1}
 
 
 @pytest.mark.parametrize("change", [None, 7, [1], lambda _: None, lambda _: [1], lambda _: {1: 2}], ids=name_of)
@@ -411,10 +412,10 @@ async def test_a_function_that_raises_changes_nothing(engine: Engine, session: S
 
 async def test_no_retries_still_means_one_try(engine: Engine, session: Session) -> None:
     try:
-        await engine.manager.update_session_state(session, {"k": 3}, max_retries=0)
+        await engine.sessions.update(session, {"k": 3}, max_retries=0)
     except (InvalidInputError, ConcurrencyConflictError):
         return
-    assert (await engine.manager.get_all_state(session))["k"] == 3
+    assert (await StateManager(engine.database).get_all_state(session))["k"] == 3
 
 
 # Numbers, nesting, size
@@ -443,7 +444,7 @@ async def test_deep_nesting_is_refused(engine: Engine, app: str, session: Sessio
     for bad in (event(content={"c": deep}), delta({"k": deep}), delta({"user:k": deep}), delta({"app:k": deep})):
         before, session_before = await stored(engine, session), dict(vars(session))
         with pytest.raises(InvalidInputError, match="nested"):
-            await engine.manager.append_event(session, bad)
+            await engine.sessions.append_event(session, bad)
         assert await stored(engine, session) == before
         assert vars(session) == session_before
         assert (bad.id, bad.sequence_num, bad.version) == ("", None, None)
@@ -522,7 +523,7 @@ async def test_a_state_over_the_limit_is_refused(small: Engine, app: str, small_
         await small.sessions.update(small_session, lambda _: {f"{prefix}l": "y" * 3_000})
     assert await small.sessions.get(app, "ada", "new") is None
     await small.sessions.update(small_session, {f"{prefix}k": "small again"})
-    await small.manager.append_event(small_session, too_large)
+    await small.sessions.append_event(small_session, too_large)
     assert small_session.state[f"{prefix}l"] == "y" * 3_000
 
 
@@ -559,17 +560,19 @@ async def test_a_session_over_the_limit_does_not_fail_those_created_beside_it(sm
 async def test_another_content_under_the_same_id_is_refused(
     engine: Engine, session: Session, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    await engine.manager.append_event(session, event(id="e", content=first))
+    await engine.sessions.append_event(session, event(id="e", content=first))
     await assert_refused(engine, session, event(id="e", content=second), DuplicateEventError)
-    await engine.manager.append_event(session, delta(first, id="f"))
+    await engine.sessions.append_event(session, delta(first, id="f"))
     await assert_refused(engine, session, delta(second, id="f"), DuplicateEventError)
 
 
 async def test_a_resend_with_odd_values_in_another_order_is_the_same_event(engine: Engine, session: Session) -> None:
-    await engine.manager.append_event(session, event(id="e", content={"a": float("nan"), "b\x00": "\ud800", "c": -0.0}))
+    await engine.sessions.append_event(
+        session, event(id="e", content={"a": float("nan"), "b\x00": "\ud800", "c": -0.0})
+    )
     before = await stored(engine, session)
     again = event(id="e", content={"c": -0.0, "b\x00": "\ud800", "a": float("nan")})
-    await engine.manager.append_event(session, again)
+    await engine.sessions.append_event(session, again)
     assert again.sequence_num == 2
     assert repr(await stored(engine, session)) == repr(before)
 
@@ -584,11 +587,11 @@ async def test_a_stale_append_leaves_everything_as_it_was(engine: Engine, sessio
 
 async def test_a_message_id_used_twice_is_refused_clearly(engine: Engine, session: Session) -> None:
     first = event(event_type="user_message", content={"text": "a", "message_id": "m"})
-    await engine.manager.append_event(session, first)
+    await engine.sessions.append_event(session, first)
     second = event(event_type="user_message", content={"text": "b", "message_id": "m"})
     before = await stored(engine, session)
     with pytest.raises(EngineError) as caught:
-        await engine.manager.append_event(session, second)
+        await engine.sessions.append_event(session, second)
     assert "message" in str(caught.value)
     assert "constraint" not in str(caught.value), "the message tells the user what to do next"
     assert await stored(engine, session) == before

@@ -189,4 +189,4 @@ async def adk_event(engine: Engine, session: Session, *parts: dict[str, Any]) ->
     kind = "observe" if any("function_response" in part for part in parts) else "assistant_message"
     content = {"parts": list(parts), "role": "model", "adk": {"timestamp": 1.0}}
     event = Event("", session.thread_id, "i", "root", kind, content, run_id="r")
-    await engine.manager.append_to_thread(thread_uuid(session.thread_id), event)
+    await engine.sessions.append_to_thread(thread_uuid(session.thread_id), event)

@@ -23,7 +23,7 @@ def message(event_id: str = "", **delta: Any) -> Event:
 
 
 async def stored_state(engine: Engine, session: Session) -> dict[str, Any]:
-    return (await engine.manager.sessions.get_thread(session.thread_id)).state
+    return (await engine.sessions.store.get_thread(session.thread_id)).state
 
 
 async def test_a_function_that_waits_while_its_session_changes_is_asked_again(engine: Engine) -> None:
@@ -34,7 +34,7 @@ async def test_a_function_that_waits_while_its_session_changes_is_asked_again(en
     async def double(state: dict[str, Any]) -> dict[str, Any]:
         seen.append(state["n"])
         if len(seen) == 1:
-            await engine.manager.append_event(session, message(n=10))
+            await engine.sessions.append_event(session, message(n=10))
         return {"n": state["n"] * 2}
 
     await engine.sessions.update(session, double)
@@ -52,7 +52,7 @@ async def test_a_function_whose_append_waits_its_turn_is_asked_again(engine: Eng
         seen.append(state[key])
         return {key: state[key] * 2}
 
-    appending = asyncio.create_task(engine.manager.append_event(session, message(**{key: 10})))
+    appending = asyncio.create_task(engine.sessions.append_event(session, message(**{key: 10})))
     await asyncio.sleep(0)  # it has its turn now, and cannot have its answer yet
     await engine.sessions.update(session, double)
     await appending
@@ -78,8 +78,8 @@ async def test_an_invocation_knows_wider_scopes_after_its_own_writes(engine: Eng
     """A plain append leaves it open which version of the user's state the object shows; that is no conflict."""
     session = await engine.sessions.create("app", "user", state={"user:n": 1})
     other = await engine.sessions.create("app", "user")
-    await engine.manager.append_event(session, message(**{"user:m": 1}))
-    await engine.manager.append_event(other, message(**{"user:n": 5}))
+    await engine.sessions.append_event(session, message(**{"user:m": 1}))
+    await engine.sessions.append_event(other, message(**{"user:n": 5}))
     async with engine.sessions.invocation(session) as state:
         state["user:n"] += 1
     assert (await stored_state(engine, session))["user:n"] == 6
@@ -90,7 +90,7 @@ async def test_an_invocation_notices_another_task_on_its_own_object(engine: Engi
     with pytest.raises(ConcurrencyConflictError):
         async with engine.sessions.invocation(session) as state:
             read = state["n"]
-            await engine.manager.append_event(session, message(n=10))
+            await engine.sessions.append_event(session, message(n=10))
             state["n"] = read + 1
     assert await stored_state(engine, session) == session.state == {"n": 10}
 
@@ -99,7 +99,7 @@ async def test_an_invocation_may_append_what_it_did_not_read(engine: Engine) -> 
     session = await engine.sessions.create("app", "user", state={"n": 1})
     async with engine.sessions.invocation(session) as state:
         state["n"] += 1
-        await engine.manager.append_event(session, message(m=1))
+        await engine.sessions.append_event(session, message(m=1))
         assert state["m"] == 1
         state["m"] += 1
     assert await stored_state(engine, session) == session.state == {"n": 2, "m": 2}
@@ -108,7 +108,7 @@ async def test_an_invocation_may_append_what_it_did_not_read(engine: Engine) -> 
 async def test_refreshing_never_takes_an_object_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row was read before the append of another task, and arrives after its answer."""
     session = await engine.sessions.create("app", "user", state={"n": 1})
-    read = engine.manager.sessions.get_thread
+    read = engine.sessions.store.get_thread
     reads = 0
 
     async def read_late(thread_id: str | UUID) -> Session:
@@ -116,24 +116,24 @@ async def test_refreshing_never_takes_an_object_back(engine: Engine, monkeypatch
         reads += 1
         old = await read(thread_id)
         if reads == 1:
-            await engine.manager.append_event(session, message(n=2))
+            await engine.sessions.append_event(session, message(n=2))
         return old
 
-    monkeypatch.setattr(engine.manager.sessions, "get_thread", read_late)
-    await engine.manager.refresh(session)
+    monkeypatch.setattr(engine.sessions.store, "get_thread", read_late)
+    await engine.sessions.refresh(session)
     assert (session.version, session.state, session.last_sequence) == (2, {"n": 2}, 1)
-    await engine.manager.append_event(session, message(n=3))
+    await engine.sessions.append_event(session, message(n=3))
 
 
 async def test_catching_up_with_the_task_before_leaves_the_rest_of_the_object_alone(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user", state={"n": 0}, title="old")
-    copies = [await engine.manager.sessions.get_thread(session.thread_id) for _ in range(5)]
+    copies = [await engine.sessions.store.get_thread(session.thread_id) for _ in range(5)]
     renamed = copies[-1]
     await engine.sessions.change(renamed, title="new")
     await asyncio.gather(*(engine.sessions.update(copy, lambda state: {"n": state["n"] + 1}) for copy in copies))
     assert await stored_state(engine, session) == {"n": 5}
     assert renamed.title == "new"
-    assert engine.manager._newest == {}
+    assert engine.sessions._newest == {}
 
 
 async def test_what_the_one_before_knew_is_forgotten_when_the_last_one_fails(engine: Engine) -> None:
@@ -147,7 +147,7 @@ async def test_what_the_one_before_knew_is_forgotten_when_the_last_one_fails(eng
     await good
     with pytest.raises(ValueError, match="no"):
         await bad
-    assert engine.manager._newest == {}
+    assert engine.sessions._newest == {}
 
 
 async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
@@ -168,10 +168,10 @@ async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
         return await find(query, *arguments)
 
     monkeypatch.setattr(engine.database, "fetch_value", find_late)
-    first = asyncio.create_task(engine.manager.append_event(rebuilt, message("first")))
+    first = asyncio.create_task(engine.sessions.append_event(rebuilt, message("first")))
     await asyncio.sleep(0)
-    second = asyncio.create_task(engine.manager.append_event(rebuilt, message("second", n=1)))
+    second = asyncio.create_task(engine.sessions.append_event(rebuilt, message("second", n=1)))
     asyncio.get_running_loop().call_later(0.2, finding.set)
     await asyncio.gather(first, second)
-    events = await engine.manager.events.read(UUID(created.thread_id))
+    events = await engine.sessions.log.read(UUID(created.thread_id))
     assert [event.id for event in events] == ["first", "second"]

@@ -205,7 +205,7 @@ class Batch:
 
     def __init__(self, engine: Engine, other: StateManager, numbers: Iterator[int]) -> None:
         self.engine = engine
-        self._managers = itertools.cycle([engine.manager, other])
+        self._managers = itertools.cycle([StateManager(engine.database, engine.settings), other])
         self.works: list[Work] = []
         self._numbers = numbers
         self._before: dict[int, tuple[Thread, Moment]] = {}
@@ -227,11 +227,11 @@ class Batch:
                 self._add(name, thread, manager.append_event(session, event), delta, event)
             case "thread":
                 event = new_event(f"e{number}", delta)
-                self._add(name, thread, manager.append_to_thread(thread.id, event), delta, event)
+                self._add(name, thread, manager.sessions.append_to_thread(thread.id, event), delta, event)
             case "twice":
                 for sender in (manager, manager, next(self._managers)):
                     event = new_event(f"e{number}", delta)
-                    self._add(name, thread, sender.append_to_thread(thread.id, event), delta, event)
+                    self._add(name, thread, sender.sessions.append_to_thread(thread.id, event), delta, event)
             case "resend" if thread.events:
                 event = as_sent(thread.events[number % len(thread.events)].event)
                 self._add(name, thread, manager.append_event(session, event), {}, event)
@@ -253,7 +253,7 @@ class Batch:
 
     def _add_append(self, name: str, thread: Thread, session: Session, delta: JsonObject) -> None:
         event = new_event(f"e{next(self._numbers)}", delta)
-        self._add(name, thread, self.engine.manager.append_event(session, event), delta, event)
+        self._add(name, thread, self.engine.sessions.append_event(session, event), delta, event)
 
     def _add(
         self,
@@ -312,7 +312,7 @@ class Batch:
         }
         updates = [work.delta for work in works if work.name == "update"]
         events_before, version_before, count_before = len(thread.events), thread.version, thread.own_state().get("n", 0)
-        found = await self.engine.manager.events.read(thread.id, after=events_before)
+        found = await self.engine.sessions.log.read(thread.id, after=events_before)
         assert [event.sequence_num for event in found] == list(range(events_before + 1, events_before + 1 + len(found)))
         for event in found:
             if event.id in accepted:
@@ -400,7 +400,7 @@ class PulseMachine(RuleBasedStateMachine):
         self.engine = engine
         self.other = other
         self.sessions = engine.sessions
-        self.manager = engine.manager
+        self.manager = StateManager(engine.database, engine.settings)
         self.runner = run
         self.steps = steps
         self.app = f"app-{uuid4()}"
@@ -633,7 +633,7 @@ class PulseMachine(RuleBasedStateMachine):
         for thread in gone:
             await self.check_gone(thread)
         for thread in self.threads:
-            await self.manager.refresh(thread.session)
+            await self.manager.sessions.refresh(thread.session)
             await self.check_stored(thread)
 
     # Comparisons
@@ -780,7 +780,7 @@ def test_a_batch_answers_and_stores_what_single_appends_do(
         event = new_event(event_id, delta, kind=kind, content=content)
         thread_id = UUID(threads[place].thread_id)
         try:
-            is_new = await one_batch_engine.manager.append_to_thread(thread_id, event, expected_version=expected)
+            is_new = await one_batch_engine.sessions.append_to_thread(thread_id, event, expected_version=expected)
         except ConcurrencyConflictError as error:
             return ("conflict", error.expected, error.actual)
         except DuplicateEventError:
@@ -807,7 +807,7 @@ def test_a_batch_answers_and_stores_what_single_appends_do(
         answers_alone = [await append(alone, work) for work in works]
         bystander = await one_batch_engine.sessions.create("bystander", "ada")
         # While the bystander's append is on its way the others gather, and go as one batch.
-        first = one_batch_engine.manager.append_event(bystander, new_event("", {}))
+        first = one_batch_engine.sessions.append_event(bystander, new_event("", {}))
         _, *answers_batch = await asyncio.gather(first, *(append(batch, work) for work in works))
         assert answers_batch == answers_alone
         assert await outcome(batch) == await outcome(alone)
@@ -828,7 +828,7 @@ async def test_increments_by_function_of_a_shared_key_are_exact_across_sessions(
             await engine.sessions.update(session, lambda state: {key: state.get(key, 0) + 1})
 
     await asyncio.gather(*map(count, sessions))
-    assert (await engine.manager.get_all_state(sessions[0]))[key] == 50
+    assert (await StateManager(engine.database).get_all_state(sessions[0]))[key] == 50
 
 
 @pytest.mark.parametrize("prefix", ["user:", "app:"])
@@ -837,14 +837,14 @@ async def test_a_function_sees_the_fresh_value_of_a_shared_key(engine: Engine, p
     key = f"{prefix}n"
     for session in (first, second):
         await engine.sessions.update(session, lambda state: {key: state.get(key, 0) + 1})
-    assert (await engine.manager.get_all_state(first))[key] == 2
+    assert (await StateManager(engine.database).get_all_state(first))[key] == 2
 
 
 async def test_temp_keys_do_not_pass_from_one_session_object_to_another(engine: Engine) -> None:
     mine = await engine.sessions.create("shop", "ada")
-    yours = await engine.manager.get_session("shop", "ada", mine.id)
+    yours = await StateManager(engine.database).get_session("shop", "ada", mine.id)
     assert yours is not None
-    await engine.manager.set_state(mine, "temp:secret", 1)
+    await StateManager(engine.database).set_state(mine, "temp:secret", 1)
     await asyncio.gather(engine.sessions.update(mine, {"x": 1}), engine.sessions.update(yours, {"y": 1}))
     assert yours.state == {"x": 1, "y": 1}
     assert mine.state["temp:secret"] == 1
@@ -856,7 +856,7 @@ async def test_only_the_delete_mark_deletes(engine: Engine, prefix: str, value: 
     session = await engine.sessions.create("shop", "ada")
     await engine.sessions.append(session, author="agent", kind="thought", state={f"{prefix}k": value})
     assert_same(session.state, {f"{prefix}k": value})
-    assert_same(await engine.manager.get_all_state(session), {f"{prefix}k": value})
+    assert_same(await StateManager(engine.database).get_all_state(session), {f"{prefix}k": value})
     assert_same((await engine.sessions.at(session, sequence=1)).state, {f"{prefix}k": value})
 
 
@@ -868,7 +868,7 @@ async def test_a_delete_mark_in_an_initial_state_is_no_value(engine: Engine, pre
     wanted = {"user:k": 1, "app:k": 1, "other": 1}
     wanted.pop(f"{prefix}k", None)
     assert_same(session.state, wanted)
-    assert_same(await engine.manager.get_all_state(session), wanted)
+    assert_same(await StateManager(engine.database).get_all_state(session), wanted)
 
 
 async def test_time_travel_while_the_session_is_deleted_invents_nothing(engine: Engine) -> None:
@@ -888,9 +888,9 @@ async def test_time_travel_while_the_session_is_deleted_invents_nothing(engine: 
 async def test_a_resend_while_the_session_is_deleted_is_no_other_content(engine: Engine) -> None:
     for _ in range(50):
         session = await engine.sessions.create("shop", "ada")
-        await engine.manager.append_event(session, new_event("e", {"k": 1}))
+        await engine.sessions.append_event(session, new_event("e", {"k": 1}))
         answer, _ = await asyncio.gather(
-            engine.manager.append_event(session, new_event("e", {"k": 1})),
+            engine.sessions.append_event(session, new_event("e", {"k": 1})),
             engine.sessions.delete(session),
             return_exceptions=True,
         )
@@ -925,9 +925,9 @@ async def test_the_same_event_twice_in_one_batch_is_a_resend_and_no_conflict(eng
     session, bystander = [await engine.sessions.create("shop", "ada") for _ in range(2)]
     thread_id = UUID(session.thread_id)
     events = [new_event("e", {"k": 1}) for _ in range(2)]
-    first = engine.manager.append_event(bystander, new_event("", {}))
+    first = engine.sessions.append_event(bystander, new_event("", {}))
     _, *is_new = await asyncio.gather(
-        first, *(engine.manager.append_to_thread(thread_id, event, expected_version=1) for event in events)
+        first, *(engine.sessions.append_to_thread(thread_id, event, expected_version=1) for event in events)
     )
     assert is_new == [True, False]
     assert vars(events[0]) == vars(events[1])

@@ -116,8 +116,8 @@ async def test_long_names_do_not_burst_the_payload(engine: Engine) -> None:
         id="\x01" * 50_000, thread_id="", invocation_id="i" * 10_000, author="é" * 10_000,
         event_type="t" * 1000, run_id="r" * 1000,
     )  # fmt: skip
-    await engine.manager.append_event(session, long)
-    (stored,) = await engine.manager.events.read(UUID(session.thread_id))
+    await engine.sessions.append_event(session, long)
+    (stored,) = await engine.sessions.log.read(UUID(session.thread_id))
     assert (stored.id, stored.author, stored.run_id) == (long.id, long.author, long.run_id)
 
 

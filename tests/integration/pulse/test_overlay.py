@@ -109,4 +109,4 @@ async def test_what_was_read_may_not_hold_any_more(engine: Engine) -> None:
             other = await engine.sessions.get("app", "user", session.id)
             assert other is not None
             await engine.sessions.update(other, {"count": 7})
-    assert len(await engine.manager.events.read(UUID(session.thread_id))) == 1
+    assert len(await engine.sessions.log.read(UUID(session.thread_id))) == 1

@@ -174,7 +174,7 @@ async def test_a_snapshot_is_taken_in_batches_too(engine: Engine) -> None:
 
     def append(number: int) -> Coroutine[Any, Any, bool]:
         event = Event("", "", "", "agent", "thought", actions={"state_delta": {f"k{number}": number}})
-        return manager.append_to_thread(UUID(session.thread_id), event)
+        return manager.sessions.append_to_thread(UUID(session.thread_id), event)
 
     await asyncio.gather(*(append(number) for number in range(23)))
     assert await snapshot_sequences(engine, session), "23 events and no snapshot"
@@ -240,13 +240,13 @@ async def test_what_a_session_was_created_with_becomes_a_snapshot_when_it_change
     alone, *batch = [await engine.sessions.create("app", "user", state={"n": number}) for number in range(4)]
     assert await first_states(engine) == []
     assert await at_start(engine, alone) == {"n": 0}
-    await engine.manager.append_event(alone, change(**{"user:seen": True}))
+    await engine.sessions.append_event(alone, change(**{"user:seen": True}))
     assert await first_states(engine) == []
     assert (await engine.sessions.at(alone, sequence=1)).state == {"n": 0, "user:seen": True}
-    await engine.manager.append_event(alone, change(n=9))
+    await engine.sessions.append_event(alone, change(n=9))
     await asyncio.gather(
-        *(engine.manager.append_event(session, change(n=9)) for session in batch[:2]),
-        engine.manager.append_event(batch[2], change()),
+        *(engine.sessions.append_event(session, change(n=9)) for session in batch[:2]),
+        engine.sessions.append_event(batch[2], change()),
     )
     assert sorted(await first_states(engine)) == [(1, 0, '{"n": 0}'), (1, 0, '{"n": 1}'), (1, 0, '{"n": 2}')]
     for number, session in enumerate([alone, *batch]):
@@ -258,11 +258,11 @@ async def test_a_snapshot_or_a_fork_of_a_session_that_is_as_created(engine: Engi
     session = await engine.sessions.create("app", "user", state={"n": 0})
     fork = await engine.sessions.fork(session)
     for number in range(3):
-        await engine.manager.append_event(session, change(**{"user:n": number}))
+        await engine.sessions.append_event(session, change(**{"user:n": number}))
         await engine.sessions.snapshot(session)
     await engine.database.fetch_value("prune_snapshots", 1)
     for changed in (session, fork, await engine.sessions.fork(session, at_sequence=1)):
-        await engine.manager.append_event(changed, change(n=9))
+        await engine.sessions.append_event(changed, change(n=9))
         await engine.database.fetch_value("prune_snapshots", 1)
         assert await at_start(engine, changed) == {"n": 0}
         assert (await engine.sessions.at(changed, version=changed.version)).state["n"] == 9

@@ -163,7 +163,7 @@ class TestOptimisticConcurrencyControl:
             for n in range(60)
         ]
         await asyncio.gather(*(manager.append_event(session, item) for item in events))
-        stored = await manager.events.read(UUID(session.thread_id))
+        stored = await manager.sessions.log.read(UUID(session.thread_id))
         assert [item.id for item in stored] == [f"e{n}" for n in range(60)]
         assert [item.sequence_num for item in stored] == list(range(1, 61))
         assert (session.state, session.version) == ({"last": 59}, 41)
@@ -177,7 +177,7 @@ class TestOptimisticConcurrencyControl:
 
         with pytest.raises(ConcurrencyConflictError):
             await manager.update_session_state(session, meddle, max_retries=3)
-        assert manager.conflicts == 3
+        assert manager.sessions.conflicts == 3
 
     async def test_a_function_cannot_change_the_session_behind_our_back(self, manager: StateManager) -> None:
         session = await manager.create_session("app", "user", {"list": [1]})
@@ -281,7 +281,7 @@ class TestIdempotence:
         await manager.append_event(session, event(id="e", content={"text": "one"}))
         with pytest.raises(DuplicateEventError):
             await manager.append_event(session, event(id="e", content={"text": "two"}))
-        (stored,) = await manager.events.read(UUID(session.thread_id))
+        (stored,) = await manager.sessions.log.read(UUID(session.thread_id))
         assert stored.content == {"text": "one"}
 
     async def test_the_same_id_many_times_at_once(self, manager: StateManager, pool: asyncpg.Pool) -> None:
@@ -289,10 +289,10 @@ class TestIdempotence:
         thread = UUID(session.thread_id)
         other = StateManager(pool)
         new = await asyncio.gather(
-            *((manager, other)[n % 2].append_to_thread(thread, event(id=f"e{n % 5}")) for n in range(50))
+            *((manager, other)[n % 2].sessions.append_to_thread(thread, event(id=f"e{n % 5}")) for n in range(50))
         )
         assert sum(new) == 5
-        stored = await manager.events.read(thread)
+        stored = await manager.sessions.log.read(thread)
         assert sorted(item.id for item in stored) == [f"e{n}" for n in range(5)]
         assert [item.sequence_num for item in stored] == [1, 2, 3, 4, 5]
 
@@ -323,19 +323,20 @@ class TestBatches:
         async with pool.acquire() as stranger, stranger.transaction():
             await stranger.execute("SELECT FROM threads WHERE id = $1 FOR UPDATE", UUID(held.thread_id))
             waiting = [
-                asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}"))) for n in range(3)
+                asyncio.create_task(manager.sessions.append_to_thread(UUID(held.thread_id), event(id=f"e{n}")))
+                for n in range(3)
             ]
             await asyncio.wait_for(
                 asyncio.gather(*(manager.append_event(session, event(delta={"n": 1})) for session in others)), 60
             )
             waiting += [
-                asyncio.create_task(manager.append_to_thread(UUID(held.thread_id), event(id=f"e{n}")))
+                asyncio.create_task(manager.sessions.append_to_thread(UUID(held.thread_id), event(id=f"e{n}")))
                 for n in range(3, 6)
             ]
             await manager.append_event(others[0], event())
             assert not any(task.done() for task in waiting)
         await asyncio.wait_for(asyncio.gather(*waiting), 60)
-        stored = await manager.events.read(UUID(held.thread_id))
+        stored = await manager.sessions.log.read(UUID(held.thread_id))
         assert [item.id for item in stored] == [f"e{n}" for n in range(6)]
 
     async def test_ten_writers_on_ten_connections(self, manager: StateManager) -> None:
@@ -371,7 +372,7 @@ class TestBatches:
 
         killing = asyncio.create_task(kill())
         for number in range(100):
-            await manager.append_to_thread(thread, event(id=f"e{number}"))
+            await manager.sessions.append_to_thread(thread, event(id=f"e{number}"))
             acknowledged += 1
         done = True
         await killing
@@ -396,7 +397,7 @@ class TestPlainSQL:
             str(uuid4()),
         )
         await manager.append_event(session, event())
-        stored = await manager.events.read(UUID(session.thread_id))
+        stored = await manager.sessions.log.read(UUID(session.thread_id))
         assert [item.sequence_num for item in stored] == [1, 2, 3]
         assert stored[1].content == {"text": "typed"}
 
@@ -425,7 +426,7 @@ async def test_key_order_of_content_and_actions_is_kept(manager: StateManager) -
     session = await manager.create_session("app", "user")
     arguments = {"zebra": 1, "apple": {"y": 1, "b": 2}, "10": 1, "9": 2}
     await manager.append_event(session, event(content={"args": arguments}))
-    (stored,) = await manager.events.read(UUID(session.thread_id))
+    (stored,) = await manager.sessions.log.read(UUID(session.thread_id))
     assert json.dumps(stored.content) == json.dumps({"args": arguments})
 
 

@@ -66,7 +66,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> LostAnswers:
 async def test_a_lone_append_whose_answer_is_lost_is_stored_once(engine: Engine, answers: LostAnswers) -> None:
     session = await engine.sessions.create("app", "user", state={"user:n": 0})
     answers.to_lose = 2
-    appended = await engine.manager.append_event(session, message(n=1, **{"user:n": 1}))
+    appended = await engine.sessions.append_event(session, message(n=1, **{"user:n": 1}))
     assert len(answers.lost) == 2
     assert (session.version, session.last_sequence, session.state) == (2, 1, {"n": 1, "user:n": 1})
     (stored,) = await engine.sessions.events(session)
@@ -82,7 +82,7 @@ async def test_a_batch_whose_answer_is_lost_is_stored_once_and_its_conflicts_sta
     answers.to_lose = 3
     outcomes = await asyncio.gather(
         *(
-            engine.manager.append_to_thread(UUID(session.thread_id), event, expected_version=version)
+            engine.sessions.append_to_thread(UUID(session.thread_id), event, expected_version=version)
             for session in sessions
             for event, version in (
                 (message(n=1, **{"app:n": 1}), 1),
@@ -100,7 +100,7 @@ async def test_a_batch_whose_answer_is_lost_is_stored_once_and_its_conflicts_sta
         assert isinstance(second, ConcurrencyConflictError)
         assert isinstance(third, bool)
     for session in sessions:
-        stored = await engine.manager.sessions.get_thread(session.thread_id)
+        stored = await engine.sessions.store.get_thread(session.thread_id)
         assert (stored.version, stored.last_sequence) == (3, 2)
         assert stored.state == {"n": 1, "m": 3, "app:n": 1}
     assert await engine.database.pool.fetchval("SELECT version FROM app_states") == 10
@@ -110,7 +110,7 @@ async def test_a_session_that_was_changed_in_a_batch_is_the_stored_one(engine: E
     """To the microsecond: each event of a batch has a moment of its own, and a session that of its last event."""
     sessions = [await engine.sessions.create("app", "user") for _ in range(6)]
     await asyncio.gather(
-        *(engine.manager.append_event(session, message(n=number)) for number in range(2) for session in sessions)
+        *(engine.sessions.append_event(session, message(n=number)) for number in range(2) for session in sessions)
     )
     for session in sessions:
         assert await engine.sessions.get("app", "user", session.id) == session
@@ -120,13 +120,13 @@ async def test_a_resent_event_among_new_ones_fails_nobody(engine: Engine) -> Non
     """The server refuses a batch that holds an event that is there: then, and only then, it is looked for."""
     sessions = [await engine.sessions.create("app", "user") for _ in range(6)]
     threads = [UUID(session.thread_id) for session in sessions]
-    assert await engine.manager.append_to_thread(threads[2], message("given", n=1))
+    assert await engine.sessions.append_to_thread(threads[2], message("given", n=1))
     again = message("given", n=1)
     outcomes = await asyncio.gather(
-        *(engine.manager.append_to_thread(thread, message("new")) for thread in threads),
-        engine.manager.append_to_thread(threads[2], again),
-        *(engine.manager.append_to_thread(thread, message(m=1)) for thread in threads),
-        engine.manager.append_to_thread(threads[2], message("given", n=2)),
+        *(engine.sessions.append_to_thread(thread, message("new")) for thread in threads),
+        engine.sessions.append_to_thread(threads[2], again),
+        *(engine.sessions.append_to_thread(thread, message(m=1)) for thread in threads),
+        engine.sessions.append_to_thread(threads[2], message("given", n=2)),
         return_exceptions=True,
     )
     assert outcomes[:-1] == [True] * 6 + [False] + [True] * 6
@@ -142,11 +142,11 @@ async def test_a_resent_event_is_known_again_whatever_else_would_refuse_it(datab
     async with Engine.open(database_url, max_state_bytes=2048) as engine:
         session = await engine.sessions.create("app", "user")
         thread = UUID(session.thread_id)
-        assert await engine.manager.append_to_thread(thread, message("given", a="x" * 1500))
-        assert await engine.manager.append_to_thread(thread, message("", a=DELETE, b="x" * 1500))
-        assert not await engine.manager.append_to_thread(thread, message("given", a="x" * 1500))
+        assert await engine.sessions.append_to_thread(thread, message("given", a="x" * 1500))
+        assert await engine.sessions.append_to_thread(thread, message("", a=DELETE, b="x" * 1500))
+        assert not await engine.sessions.append_to_thread(thread, message("given", a="x" * 1500))
         with pytest.raises(LimitExceededError):
-            await engine.manager.append_to_thread(thread, message("other", a="x" * 1500))
+            await engine.sessions.append_to_thread(thread, message("other", a="x" * 1500))
 
 
 async def test_a_resend_finds_its_thread_deleted(engine: Engine, answers: LostAnswers) -> None:
@@ -154,7 +154,7 @@ async def test_a_resend_finds_its_thread_deleted(engine: Engine, answers: LostAn
     answers.after = lambda: engine.sessions.delete(session)
     answers.to_lose = 1
     with pytest.raises(Exception, match="no thread"):
-        await engine.manager.append_event(session, message())
+        await engine.sessions.append_event(session, message())
 
 
 async def test_sessions_whose_creation_was_not_answered_are_there_once(engine: Engine, answers: LostAnswers) -> None:
@@ -183,7 +183,7 @@ async def test_a_closing_engine_answers_what_is_under_way_and_refuses_the_rest(d
     async with Engine.open(database_url) as engine:
         sessions = [await engine.sessions.create("app", "user") for _ in range(5)]
         appends = [
-            asyncio.create_task(engine.manager.append_event(session, message(f"{number}")))
+            asyncio.create_task(engine.sessions.append_event(session, message(f"{number}")))
             for number in range(20)
             for session in sessions
         ]
@@ -193,7 +193,7 @@ async def test_a_closing_engine_answers_what_is_under_way_and_refuses_the_rest(d
         assert all(task.done() for task in (*appends, *creations))
         assert [task.exception() for task in (*appends, *creations)] == [None] * 120
         with pytest.raises(EngineClosedError):
-            await engine.manager.append_event(sessions[0], message("late"))
+            await engine.sessions.append_event(sessions[0], message("late"))
         with pytest.raises(EngineClosedError):
             await engine.sessions.create("app", "user")
     async with Engine.open(database_url) as engine:
@@ -207,7 +207,7 @@ async def test_an_engine_whose_server_is_away_closes_all_the_same(database_url: 
     engine = await Engine.open(database_url, retry_seconds=0).start()
     session = await engine.sessions.create("app", "user")
     await engine.database.pool.close()
-    appends = [asyncio.create_task(engine.manager.append_event(session, message())) for _ in range(10)]
+    appends = [asyncio.create_task(engine.sessions.append_event(session, message())) for _ in range(10)]
     await asyncio.sleep(0)
     await engine.close()
     outcomes = await asyncio.gather(*appends, return_exceptions=True)
@@ -228,7 +228,7 @@ async def test_readers_get_a_connection_of_a_small_pool_while_writers_never_paus
 
     async def write(number: int) -> None:
         while not stop:
-            await engine.manager.append_event(sessions[number], message())
+            await engine.sessions.append_event(sessions[number], message())
 
     async with engine.database.connection():
         writers = [asyncio.create_task(write(number)) for number in range(4)]
@@ -249,12 +249,12 @@ async def test_many_held_threads_leave_connections_for_others(engine: Engine) ->
                 "SELECT FROM threads WHERE id = ANY ($1) FOR UPDATE", [UUID(session.thread_id) for session in held]
             )
             waiting = [
-                asyncio.create_task(engine.manager.append_event(session, message(f"{number}")))
+                asyncio.create_task(engine.sessions.append_event(session, message(f"{number}")))
                 for number in range(2)
                 for session in held
             ]
             for _ in range(5):
-                await engine.manager.append_event(free, message())
+                await engine.sessions.append_event(free, message())
                 await engine.sessions.events(free)
             assert not any(task.done() for task in waiting)
         await asyncio.wait_for(asyncio.gather(*waiting), 60)

@@ -40,7 +40,7 @@ async def expire_lease(engine: Engine, run: Run) -> None:
 
 async def run_events(engine: Engine, run: Run) -> list[str]:
     """The kinds of the run's events."""
-    session = await engine.manager.sessions.get_thread(run.thread_id)
+    session = await engine.sessions.store.get_thread(run.thread_id)
     return [event.event_type for event in await engine.sessions.events(session) if event.run_id == run.id]
 
 

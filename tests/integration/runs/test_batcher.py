@@ -37,7 +37,7 @@ async def test_one_that_cannot_be_ended_stops_no_other(engine: Engine) -> None:
     await expire_lease(engine, lost)
     await engine.runs.expire()
     (again,) = await engine.runs.claim(["work"])
-    await engine.sessions.delete(await engine.manager.sessions.get_thread(gone.thread_id))
+    await engine.sessions.delete(await engine.sessions.store.get_thread(gone.thread_id))
     outcomes = await asyncio.gather(
         engine.runs.complete(lost, "late"),
         engine.runs.complete(good, "in time"),

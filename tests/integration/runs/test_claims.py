@@ -115,7 +115,7 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
         other = await engine.sessions.create("app", "other")
         await engine.sessions.append(other, author="a", kind="note")
     assert await engine.sessions.events(session) == before
-    assert (await engine.manager.sessions.get_thread(session.thread_id)).state == session.state
+    assert (await engine.sessions.store.get_thread(session.thread_id)).state == session.state
     assert (await memory.snapshot()).working_memory.scratchpad == "mine"
     assert (await engine.runs.complete(new, {"answer": 42})).result == {"answer": 42}
 

@@ -95,7 +95,7 @@ async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
     assert resumption.kept_keys == []
     assert resumption.long_term == {("prefs", "colour"): "green"}
     assert resumption.memory_snapshot.working_memory.scratchpad == "half a thought"
-    assert (await engine.manager.sessions.get_thread(session.thread_id)).state["draft"] == "v2"
+    assert (await engine.sessions.store.get_thread(session.thread_id)).state["draft"] == "v2"
 
 
 _ADDRESS = "Main St 1\x00" + " " * 20_000
@@ -134,7 +134,7 @@ async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Eng
         await engine.runs.enqueue(session, "agent", run_id="r")
     async with Worker(engine, {"agent": agent}):
         await until(lambda: _has_status(engine, session, "r", RunStatus.WAITING))
-        other = await engine.manager.sessions.get_thread(session.thread_id)
+        other = await engine.sessions.store.get_thread(session.thread_id)
         await engine.sessions.update(other, {"cart": ["tea", "lamp"], "address": _ADDRESS, "old": DELETE})
         second = await engine.runs.create(other, run_id="second", running=True)
         await engine.sessions.append(other, author="a", kind="note", state={"same": 2}, run_id=second.id)
@@ -310,7 +310,7 @@ async def test_concurrent_runs_change_wider_scopes_exactly(engine: Engine) -> No
     async with Worker(engine, {"count": count}, concurrency=3), Worker(engine, {"count": count}, concurrency=3):
         for run in runs:
             await until_status(engine, run, RunStatus.COMPLETED, RunStatus.FAILED)
-    states = [(await engine.manager.sessions.get_thread(session.thread_id)).state for session in sessions]
+    states = [(await engine.sessions.store.get_thread(session.thread_id)).state for session in sessions]
     assert states == [{"mine": 5, "user:shared": 30, "app:everybody": 30}] * 6
     events = [event for event in await engine.sessions.events(sessions[0]) if event.event_type == "state_update"]
     assert {event.run_id for event in events} == {runs[0].id}

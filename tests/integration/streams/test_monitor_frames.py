@@ -174,7 +174,7 @@ async def test_a_message_that_is_stored_while_its_stream_is_open_is_told_once(pa
     message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
     await message.write("all of it")
     event = Event("m", pair.thread_id, "", "agent", "assistant_message", {"text": "all of it"}, run_id="r")
-    await pair.ours.manager.append_to_thread(thread_uuid(pair.thread_id), event)
+    await pair.ours.sessions.append_to_thread(thread_uuid(pair.thread_id), event)
     late = [Reader(engine, "r", after=after) for engine in (pair.ours, pair.other) for after in (0, 2)]
     async with asyncio.timeout(PATIENCE):
         while not all(pair_.hub.is_streaming(thread_uuid(pair.thread_id)) for pair_ in (pair.ours, pair.other)):

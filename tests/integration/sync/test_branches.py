@@ -15,7 +15,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 
 async def say(engine: Engine, session: Session, text: str, **more: Any) -> int:
     """A user's message by a writer that holds no session object: a switch changes the state behind its back."""
-    fresh = await engine.manager.sessions.get_thread(session.thread_id)
+    fresh = await engine.sessions.store.get_thread(session.thread_id)
     event = await engine.sessions.append(fresh, author="user", kind="user_message", text=text, **more)
     return event.sequence_num or 0
 
@@ -86,7 +86,7 @@ async def test_switching_restores_the_state_of_the_session(engine: Engine, sessi
     fork = await say(engine, session, "y", state={"n": 2, "only_main": 1.0})
     await engine.branches.create(thread, "other", at_sequence=fork - 1)
     await engine.branches.switch(thread, "other")
-    state = (await engine.manager.sessions.get_thread(thread)).state
+    state = (await engine.sessions.store.get_thread(thread)).state
     assert state == {"n": 1, "gone": True, "user:lang": "en"}
     await say(engine, session, "z", state={"n": 10, "user:lang": "fr"})
     assert (await engine.branches.state(thread, "main")).state == {
@@ -95,7 +95,7 @@ async def test_switching_restores_the_state_of_the_session(engine: Engine, sessi
     assert (await engine.branches.state(thread)).state["n"] == 10
     await engine.branches.switch(thread, "main")
     # What is the user's is of no branch.
-    state = (await engine.manager.sessions.get_thread(thread)).state
+    state = (await engine.sessions.store.get_thread(thread)).state
     assert state == {"n": 2, "gone": True, "only_main": 1.0, "user:lang": "fr"}
     assert (await engine.branches.state(thread, "other")).state["n"] == 10
 
@@ -106,7 +106,7 @@ async def test_switching_while_others_change_the_state(engine: Engine, session: 
     await engine.branches.create(thread, "other")
 
     async def write(number: int) -> None:
-        own = await engine.manager.sessions.get_thread(thread)
+        own = await engine.sessions.store.get_thread(thread)
         await engine.sessions.update(own, lambda state: {f"key {number}": number})
 
     async def switch() -> None:
@@ -120,7 +120,7 @@ async def test_switching_while_others_change_the_state(engine: Engine, session: 
         found |= (await engine.branches.state(thread, name)).state
     assert {f"key {number}" for number in range(20)} <= set(found)
     active = await engine.branches.state(thread)
-    assert active.state == (await engine.manager.sessions.get_thread(thread)).state
+    assert active.state == (await engine.sessions.store.get_thread(thread)).state
 
 
 async def test_switching_is_refused_while_a_run_or_a_stream_is_active(engine: Engine, session: Session) -> None:
@@ -171,7 +171,7 @@ async def test_a_fork_of_the_session_has_its_branches(engine: Engine, session: S
     await engine.branches.create(session.thread_id, "a")
     await engine.branches.switch(session.thread_id, "a")
     await say(engine, session, "on a")
-    fork = await engine.sessions.fork(await engine.manager.sessions.get_thread(session.thread_id))
+    fork = await engine.sessions.fork(await engine.sessions.store.get_thread(session.thread_id))
     assert await texts(engine, fork) == ["x", "on a"]
     assert await texts(engine, fork, "main") == ["x"]
     await engine.branches.switch(fork.thread_id, "main")
@@ -188,7 +188,7 @@ async def test_branches_are_nested_up_to_a_depth(engine: Engine, session: Sessio
         await engine.branches.create(session.thread_id, "one more")
     assert await texts(engine, session) == ["one", "two"]
     # Nothing was written, and branches of earlier events can still be made.
-    session = await engine.manager.sessions.get_thread(session.thread_id)
+    session = await engine.sessions.store.get_thread(session.thread_id)
     assert session.last_sequence == last
     branch = await engine.branches.create(session.thread_id, "of main", at_sequence=1)
     assert (branch.parent, branch.forked_at, branch.tip_sequence) == ("main", 1, 1)
@@ -207,7 +207,7 @@ async def test_the_tip_of_a_branch_is_the_newest_event_that_it_shows(engine: Eng
                 await engine.branches.switch(session.thread_id, dice.choice(names))
     listed = await engine.branches.list(session.thread_id)
     assert sorted(branch.name for branch in listed) == sorted(names)
-    end = (await engine.manager.sessions.get_thread(session.thread_id)).last_sequence
+    end = (await engine.sessions.store.get_thread(session.thread_id)).last_sequence
     for branch in listed:
         shown = await engine.database.pool.fetchval(
             "SELECT max(last_sequence) FROM branch_path($1, $2)", thread_uuid(session.thread_id), branch.name

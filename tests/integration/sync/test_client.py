@@ -30,7 +30,7 @@ def is_whole(count: int) -> Callable[[ContextCopy], bool]:
 
 
 async def say(engine: Engine, session: Session, text: str) -> None:
-    fresh = await engine.manager.sessions.get_thread(session.thread_id)
+    fresh = await engine.sessions.store.get_thread(session.thread_id)
     await engine.sessions.append(fresh, author="user", kind="user_message", text=text)
 
 

@@ -116,7 +116,7 @@ async def test_messages_with_parts_tool_calls_and_results(
         (adk(said("I look."), call("c1", q=1)), adk(response("c1", {"n": 1}), said("seen"), author="user"))
     ):
         event.id, event.thread_id, event.run_id = f"adk-{number}", session.thread_id, None
-        await engine.manager.append_event(session, event)
+        await engine.sessions.append_event(session, event)
     await append(engine, session, "observe", content={"tool_call_id": "c2", "observation": "text", "is_error": True})
     asked, looked, answered, seen = (await client.get(f"/contexts/{session.thread_id}/messages")).json()["messages"]
     assert asked["content"] == parts
@@ -147,7 +147,7 @@ async def test_calls_without_a_text_are_messages_before_their_results(
     turn = (("act", adk(call("c3", q=2))), ("observe", adk(response("c3", {"n": 3}), author="user")))
     for kind, event in turn:
         event.id, event.event_type, event.thread_id, event.run_id = f"adk-{kind}", kind, session.thread_id, None
-        await engine.manager.append_event(session, event)
+        await engine.sessions.append_event(session, event)
 
     page = (await client.get(path, params={"branch": "main"})).json()
     asked, *rest = page["messages"]
@@ -310,7 +310,7 @@ class TestLlmContext:
             (adk(said("hi"), author="user"), adk(said("I look."), call("c1")), adk(response("c1", {"n": 1})))
         ):
             event.id, event.thread_id, event.run_id = f"adk-{number}", session.thread_id, None
-            await engine.manager.append_event(session, event)
+            await engine.sessions.append_event(session, event)
         await engine.branches.create(session.thread_id, "other", at_sequence=1)
         assert [message["role"] for message in await self.read(engine, session)] == ["user", "assistant", "tool"]
         await engine.branches.switch(session.thread_id, "other")

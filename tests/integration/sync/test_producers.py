@@ -140,7 +140,7 @@ async def test_approvals(client: httpx.AsyncClient, context: str) -> None:
 async def test_an_answer_resumes_the_run_that_waits_for_it(
     engine: Engine, client: httpx.AsyncClient, context: str
 ) -> None:
-    session = await engine.manager.sessions.get_thread(context.rpartition("/")[2])
+    session = await engine.sessions.store.get_thread(context.rpartition("/")[2])
     run = await engine.runs.begin_leased(session, handler="agent")
     path = f"{context}/tool-approvals"
     await post(client, path, 201, tool_name="delete", run_id=run.id, approval_id="a")
@@ -160,7 +160,7 @@ async def test_an_approval_that_is_not_open(client: httpx.AsyncClient, context: 
 async def test_cancelling_ends_runs_and_streams(engine: Engine, client: httpx.AsyncClient, context: str) -> None:
     await post(client, f"{context}/cancel", 409)
     thread = context.rpartition("/")[2]
-    session = await engine.manager.sessions.get_thread(thread)
+    session = await engine.sessions.store.get_thread(thread)
     run = await engine.runs.create(session, running=True)
     await post(client, f"{context}/messages/stream", 201, message_id="m", run_id=run.id)
     await post(client, f"{context}/messages/m/chunks", first_sequence=1, deltas=["Hel"])
@@ -178,7 +178,7 @@ async def test_messages_are_refused_while_a_run_is_being_cancelled(
     engine: Engine, client: httpx.AsyncClient, context: str
 ) -> None:
     """The state machine, as a caller meets it."""
-    session = await engine.manager.sessions.get_thread(context.rpartition("/")[2])
+    session = await engine.sessions.store.get_thread(context.rpartition("/")[2])
     run = await engine.runs.create(session, running=True)
     await engine.sessions.append(session, author="user", kind="cancel_requested")
     refused = await post(client, f"{context}/messages", 409, role="user", content="and another thing")

@@ -83,7 +83,7 @@ async def test_chats_that_cannot_be_answered(engine: Engine, http: httpx.AsyncCl
     for name, body, status in cases:
         answer = await http.post(f"/conversations/{name}/chat", json=body)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
-    session = await engine.manager.sessions.get_thread(context)
+    session = await engine.sessions.store.get_thread(context)
     await engine.runs.begin_leased(session, run_id="another", handler="of another server", input={})
     answer = await http.post(f"/conversations/{context}/chat", json={"message": "hi"})
     assert (answer.status_code, "another" in answer.json()["detail"]) == (409, True)

@@ -76,7 +76,7 @@ async def test_paging_both_ways_shows_every_item_once(engine: Engine, session: S
         await turn(engine, session, number)
         several = adk(said("one"), call(f"c{number}"), said("two"), event_id=f"adk-{number}")
         several.thread_id, several.run_id = session.thread_id, None
-        await engine.manager.append_event(session, several)
+        await engine.sessions.append_event(session, several)
         await engine.sessions.append(session, author="agent", kind="thought", content={"thought": " "})
     items = await whole(engine, session)
     assert len(items) == 16
@@ -146,9 +146,9 @@ async def test_seed_002_kinds_are_stored_or_refused_as_the_table_says(
             case "sessions" | "run":
                 await engine.sessions.append(session, author="agent", kind=kind, text="x", run_id=run_id)
             case "state_manager":
-                await engine.manager.append_event(session, event)
+                await engine.sessions.append_event(session, event)
             case "thread":
-                await engine.manager.append_to_thread(thread_uuid(session.thread_id), event)
+                await engine.sessions.append_to_thread(thread_uuid(session.thread_id), event)
 
     async def append_all(run_id: str | None = None) -> None:
         for kind in (*SEED_STORED, "an application's own"):

@@ -288,7 +288,7 @@ class Authorizer:
 
     async def find_context(self, principal: Principal, name: str) -> UUID:
         """Find a thread by its id, or by a session id that is unique among the caller's threads."""
-        return await self._engine.manager.sessions.find_context(
+        return await self._engine.sessions.store.find_context(
             name, app_names=principal.app_names, user_id=principal.user_id
         )
 

@@ -47,7 +47,7 @@ class ThreadFeed:
 
     async def __aenter__(self) -> Self:
         try:
-            head = (await self._engine.manager.sessions.get_thread(self._name)).last_sequence
+            head = (await self._engine.sessions.store.get_thread(self._name)).last_sequence
         except NotFoundError:
             if self._engine.database.acting_apps is not None:
                 # Test notifications are not for tenants: a thread that one cannot see is somebody else's, or nobody's.

@@ -171,7 +171,7 @@ class AgentHost:
                 raise _is_busy(first)
             if delta := await self._client_changes(session, run_input):
                 await self._engine.sessions.update(session, delta, author="user")
-            session = await self._engine.manager.sessions.get_thread(run.thread_id)
+            session = await self._engine.sessions.store.get_thread(run.thread_id)
         except BaseException as error:
             await self._engine.runs.fail(run.thread_id, run.id, error=f"the run could not be started: {error!r}")
             raise
@@ -226,7 +226,7 @@ class AgentHost:
 
         The answer of the run until then is kept in any case.
         """
-        session = await self._engine.manager.sessions.get_thread(run.thread_id)
+        session = await self._engine.sessions.store.get_thread(run.thread_id)
         key = (session.app_name, session.user_id, session.id)
         if not await self._leave_own(key, run):
             await self._engine.runs.release(run)
@@ -236,7 +236,7 @@ class AgentHost:
             # Before the agent reads the session: the snapshot restores state.
             resumption = await self._engine.runs.restore(run, session)
             if resumption is not None:
-                session = await self._engine.manager.sessions.get_thread(run.thread_id)
+                session = await self._engine.sessions.store.get_thread(run.thread_id)
             agent = self._agent(key[0])
             run_input = RunAgentInput.model_validate(run.input)
             try:

@@ -24,7 +24,7 @@ from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
 
@@ -42,13 +42,13 @@ class Memory:
     def __init__(
         self,
         database: Database,
-        manager: StateManager,
+        sessions: Sessions,
         settings: Settings,
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
-        self._manager = manager
+        self._sessions = sessions
         self.embedder = choose_embedder(settings)
         self._ingest = Ingest(database, embeds=self.embedder is not None)
         self.working = WorkingMemoryStore(database)
@@ -56,7 +56,7 @@ class Memory:
         self.episodic = EpisodicMemoryStore(database, self._ingest)
         self.snapshots = MemorySnapshots(
             database,
-            manager,
+            sessions,
             episodic=self.episodic,
             long_term=self.long_term,
             max_state_bytes=settings.max_state_bytes,
@@ -95,7 +95,7 @@ class Memory:
     async def remember_session(self, session: Session, *, agent_id: str | None = None, after: int = 0) -> int:
         """Store the messages of a session after a sequence number; return the number of new ones."""
         scope = MemoryScope.of(session, agent_id)
-        thread_id = await self._manager.sessions.find_thread(session)
+        thread_id = await self._sessions.store.find_thread(session)
         stored = 0
         while rows := await self._database.fetch("read_session_turns", thread_id, after, _PAGE):
             stored += await self.remember_turns(scope, (_turn(session, row) for row in rows))

@@ -24,8 +24,8 @@ from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
 from cognizes.engine.pulse.events import SNAPSHOT_PREFIX
 from cognizes.engine.pulse.fencing import attempt_at
+from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state import apply_delta, split_delta
-from cognizes.engine.pulse.state_manager import StateManager
 
 _CHANGES_PER_PAGE = 500
 
@@ -75,14 +75,14 @@ class MemorySnapshots:
     def __init__(
         self,
         database: Database,
-        manager: StateManager,
+        sessions: Sessions,
         *,
         episodic: EpisodicMemoryStore,
         long_term: LongTermMemoryStore,
         max_state_bytes: int,
     ) -> None:
         self._database = database
-        self._manager = manager
+        self._sessions = sessions
         self._episodic = episodic
         self._long_term = long_term
         self._max_state_bytes = max_state_bytes
@@ -98,7 +98,7 @@ class MemorySnapshots:
     ) -> MemorySnapshot:
         """Copy the current working memory, the newest episodes, and the given long-term keys."""
         scope = MemoryScope.of(session, agent_id)
-        thread_id = await self._manager.sessions.find_thread(session)
+        thread_id = await self._sessions.store.find_thread(session)
         row = await self._database.fetch_row("read_working_memory", thread_id, scope.agent_id, messages)
         if row is None:
             raise NotFoundError(f"there is no thread {thread_id}")
@@ -130,7 +130,7 @@ class MemorySnapshots:
 
     async def kept_keys(self, thread_id: UUID, snapshot_id: str) -> list[str]:
         """Return the result of `resume`; empty if the snapshot has not been applied."""
-        event = await self._manager.events.find(thread_id, _event_id(snapshot_id))
+        event = await self._sessions.log.find(thread_id, _event_id(snapshot_id))
         return list(event.content.get("kept_keys", [])) if event is not None else []
 
     async def preload(self, session: Session, snapshot: MemorySnapshot) -> list[LongTermEntry]:
@@ -142,7 +142,7 @@ class MemorySnapshots:
         memory = snapshot.working_memory
         if memory.session_id != session.id:
             raise InvalidInputError(f"the snapshot belongs to session {memory.session_id!r}, not to {session.id!r}")
-        thread_id = await self._manager.sessions.find_thread(session)
+        thread_id = await self._sessions.store.find_thread(session)
         changes = _LaterChanges(self._database, thread_id, run_id, memory) if run_id is not None else None
         while True:
             variables = changes.merge(memory.variables) if changes is not None else memory.variables
@@ -169,7 +169,7 @@ class MemorySnapshots:
             if changes is None or row["status"] != "conflict":
                 break
             await changes.read(up_to=row["version"])
-        await self._manager.refresh(session)
+        await self._sessions.refresh(session)
         return row["status"] == "applied", load_json(row["content"]).get("kept_keys", [])
 
 

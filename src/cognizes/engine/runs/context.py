@@ -32,7 +32,7 @@ from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
 from cognizes.engine.pulse.fencing import RunFence, fence_of_thread, fenced_by
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.state_manager import StateFunction
+from cognizes.engine.pulse.sessions import StateFunction
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import Resolution, Resumption, RunSuspended, Wait, WaitKind, check_wait, read_resolution
@@ -215,7 +215,7 @@ class RunContext(ABC):
     async def update_state(self, change: Mapping[str, Any] | StateFunction) -> Session:
         """Change state by a delta, or by a function of the current state, in every scope that it writes."""
         with fenced_by(self._fence):
-            return await self._runs.manager.update_session_state(self.session, change, run_id=self.id)
+            return await self._runs.sessions.update(self.session, change, run_id=self.id)
 
     def message(
         self, role: str = "assistant", *, message_id: str | None = None, author: str | None = None

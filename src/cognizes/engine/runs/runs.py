@@ -31,7 +31,6 @@ from cognizes.engine.pulse.fencing import RunFence, attempt_at, fenced_by, relea
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import Sessions
-from cognizes.engine.pulse.state_manager import StateManager
 from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
 from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
@@ -67,7 +66,6 @@ class Runs:
     def __init__(
         self,
         database: Database,
-        manager: StateManager,
         sessions: Sessions,
         *,
         memory: Memory,
@@ -78,7 +76,6 @@ class Runs:
         write_message: WriteMessage,
     ) -> None:
         self.database = database
-        self.manager = manager
         self.sessions = sessions
         self.memory = memory
         self.settings = settings
@@ -175,7 +172,7 @@ class Runs:
 
         async def take() -> tuple[Run, Session]:
             run = await taking
-            return run, await self.manager.sessions.get_thread(run.thread_id)
+            return run, await self.sessions.store.get_thread(run.thread_id)
 
         task = continue_in_task(take())
         try:
@@ -191,7 +188,7 @@ class Runs:
         """Start a pending run that the caller executes, with a lease. After a wait, apply its memory snapshot, once."""
         run = await self._claim_one(thread_uuid(thread_id), run_id, CLIENT, lease=lease, from_waiting=True)
         if run.last_wait is not None:
-            session = await self.manager.sessions.get_thread(run.thread_id)
+            session = await self.sessions.store.get_thread(run.thread_id)
             await self.until_available(lambda: self.restore(run, session))
         return run
 
@@ -218,7 +215,7 @@ class Runs:
         if run is not None:
             return run
         # The answer was lost. The event names the attempt; the run may have been claimed again since then.
-        event = await self.until_available(lambda: self.manager.events.find(thread_id, event_id))
+        event = await self.until_available(lambda: self.sessions.log.find(thread_id, event_id))
         assert event is not None  # noqa: S101 - the write was found by this event
         return replace(await self._read(thread_id, run_id), attempt=int(event.content["attempt"]))
 
@@ -381,7 +378,7 @@ class Runs:
         )
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         if memory_snapshot is None:
-            session = await self.manager.sessions.get_thread(run.thread_id)
+            session = await self.sessions.store.get_thread(run.thread_id)
             snapshot = await self.memory.snapshots.take(session, long_term_keys=long_term_keys)
             memory_snapshot = snapshot.to_json()
         await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
@@ -540,7 +537,7 @@ class Runs:
             raise InvalidInputError("max_attempts must be at least 1")
         if available_at is not None and available_at.tzinfo is None:
             raise InvalidInputError("available_at has no time zone; use an aware datetime")
-        thread_id = await self.manager.sessions.find_thread(session)
+        thread_id = await self.sessions.store.find_thread(session)
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
         if status is RunStatus.RUNNING and lease is None:

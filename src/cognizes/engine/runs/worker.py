@@ -169,7 +169,7 @@ class Worker:
 
     async def _attempt(self, run: Run, fence: RunFence, lease: Lease) -> None:
         try:
-            session = await self._runs.until_available(lambda: self._runs.manager.sessions.get_thread(run.thread_id))
+            session = await self._runs.until_available(lambda: self._runs.sessions.store.get_thread(run.thread_id))
             context = HandledRun(self._runs, run, session, fence)
             await context.restore()
             result = await self._handlers[run.handler or ""](context)

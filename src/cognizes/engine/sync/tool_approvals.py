@@ -11,7 +11,7 @@ from uuid import UUID
 from cognizes.engine.errors import ConflictError, IllegalTransitionError, NotFoundError, PermissionDeniedError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.state_manager import StateManager
+from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.runs import Runs, WaitKind
 from cognizes.engine.sync.context_state import ContextState, check_transition
 from cognizes.engine.sync.contexts import Contexts
@@ -38,8 +38,8 @@ class ToolApproval:
 class ToolApprovals:
     """Asks and answers. The context is AwaitingToolApproval in between."""
 
-    def __init__(self, manager: StateManager, contexts: Contexts, runs: Runs) -> None:
-        self._manager = manager
+    def __init__(self, sessions: Sessions, contexts: Contexts, runs: Runs) -> None:
+        self._sessions = sessions
         self._contexts = contexts
         self._runs = runs
 
@@ -57,7 +57,7 @@ class ToolApprovals:
         """Asks; the same question with the same id again is asked once."""
         thread = thread_uuid(thread_id)
         approval_id = approval_id or str(new_id())
-        known = await self._manager.events.find(thread, approval_id)
+        known = await self._sessions.log.find(thread, approval_id)
         if known is None:
             check_transition(await self._contexts.state(thread), ContextState.AWAITING_TOOL_APPROVAL)
         content: JsonObject = {
@@ -68,7 +68,7 @@ class ToolApprovals:
             "message": message,
         }
         event = _event(thread, approval_id, _ASKED, content, author="agent", run_id=run_id)
-        await self._manager.append_to_thread(thread, event)
+        await self._sessions.append_to_thread(thread, event)
         return _approval(event, approved=None)
 
     async def answer(
@@ -76,17 +76,17 @@ class ToolApprovals:
     ) -> ToolApproval:
         """Answers a question that is open. The same answer again changes nothing; another one is a conflict."""
         thread = thread_uuid(thread_id)
-        asked = await self._manager.events.find(thread, approval_id)
+        asked = await self._sessions.log.find(thread, approval_id)
         if asked is None or asked.event_type != _ASKED:
             raise NotFoundError(f"nobody asked for an approval {approval_id[:80]!r} in this context")
         answer_id = f"{approval_id}/answer"
-        if await self._manager.events.find(thread, answer_id) is None and approval_id not in await self._open(thread):
+        if await self._sessions.log.find(thread, answer_id) is None and approval_id not in await self._open(thread):
             raise IllegalTransitionError(
                 f"the approval {approval_id[:80]!r} is not awaited any more: the conversation went on without it"
             )
         content: JsonObject = {"decision_id": approval_id, "approved": approved, "reason": reason}
         event = _event(thread, answer_id, _ANSWERED, content, author="user", run_id=asked.run_id)
-        await self._manager.append_to_thread(thread, event)
+        await self._sessions.append_to_thread(thread, event)
         await self._wake(thread, asked, {"approved": approved, "reason": reason})
         return _approval(asked, approved=approved)
 
@@ -107,7 +107,7 @@ class ToolApprovals:
         Those that do not fit into `COGNIZES_PAGE_BYTES` are listed when earlier ones are answered.
         """
         thread = thread_uuid(thread_id)
-        found = await self._manager.events.find_page(thread, await self._open(thread))
+        found = await self._sessions.log.find_page(thread, await self._open(thread))
         return [_approval(event, approved=None) for event in found.events if event.event_type == _ASKED]
 
     async def _open(self, thread_id: UUID) -> list[str]:

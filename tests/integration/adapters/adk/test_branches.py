@@ -46,5 +46,5 @@ async def test_a_session_shows_the_active_branch(
     assert await texts(service) == ["one", "three"] == await texts(rebasing)
     await engine.branches.switch(thread, "main")
     assert await texts(service) == ["one", "two"]
-    history = await read_history(engine.manager.events, UUID(thread))
+    history = await read_history(engine.sessions.log, UUID(thread))
     assert [message["content"] for message in history.snapshot.messages] == ["one", "two"]

@@ -183,15 +183,15 @@ async def test_7_an_event_without_an_id_is_stored_once_too(
     session = await new_session(ours)
     event = said("hi")
     event.id = ""
-    manager = (await ours.engine()).manager
-    append = manager.append_to_thread
+    sessions = (await ours.engine()).sessions
+    append = sessions.append_to_thread
 
     async def lose(*arguments: Any, **named: Any) -> bool:
         await append(*arguments, **named)
         raise DatabaseUnavailableError("the connection was cut after the commit")
 
     with monkeypatch.context() as patched:
-        patched.setattr(manager, "append_to_thread", lose)
+        patched.setattr(sessions, "append_to_thread", lose)
         with pytest.raises(DatabaseUnavailableError):
             await ours.append_event(session, event)
     await ours.append_event(session, event)
@@ -237,7 +237,7 @@ async def test_9_blank_and_padded_ids_are_not_stored_as_they_are(ours: OpenSessi
     session = await new_session(ours, session_id=given)
     assert session.id == session.id.strip() != ""
     engine = await ours.engine()
-    stored = await engine.manager.sessions.get("shop", "ada", session.id)
+    stored = await engine.sessions.store.get("shop", "ada", session.id)
     assert stored is not None
 
 

@@ -222,7 +222,7 @@ class _Recording:
             row = encode_event(event, thread_id=str(context.thread_id), run_id=context.run.id)
             # A message that was interrupted while its whole event was being stored is in the log.
             with suppress(AlreadyExistsError, DuplicateEventError):
-                await context.engine.manager.append_to_thread(context.thread_id, row, expected_version=None)
+                await context.engine.sessions.append_to_thread(context.thread_id, row, expected_version=None)
 
 
 def _turn(session: Session, turn: UserTurn) -> AdkTurn:

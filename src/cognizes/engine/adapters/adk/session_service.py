@@ -119,7 +119,7 @@ class OpenSessionService(BaseSessionService):
         """Create a session; a blank id means a new one. `AlreadyExistsError` when the id is taken."""
         engine = await self.engine()
         with _adk_errors:
-            created = await engine.manager.sessions.create(
+            created = await engine.sessions.store.create(
                 app_name, user_id, state=to_json(without_temp(state or {})), session_id=_clean(session_id) or None
             )
         return _empty_session(created)
@@ -149,7 +149,7 @@ class OpenSessionService(BaseSessionService):
         engine = await self.engine()
         key = _key(app_name, user_id, session_id)
         self._cache.drop(key)
-        await engine.manager.sessions.delete(*key)
+        await engine.sessions.store.delete(*key)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the user state, without the prefix."""
@@ -180,7 +180,7 @@ class OpenSessionService(BaseSessionService):
             )
             is_strict = self._on_conflict == "raise"
             with _adk_errors:
-                is_new = await engine.manager.append_to_thread(
+                is_new = await engine.sessions.append_to_thread(
                     revision.thread_id,
                     row,
                     expected_version=revision.version if is_strict else None,
@@ -209,7 +209,7 @@ class OpenSessionService(BaseSessionService):
     ) -> Page[ListedSession]:
         """Return a page of sessions with their titles, newest activity first; `next_cursor` selects the next page."""
         engine = await self.engine()
-        page = await engine.manager.sessions.list(app_name, user_id, limit=limit, cursor=cursor)
+        page = await engine.sessions.store.list(app_name, user_id, limit=limit, cursor=cursor)
         return Page(
             items=[ListedSession(_empty_session(item), item.title) for item in page.items],
             next_cursor=page.next_cursor,
@@ -279,7 +279,7 @@ class OpenSessionService(BaseSessionService):
         self._listeners.pop((thread_id, invocation_id), None)
 
     async def _stored(self, engine: Engine, app_name: str, user_id: str, session_id: str) -> models.Session:
-        session = await engine.manager.sessions.get(*_key(app_name, user_id, session_id))
+        session = await engine.sessions.store.get(*_key(app_name, user_id, session_id))
         if session is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
         return session
@@ -326,7 +326,7 @@ def _advance(session: Session, event: Event, revision: Revision, row: models.Eve
 
 
 async def _sequence_of(engine: Engine, session: models.Session, event_id: str) -> int | None:
-    event = await engine.manager.events.find(UUID(session.thread_id), event_id)
+    event = await engine.sessions.log.find(UUID(session.thread_id), event_id)
     if event is None:
         raise NotFoundError(f"There is no event {event_id} in session {session.id}.")
     return event.sequence_num

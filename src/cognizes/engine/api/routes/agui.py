@@ -116,7 +116,7 @@ async def message_page(
 ) -> Response:
     """Return a page of a thread's messages, and the cursor of the next older one."""
     up_to = None if before is None else before - 1
-    history = await read_history(engine.manager.events, thread_uuid(session.thread_id), up_to=up_to)
+    history = await read_history(engine.sessions.log, thread_uuid(session.thread_id), up_to=up_to)
     messages = [show(message) for message in history.snapshot.messages]
     older = history.older_before
     return DocumentResponse({"messages": messages, "hasMore": older is not None, "before": older})

@@ -75,7 +75,7 @@ async def chat(
     404 when no agent of that name is hosted, 409 while another run executes in the conversation. A run that failed is
     an answer like any other, with its `status` and `error`.
     """
-    session = await engine.manager.sessions.get_thread(context_id)
+    session = await engine.sessions.store.get_thread(context_id)
     run_input = RunAgentInput(
         thread_id=session.id,
         run_id=str(new_id()),

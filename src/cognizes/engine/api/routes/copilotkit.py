@@ -142,7 +142,7 @@ async def _event_parts(engine: Engine, session: Session, thread_id: str) -> Asyn
     frames = ThreadFrames(thread_id)
     yield '{"events":['
     comma = ""
-    async for page in engine.manager.events.iterate_pages(thread_uuid(session.thread_id), only_shown=True):
+    async for page in engine.sessions.log.iterate_pages(thread_uuid(session.thread_id), only_shown=True):
         for event in page:
             for frame in frames.of(event):
                 yield comma + dump_json(older.dump(frame))

@@ -154,7 +154,7 @@ async def debug_state(
 ) -> Response:
     """The history is a page of `limit` changes and `COGNIZES_PAGE_BYTES`; under `has_more` go on with `after_version`,
     the `version` of its last change."""
-    await engine.manager.sessions.get_thread(thread_id)
+    await engine.sessions.store.get_thread(thread_id)
     info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit, after_version=after_version))
     return DocumentResponse({**info, "state_history": [_plain(item) for item in info["state_history"]]})
 
@@ -195,7 +195,7 @@ async def key_history(
 
     An `app:` key is written in threads of many users: an end user is told where and by whom only of its own.
     """
-    await engine.manager.sessions.get_thread(thread_id)
+    await engine.sessions.store.get_thread(thread_id)
     page = await engine.debug.key_history_page(
         thread_id, key, limit=limit, before_version=before_version, for_user=caller.user_id
     )
@@ -219,7 +219,7 @@ async def export_thread(
     file_format: Annotated[Literal["json", "ndjson"], Query(alias="format")] = "json",
 ) -> Response:
     """Streamed, page by page. NDJSON has the session first, then an event a line."""
-    session = await engine.manager.sessions.get_thread(thread_id)
+    session = await engine.sessions.store.get_thread(thread_id)
     parts = _json_parts(engine, thread_id, session_view(session))
     if file_format == "ndjson":
         parts = _ndjson_parts(engine, thread_id, session_view(session))
@@ -231,7 +231,7 @@ async def export_thread(
 async def _json_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
     yield '{"session":' + dump_json(session) + ',"events":['
     comma = ""
-    async for event in engine.manager.events.iterate(thread_id):
+    async for event in engine.sessions.log.iterate(thread_id):
         yield comma + dump_json(event_view(event))
         comma = ",\n"
     yield "]}\n"
@@ -239,7 +239,7 @@ async def _json_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> A
 
 async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) -> AsyncIterator[str]:
     yield dump_json({"session": session}) + "\n"
-    async for event in engine.manager.events.iterate(thread_id):
+    async for event in engine.sessions.log.iterate(thread_id):
         yield dump_json({"event": event_view(event)}) + "\n"
 
 
@@ -262,8 +262,8 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
             "notify_latency_ms": asdict(meter.latency()),
             "listener": {"running": engine.listener.is_running, "reconnections": engine.listener.reconnections},
             "gaps_healed": engine.hub.healed,
-            "conflicts": engine.manager.conflicts,
-            "retries": engine.manager.retries,
+            "conflicts": engine.sessions.conflicts,
+            "retries": engine.sessions.retries,
             "pool": {
                 "size": pool.get_size(),
                 "in_use": pool.get_size() - pool.get_idle_size(),
@@ -335,8 +335,8 @@ async def signal_run(
 @access(Reach.THREAD)
 async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     """What nobody has answered yet: the interrupts of its hosted agent, and tool approvals (`"kind": "approval"`)."""
-    await engine.manager.sessions.get_thread(thread_id)
-    history = await read_history(engine.manager.events, thread_id)
+    await engine.sessions.store.get_thread(thread_id)
+    history = await read_history(engine.sessions.log, thread_id)
     questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
     questions += [_question(approval) for approval in await engine.approvals.list_open(thread_id)]
     return DocumentResponse({"questions": questions})
@@ -365,8 +365,8 @@ async def answer_questions(
     thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost, caller: Caller
 ) -> Response:
     """Starts the run that goes on with the answers, and does not wait for its end."""
-    session = await engine.manager.sessions.get_thread(thread_id)
-    history = await read_history(engine.manager.events, thread_id)
+    session = await engine.sessions.store.get_thread(thread_id)
+    history = await read_history(engine.sessions.log, thread_id)
     open_ids = {interrupt.id for interrupt in history.interrupts}
     if open_ids != body.answers.keys():
         raise ConflictError(f"the open questions are {sorted(open_ids) or 'none'}; answer exactly these")
@@ -403,7 +403,7 @@ def _question(approval: ToolApproval) -> JsonObject:
 
 async def _cancel_hosted(engine: Engine, agents: Any, thread_id: UUID, run_id: str) -> bool:
     host = await agents.find_host()
-    session = await engine.manager.sessions.get_thread(thread_id)
+    session = await engine.sessions.store.get_thread(thread_id)
     if host is None or session.app_name not in host.descriptions:
         return False
     cancelled: bool = await host.cancel(session.app_name, session.user_id, session.id, run_id=run_id)
@@ -420,7 +420,7 @@ async def _note(engine: Engine, caller: Principal, thread_id: UUID, run_id: str 
         content={**content, "by": caller.name},
         run_id=run_id,
     )
-    await engine.manager.append_to_thread(thread_id, event)
+    await engine.sessions.append_to_thread(thread_id, event)
 
 
 # Views
@@ -452,7 +452,7 @@ def _plain(item: JsonObject) -> JsonObject:
 
 
 async def _event(engine: Engine, thread_id: UUID, sequence_num: int) -> Event:
-    found = await engine.manager.events.read(thread_id, after=sequence_num - 1, limit=1)
+    found = await engine.sessions.log.read(thread_id, after=sequence_num - 1, limit=1)
     if not found or found[0].sequence_num != sequence_num:
         raise NotFoundError(f"there is no event {sequence_num} in thread {thread_id}")
     return found[0]

@@ -117,7 +117,7 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
     if isinstance(body.content, list) and not any(isinstance(part.get("text"), str) for part in body.content):
         raise InvalidInputError("content has no part with a text; add one, it is what models and searches read")
     message_id = body.message_id or str(new_id())
-    is_resent = body.message_id is not None and await engine.manager.events.find(context_id, message_id) is not None
+    is_resent = body.message_id is not None and await engine.sessions.log.find(context_id, message_id) is not None
     if body.role == "user" and not is_resent:
         check_transition(await engine.contexts.state(context_id), ContextState.PROCESSING_USER_MESSAGE)
     key = "text" if isinstance(body.content, str) else "content"
@@ -131,7 +131,7 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
         content=content,
         run_id=body.run_id,
     )
-    await engine.manager.append_to_thread(context_id, event)
+    await engine.sessions.append_to_thread(context_id, event)
     return DocumentResponse({"message_id": message_id, "sequence_num": event.sequence_num}, status_code=201)
 
 
@@ -248,4 +248,4 @@ async def _cancel(engine: Engine, thread_id: UUID, host: AgentHost | None) -> li
 
 async def _append(engine: Engine, thread_id: UUID, kind: str) -> None:
     event = Event(id="", thread_id=str(thread_id), invocation_id="", author="user", event_type=kind)
-    await engine.manager.append_to_thread(thread_id, event)
+    await engine.sessions.append_to_thread(thread_id, event)

@@ -69,7 +69,7 @@ RunOfThread = Annotated[Run, Depends(_of_thread)]
 async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | None = None) -> Response:
     """Without a `handler` the caller executes the run; with one, a worker that knows the handler does."""
     new = body or NewRun()
-    session = await engine.manager.sessions.get_thread(thread_id)
+    session = await engine.sessions.store.get_thread(thread_id)
     if new.handler is None:
         run = await engine.runs.create(session, run_id=new.run_id, running=new.start)
     else:
@@ -87,7 +87,7 @@ async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | 
 @router.get(_OF_SESSION, response_model=RunPage, summary="List the runs of a session, newest first")
 @access(Reach.THREAD)
 async def list_runs(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 100) -> Response:
-    await engine.manager.sessions.get_thread(thread_id)
+    await engine.sessions.store.get_thread(thread_id)
     return DocumentResponse({"runs": [run_view(run) for run in await engine.runs.list(thread_id, limit=limit)]})
 
 

@@ -119,7 +119,7 @@ async def health(engine: CurrentEngine) -> Response:
             "tasks": len(engine.supervisor.names),
             "failing": [asdict(failure) for failure in failing],
         },
-        "conflicts": engine.manager.conflicts,
+        "conflicts": engine.sessions.conflicts,
     }
     return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
 

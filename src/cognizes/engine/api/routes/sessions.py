@@ -77,20 +77,20 @@ async def list_sessions(
 @router.get("/{thread_id}", response_model=SessionView, summary="Read a session")
 @access(Reach.THREAD)
 async def get_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    return DocumentResponse(session_view(await engine.manager.sessions.get_thread(thread_id)))
+    return DocumentResponse(session_view(await engine.sessions.store.get_thread(thread_id)))
 
 
 @router.patch("/{thread_id}", response_model=SessionView, summary="Change title and metadata")
 @access(Reach.THREAD, Permission.WRITE)
 async def change_session(thread_id: ThreadId, body: SessionChange, engine: CurrentEngine) -> Response:
-    session = await engine.manager.sessions.change(thread_id, title=body.title, metadata=body.metadata)
+    session = await engine.sessions.store.change(thread_id, title=body.title, metadata=body.metadata)
     return DocumentResponse(session_view(session))
 
 
 @router.delete("/{thread_id}", status_code=204, summary="Delete a session with everything in it")
 @access(Reach.THREAD, Permission.WRITE, is_audited=True)
 async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    if not await engine.manager.sessions.delete_thread(thread_id):
+    if not await engine.sessions.store.delete_thread(thread_id):
         raise NotFoundError(f"there is no thread {thread_id}")
     return Response(status_code=204)
 
@@ -100,7 +100,7 @@ async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response
 async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | None = None) -> Response:
     """A new session with the same past, up to an event or up to now."""
     where = body or Fork()
-    source = await engine.manager.sessions.get_thread(thread_id)
+    source = await engine.sessions.store.get_thread(thread_id)
     fork = await engine.sessions.fork(source, at_sequence=where.at_sequence, session_id=where.session_id)
     return DocumentResponse(session_view(fork), status_code=201)
 
@@ -130,7 +130,7 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
         # A message that is being streamed will be stored under its id; the user's event would take its place.
         if event.id and await engine.database.fetch_row("find_stream", thread_id, event.id):
             raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
-    is_new = await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
+    is_new = await engine.sessions.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(_appended(event), status_code=201 if is_new else 200)
 
 
@@ -150,9 +150,9 @@ async def read_events(
     """
     last_sequence = await _last_sequence(engine, thread_id)
     if recent is not None or before is not None:
-        page = await engine.manager.events.recent_page(thread_id, limit=recent or limit, before=before)
+        page = await engine.sessions.log.recent_page(thread_id, limit=recent or limit, before=before)
     else:
-        page = await engine.manager.events.read_page(thread_id, after=after, limit=limit)
+        page = await engine.sessions.log.read_page(thread_id, after=after, limit=limit)
     events = page.events
     newest = (events[-1].sequence_num or 0) if events else last_sequence if before is None else 0
     return DocumentResponse(
@@ -175,7 +175,7 @@ async def read_state(
 ) -> Response:
     """With `sequence` right after that event, with `version` at that version: time travel."""
     if sequence is None and version is None:
-        session = await engine.manager.sessions.get_thread(thread_id)
+        session = await engine.sessions.store.get_thread(thread_id)
         return DocumentResponse(
             {"state": session.state, "version": session.version, "sequence_num": session.last_sequence}
         )
@@ -197,7 +197,7 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
         event_type="state_update",
         actions={"state_delta": body.delta},
     )
-    await engine.manager.append_to_thread(thread_id, event, expected_version=body.expected_version)
+    await engine.sessions.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(_appended(event))
 
 
