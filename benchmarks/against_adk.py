@@ -1,9 +1,9 @@
-"""ADK's DatabaseSessionService and our OpenSessionService, side by side on one embedded PostgreSQL with fsync on.
+"""Compare ADK's DatabaseSessionService with OpenSessionService on one embedded PostgreSQL with fsync on.
 
     uv run python benchmarks/against_adk.py [--quick] [--out DIRECTORY]
 
-Both get the same calls, the same pool, a database of their own on one server, and take turns in one run; one is idle
-while the other works. A figure is the median of the rounds, a ratio the ratio of two medians.
+Both get the same calls, pools of the same size and separate databases on one server, and alternate in one run; one is
+idle while the other works. A figure is the median of the rounds, a ratio the ratio of two medians.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured in a round, on each side: seconds of what has a rate, or a number of operations."""
+    """The amount of work in a round, on each side: seconds for rates, or a number of operations."""
 
     rounds: int
     seconds: float
     reads: int
     appends_per_writer: int
     budget: float
-    """Seconds after which no further round begins, once there are five."""
+    """Seconds after which no further round starts, after at least five rounds."""
     targets_only: bool = False
 
 
@@ -70,19 +70,19 @@ _QUICK = Plan(rounds=5, seconds=0.06, reads=2, appends_per_writer=2, budget=0, t
 
 Service = BaseSessionService
 Measure = Callable[[Service, Plan], Awaitable[float]]
-"""Seconds per operation, once."""
+"""Seconds per operation in one round."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of every side; the ratio is that of the first two."""
+    """An operation on every side; the ratio compares the first two."""
 
     name: str
     measure: Measure
     wanted: float | None = None
     sides: tuple[str, ...] = (_ADK, _OURS)
     label: str = ""
-    """On the chart; none leaves it out."""
+    """The label in the chart; none omits it."""
 
 
 def new_event(*, text: str | None = None, author: str = "agent") -> Event:
@@ -101,7 +101,7 @@ async def new_session(service: Service, *, user: str = "ada", state: dict[str, A
 
 
 async def read(service: Service, session: Session, config: GetSessionConfig | None = None) -> Session:
-    """The session as it is stored now."""
+    """Return the stored session."""
     found = await service.get_session(
         app_name=session.app_name, user_id=session.user_id, session_id=session.id, config=config
     )
@@ -114,7 +114,7 @@ async def read(service: Service, session: Session, config: GetSessionConfig | No
 
 
 def creating(clients: int) -> Measure:
-    """Sessions with two keys of state, for as many clients at once."""
+    """Create sessions with two keys of state, with concurrent clients."""
 
     async def measure(service: Service, plan: Plan) -> float:
         async def create() -> None:
@@ -126,7 +126,7 @@ def creating(clients: int) -> Measure:
 
 
 def appending(sessions: int, *, text: str | None = None, state: dict[str, Any] | None = None) -> Measure:
-    """Events with a delta of one key, one writer to each session."""
+    """Append events with a delta of one key, one writer per session."""
 
     async def measure(service: Service, plan: Plan) -> float:
         made = [await new_session(service, state=state) for _ in range(sessions)]
@@ -140,7 +140,7 @@ def appending(sessions: int, *, text: str | None = None, state: dict[str, Any] |
 
 
 async def measure_contention(service: Service, plan: Plan) -> float:
-    """Writers with an object each of one new session; who is told that his object is stale reads it and tries again."""
+    """Append with one session object per writer to one new session; a stale writer reads it and retries."""
     created = await new_session(service)
     copies = [await read(service, created) for _ in range(_WRITERS)]
 
@@ -174,7 +174,7 @@ class LongSessions:
         self._made: dict[type[Service], Session] = {}
 
     async def get(self, service: Service) -> Session:
-        """That of the service's database, made when it is first asked for."""
+        """Return the session of the service's database; create it on first use."""
         session = self._made.get(type(service))
         if session is None:
             session = self._made[type(service)] = await new_session(service)
@@ -184,9 +184,9 @@ class LongSessions:
 
 
 def reading(sessions: LongSessions, config: GetSessionConfig | None = None, *, looks: bool = False) -> Measure:
-    """Reads of a long session, each after one append that is not counted.
+    """Read a long session, each time after one untimed append.
 
-    With `looks` every event is taken out of the list as well: ours copies it only then.
+    With `looks` every event is also read from the list: OpenSessionService copies it only then.
     """
 
     async def measure(service: Service, plan: Plan) -> float:
@@ -234,7 +234,7 @@ def _large_state() -> dict[str, str]:
 
 
 def workloads() -> list[Workload]:
-    """Those of the issue with their targets, and a few without that tell what the others leave out."""
+    """The workloads with targets, and a few without that show further cases."""
     long = LongSessions()
     return [
         Workload("create_session, 1 client", creating(1), 4, label="create, 1"),
@@ -261,7 +261,7 @@ def workloads() -> list[Workload]:
 
 
 async def compare(services: dict[str, Service], urls: Sequence[str], plan: Plan, report: Report) -> None:
-    """Every workload on every side, round by round, the first of a round in turn."""
+    """Run every workload on every side, round by round; the first side changes each round."""
     asked = [workload for workload in workloads() if workload.wanted or not plan.targets_only]
     start = time.perf_counter()
     commits: list[float] = []
@@ -270,7 +270,7 @@ async def compare(services: dict[str, Service], urls: Sequence[str], plan: Plan,
     for round_ in range(plan.rounds + 1):
         for workload, times in zip(asked, found, strict=True):
             for side in workload.sides if round_ % 2 else reversed(workload.sides):
-                # Nobody pays for another's garbage.
+                # One side must not pay for the garbage of the other.
                 gc.collect()
                 spent = await workload.measure(services[side], plan if round_ else warm_up)
                 if round_:
@@ -290,7 +290,7 @@ async def compare(services: dict[str, Service], urls: Sequence[str], plan: Plan,
 
 
 async def _time_commit(url: str) -> float:
-    """Seconds of the smallest transaction that writes: what no session service of one commit can be faster than."""
+    """Measure the smallest writing transaction: the lower bound of any session service."""
     connection = await asyncpg.connect(url)
     await connection.execute("CREATE TABLE IF NOT EXISTS commits (n integer)")
     insert = await connection.prepare("INSERT INTO commits VALUES ($1)")
@@ -304,7 +304,7 @@ async def _time_commit(url: str) -> float:
 
 
 async def _vacuum(urls: Sequence[str]) -> None:
-    """Both databases are known to the planner, as they would be after a while."""
+    """Analyse both databases, as autovacuum would."""
     for url in urls:
         connection = await asyncpg.connect(url)
         await connection.execute("VACUUM ANALYZE")
@@ -344,7 +344,7 @@ _COUNTED = ("create_session", "append_event", "get_session", "get_session, recen
 
 
 async def count_round_trips(services: dict[str, tuple[Service, WireCounter]], report: Report) -> None:
-    """What an operation asks of the server once its statements are prepared."""
+    """Count the round trips of an operation with prepared statements."""
     counts = {side: await _count(service, wire) for side, (service, wire) in services.items()}
     report.grids.append(
         Grid(
@@ -386,7 +386,7 @@ def _adk_service(url: str) -> DatabaseSessionService:
 
 
 async def run(plan: Plan) -> Report:
-    """The whole benchmark."""
+    """Run the whole benchmark."""
     report = Report("against_adk", "OpenSessionService against ADK's DatabaseSessionService")
     directory = Path(tempfile.mkdtemp(prefix="cognizes-bench-"))
     report.details["load_average_before"] = psutil.getloadavg()
@@ -443,7 +443,7 @@ def _progress(text: str) -> None:
 
 
 def main() -> None:
-    """Runs, prints, writes."""
+    """Run, print and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a shorter run, of what has a target only")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")

@@ -1,9 +1,9 @@
-"""This working tree against an earlier commit: the same calls on both, in turns, in one run.
+"""Compare this working tree with an earlier commit: the same calls on both, alternating, in one run.
 
     uv run python benchmarks/against_commit.py REVISION [--quick] [--rounds 7] [--out DIRECTORY]
 
-The earlier commit is checked out into a temporary git worktree with an environment of its own. Each side is a process
-with an embedded PostgreSQL; fsync and autovacuum are off, because the disk would hide the cost of our own code. The
+The earlier commit is checked out into a temporary git worktree with its own environment. Each side is a process
+with an embedded PostgreSQL; fsync and autovacuum are off, because the disk would hide the cost of the code. The
 calls use only names that every commit has: this file is executed by both sides.
 """
 
@@ -32,7 +32,7 @@ from report import Bars, Grid, Report, Target
 _HERE = Path(__file__).parent
 _TEXT = "a message of a usual size, as an assistant writes it"
 _WORST = 1.05
-"""What a change may cost: five percent of the median."""
+"""The allowed cost of a change: five percent of the median."""
 
 _COUNTS = {
     "append, one writer": 1500,
@@ -129,9 +129,9 @@ async def _answer_questions(side: Side) -> None:
 
 @contextmanager
 def _http_server(directory: Path) -> Iterator[str]:
-    """`cognizes serve` on the same data directory, in a process of its own.
+    """`cognizes serve` on the same data directory, in a separate process.
 
-    Without background work: the vectors of ten thousand appended messages are not part of a request.
+    Without background work: embedding ten thousand appended messages is not part of a request.
     """
     log = directory / "serve.log"
     with log.open("w") as output:
@@ -152,7 +152,7 @@ def _http_server(directory: Path) -> Iterator[str]:
                 raise SystemExit(log.read_text())
             time.sleep(0.1)
         page = next(line for line in log.read_text().splitlines() if "Page" in line)
-        # The demo agent is imported behind the first requests; it would be measured too.
+        # The server imports the demo agent during the first requests, which would be measured too.
         url = page.split()[-1].rstrip("/")
         httpx.get(f"{url}/agui", timeout=120).raise_for_status()
         time.sleep(3)
@@ -202,7 +202,7 @@ def _side(python: Path) -> Iterator[Callable[[str], float]]:
 
 
 def compare(revision: str, rounds: int, out: Path) -> None:
-    """Measure both sides in turns and report the ratios of their medians."""
+    """Measure both sides alternately and report the ratios of their medians."""
     before: dict[str, list[float]] = {name: [] for name in _COUNTS}
     after: dict[str, list[float]] = {name: [] for name in _COUNTS}
     with (

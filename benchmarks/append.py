@@ -1,8 +1,8 @@
-"""How fast the engine appends, on an embedded PostgreSQL of its own with fsync on.
+"""Measure appends on a separate embedded PostgreSQL with fsync on.
 
     uv run python benchmarks/append.py [--quick] [--out DIRECTORY]
 
-Everything that is compared is run in turns, A B A B, in one run: a ratio of medians survives a noisy machine.
+Comparisons alternate, A B A B, in one run: a ratio of medians is robust on a noisy machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Step = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The amount of work."""
 
     rounds: int
     seconds: int
@@ -56,7 +56,7 @@ _QUICK = Plan(rounds=3, seconds=1, lengths=(1, 100, 10_000, 100_000), thread_cou
 
 
 async def measure_rate(steps: Sequence[Step], seconds: float) -> float:
-    """Steps per second, each of `steps` being repeated by a task of its own."""
+    """Return steps per second; a separate task repeats each of `steps`."""
     start = time.perf_counter()
     deadline = start + seconds
     done = 0
@@ -72,13 +72,13 @@ async def measure_rate(steps: Sequence[Step], seconds: float) -> float:
 
 
 async def measure_warm(steps: Sequence[Step], seconds: float) -> float:
-    """The same, after a while that is not counted: every connection plans its statements first."""
+    """Return steps per second after an untimed warm-up, in which every connection plans its statements."""
     await measure_rate(steps, 0.5)
     return await measure_rate(steps, seconds)
 
 
 async def append(sessions: Sessions, session: Session) -> None:
-    """The append that everything here measures: an event that changes one key of the state."""
+    """Return the measured append: an event that changes one key of the state."""
     delta = {"step": session.version}
     await sessions.append_event(
         session,
@@ -99,14 +99,14 @@ def appender(sessions: Sessions, session: Session) -> Step:
 
 
 def seed_appender(seed: Seed001, session: Session) -> Step:
-    """The same, the way of the seed."""
+    """Return a step with the append of the seed."""
     return lambda: seed.append(session, {"step": session.version})
 
 
 async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) -> None:
-    """Appends per second: ours, pgbench with the same function, the way of seed 001.
+    """Measure appends per second: the engine, pgbench with the same function, and seed 001.
 
-    Our engine is closed while the others run: it listens to their notifications, which would slow them down.
+    The engine is closed while the others run, because it would receive their notifications.
     """
     settings = Settings()
     async with Engine.open(server.url) as engine:
@@ -114,7 +114,7 @@ async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) ->
         for client in range(max(_CLIENTS)):
             await engine.sessions.create("bench", "pgbench", session_id=f"pgbench-{client}")
     pgbench = Pgbench(server.url, snapshot_every=settings.snapshot_every, max_state_bytes=settings.max_state_bytes)
-    # Ten connections are asyncpg's default, which the seed uses; with fifty it is no faster here.
+    # Ten connections are asyncpg's default, which the seed uses; fifty are not faster here.
     seed = await Seed001.open(server.url, connections=10)
     theirs = [await seed.create_session("bench", "seed") for _ in range(max(_CLIENTS))]
 
@@ -139,7 +139,7 @@ async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) ->
 
 
 async def _check_pgbench(url: str) -> None:
-    """Every append of pgbench was stored and counted: none was refused as a conflict."""
+    """Check that every append of pgbench was stored and none was refused as a conflict."""
     connection = await asyncpg.connect(url)
     differ = await connection.fetchval(
         "SELECT count(*) FROM threads WHERE user_id = 'pgbench' AND (version <> last_sequence + 1 OR last_sequence = 0)"
@@ -201,7 +201,7 @@ async def measure_creation(engine: Engine, plan: Plan, report: Report) -> None:
 
 
 async def measure_latency(samples: dict[int, list[tuple[Sessions, list[Session]]]]) -> dict[int, list[float]]:
-    """Microseconds of an append of one writer, for each key; block by block in turns."""
+    """Measure microseconds per append of one writer for each key, in alternating blocks."""
     found: dict[int, list[float]] = {key: [] for key in samples}
     for place in range(max(map(len, samples.values()))):
         for key, blocks in samples.items():
@@ -214,11 +214,11 @@ async def measure_latency(samples: dict[int, list[tuple[Sessions, list[Session]]
 
 
 async def compare_lengths(engine: Engine, plan: Plan, report: Report) -> None:
-    """What an append costs in threads with more and more events behind them."""
+    """Measure appends to threads of different lengths."""
     samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with engine.database.connection() as connection:
         for length in plan.lengths:
-            # A short thread is soon no longer short: each block gets one of its own.
+            # Each block uses a new short thread, because appends make it longer.
             copies = plan.blocks if length < 1000 else 1
             sessions = [await _load_thread(connection, length) for _ in range(copies)]
             samples[length] = [
@@ -237,7 +237,7 @@ async def compare_lengths(engine: Engine, plan: Plan, report: Report) -> None:
 
 
 async def _load_thread(connection: Any, length: int) -> Session:
-    """A thread with `length` events, written past the triggers."""
+    """Create a thread with `length` events without firing triggers."""
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         thread_id = await connection.fetchval(
@@ -268,7 +268,7 @@ def _session(thread_id: object, *, version: int = 1, last_sequence: int = 0) -> 
 
 
 async def compare_thread_counts(engine: Engine, plan: Plan, report: Report) -> None:
-    """What an append to any thread costs among more and more threads, each amount in a database of its own."""
+    """Measure appends to random threads by number of threads, each number in a separate database."""
     appends = plan.blocks * _APPENDS_PER_BLOCK
     samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with AsyncExitStack() as opened:
@@ -304,7 +304,7 @@ async def _new_database(url: str, name: str) -> str:
 
 
 async def _load_threads(engine: Engine, count: int, *, at_most: int) -> list[Session]:
-    """`count` threads; some of them, picked at random."""
+    """Create `count` threads; return a random selection."""
     async with engine.database.connection() as connection:
         await connection.execute(
             """
@@ -336,7 +336,7 @@ def _report_latency(title: str, axis: str, places: tuple[int, ...], times: list[
 
 
 async def measure_memory(engine: Engine, report: Report) -> None:
-    """Resident memory, in a fresh process."""
+    """Measure resident memory in a new process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(_HERE / "memory_probe.py"), engine.url, stdout=asyncio.subprocess.PIPE
     )
@@ -360,7 +360,7 @@ async def measure_memory(engine: Engine, report: Report) -> None:
 
 
 async def run(plan: Plan) -> Report:
-    """The whole benchmark."""
+    """Run the whole benchmark."""
     report = Report("append", "Appending events: cognizes-engine")
     directory = Path(tempfile.mkdtemp(prefix="cognizes-bench-"))
     report.details["load_average_before"] = psutil.getloadavg()
@@ -385,7 +385,7 @@ def _progress(text: str) -> None:
 
 
 def main() -> None:
-    """Runs, prints, writes."""
+    """Run, print and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a shorter run, with 100 000 threads at most")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")

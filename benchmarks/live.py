@@ -1,8 +1,8 @@
-"""How fast an event reaches those who follow it: from another process, through PostgreSQL, to a browser's connection.
+"""Measure the latency of an event from another process, through PostgreSQL, to an SSE connection.
 
     uv run python benchmarks/live.py [--quick] [--out DIRECTORY]
 
-Starts an embedded PostgreSQL of its own (fsync on), real API processes and a writer process; stops them all.
+Starts a separate embedded PostgreSQL (fsync on), real API processes and a writer process; stops them all.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _STALLED = 200
 _FLOW_EVENTS = 2000
 _FLOW_BYTES = 1024
 _CUT_OFF_SECONDS = 40
-"""A reader that does not read is cut off after 30 seconds."""
+"""The server disconnects a reader that does not read after 30 seconds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The amount of work."""
 
     seconds: int
     connections: int
@@ -65,7 +65,7 @@ _QUICK = Plan(seconds=5, connections=500, signals=200, signal_seconds=5, flow_se
 
 @dataclass(frozen=True)
 class Place:
-    """A run that is followed, and its thread; one event, `run_started`, is there."""
+    """A followed run and its thread, which has one event, `run_started`."""
 
     thread: UUID
     run_id: str
@@ -92,7 +92,7 @@ async def _make_place(engine: Engine) -> Place:
 
 
 async def follow(url: str, place: Place) -> tuple[Stream, Follower]:
-    """A connection that is subscribed: it has seen all there was."""
+    """Open a connection and wait until it has received all stored events."""
     follower = Follower(expected=1)
     stream = await open_stream(url, place.run_id, follower.take)
     if not await _until(lambda: follower.received, 20):
@@ -114,7 +114,7 @@ async def _until(is_so: Callable[[], object], seconds: float) -> bool:
 async def measure_delivery(
     engine: Engine, writer: Writer, servers: list[ApiServer], plan: Plan, report: Report
 ) -> None:
-    """From the append in another process to the frame, two API processes with one connection each."""
+    """Measure from the append in another process to the frame, with two API processes and one connection each."""
     rows: list[tuple[str, ...]] = []
     found: dict[int, dict[str, float]] = {}
     for rate in _RATES:
@@ -191,7 +191,7 @@ async def measure_delivery(
 
 
 class Crowd:
-    """Thousands of idle connections to one API process, each following a run of its own."""
+    """Thousands of idle connections to one API process, each following its own run."""
 
     def __init__(self, engine: Engine, server: ApiServer) -> None:
         self._engine = engine
@@ -199,7 +199,7 @@ class Crowd:
         self.streams: list[tuple[Stream, Place]] = []
 
     async def connect(self, places: list[Place]) -> float:
-        """Opens a connection for each place; seconds until the last of them is subscribed."""
+        """Open a connection per run; return the seconds until the last one is subscribed."""
         waiting = len(places)
         done = asyncio.Event()
 
@@ -221,7 +221,7 @@ class Crowd:
         return time.perf_counter() - start
 
     async def signal(self, times: int, seconds: float) -> list[float]:
-        """Milliseconds from an append to its frame, each time at another connection."""
+        """Measure milliseconds from an append to its frame, each time on another connection."""
         late: list[float] = []
         for place in range(times):
             stream, followed = random.choice(self.streams)
@@ -245,10 +245,10 @@ class Crowd:
 
 
 async def measure_crowd(engine: Engine, writer: Writer, server: ApiServer, plan: Plan, report: Report) -> None:
-    """Idle connections: what each costs, how quickly one of them hears; then beside readers that do not read."""
+    """Measure cost and latency of idle connections, also with readers that do not read."""
     places = await make_places(engine, plan.connections + _WARM_CONNECTIONS)
     crowd = Crowd(engine, server)
-    # What the first connections cause to be loaded is no cost of a connection.
+    # The first connections load modules, which is not a cost per connection.
     await crowd.connect(places[:_WARM_CONNECTIONS])
     await crowd.signal(5, 0.1)
     before = server.resident()
@@ -298,15 +298,15 @@ async def measure_crowd(engine: Engine, writer: Writer, server: ApiServer, plan:
             ("beside", "p50", "p99", "max"),
             [
                 _latency_row("nothing", alone),
-                _latency_row(f"{_FLOW_EVENTS} events of 1 KB that nobody follows", control),
+                _latency_row(f"{_FLOW_EVENTS} events of 1 KB without subscribers", control),
                 _latency_row(f"the same for {_STALLED} readers that do not read", beside),
-                _latency_row("nothing, those readers being cut off", afterwards),
+                _latency_row("nothing, while those readers are disconnected", afterwards),
             ],
         ),
         Grid(
             f"RSS of the server with {_STALLED} stalled readers",
             ("when", "MiB more"),
-            [("when all events had been sent", grown), ("when the readers had been cut off", after_cut)],
+            [("when all events had been sent", grown), ("when the readers had been disconnected", after_cut)],
         ),
     ]
     report.targets += [
@@ -339,7 +339,7 @@ async def measure_crowd(engine: Engine, writer: Writer, server: ApiServer, plan:
 
 
 async def _signal_beside_flow(crowd: Crowd, writer: Writer, place: Place, plan: Plan) -> list[float]:
-    """Signals while events flow on another thread."""
+    """Measure latency while events are appended to another thread."""
     flow = writer.append(
         thread=str(place.thread),
         run=place.run_id,
@@ -356,7 +356,7 @@ def _latency_row(name: str, late: list[float]) -> tuple[str, float, float, float
 
 
 async def measure_appends(engine: Engine, writer: Writer, server: ApiServer, plan: Plan, report: Report) -> None:
-    """What subscribers cost the one who writes. In turns: 0, 1, 100, 0, 1, 100, …"""
+    """Measure the cost of subscribers for the writer, alternating: 0, 1, 100, 0, 1, 100, …"""
     rates: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
     frames: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
     behind: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
@@ -410,7 +410,7 @@ async def measure_appends(engine: Engine, writer: Writer, server: ApiServer, pla
 
 
 async def run(plan: Plan, parts: str) -> Report:
-    """The whole benchmark."""
+    """Run the whole benchmark."""
     report = Report("live", "From an append to the screens: cognizes-engine")
     report.details["load_average_before"] = psutil.getloadavg()
     directory = Path(tempfile.mkdtemp(prefix="cognizes-live-"))
@@ -438,13 +438,13 @@ def _progress(text: str) -> None:
 
 
 def main() -> None:
-    """Runs, prints, writes."""
+    """Run, print and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="five seconds a rate, 500 connections")
     parser.add_argument("--parts", default="123", help="1 delivery, 2 idle connections, 3 appends by subscribers")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")
     arguments = parser.parse_args()
-    # Children inherit it: a server needs a descriptor for each connection, and so do we.
+    # Child processes inherit it: server and client need a descriptor per connection.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     report = uvloop.run(run(_QUICK if arguments.quick else _FULL, arguments.parts))

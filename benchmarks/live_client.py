@@ -1,4 +1,4 @@
-"""A light reader of server-sent events: thousands of them fit into one process."""
+"""A minimal reader of server-sent events, so that one process can run thousands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stream(asyncio.Protocol):
     """One connection to `/api/runs/{run_id}/events`.
 
     Calls back with `id:` and `data:` of every numbered frame. The server sends each frame as one chunk, so the chunked
-    encoding never cuts through one.
+    encoding never splits one.
     """
 
     def __init__(self, path: str, on_event: OnEvent) -> None:
@@ -34,7 +34,7 @@ class Stream(asyncio.Protocol):
         self.is_open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self.is_open = True
         self.transport.write(
             f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
@@ -46,7 +46,7 @@ class Stream(asyncio.Protocol):
         for frame in _FRAME.finditer(text):
             self.on_event(int(frame[1]), frame[2])
             end = frame.end()
-        # Only a numbered frame that has begun is kept: what an idle connection hears costs no memory here.
+        # Only an incomplete numbered frame is kept, so that idle connections need no memory here.
         begun = text.find(b"id: ", end)
         self._rest = text[begun:] if begun >= 0 else text[-4:] if len(text) - end > 4 else text[end:]
 
@@ -54,7 +54,7 @@ class Stream(asyncio.Protocol):
         self.is_open = False
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -65,7 +65,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 async def open_stream(url: str, run_id: str, on_event: OnEvent) -> Stream:
-    """Connects; returns before the first frame is there."""
+    """Connect; return before the first frame arrives."""
     host, port = _address(url)
     loop = asyncio.get_running_loop()
     _, stream = await loop.create_connection(lambda: Stream(f"/api/runs/{run_id}/events", on_event), host, port)
@@ -73,10 +73,10 @@ async def open_stream(url: str, run_id: str, on_event: OnEvent) -> Stream:
 
 
 async def open_stalled(url: str, run_id: str) -> socket.socket:
-    """A connection that asks for a run's events and never reads one."""
+    """Open a connection that requests the events of a run and never reads."""
     stalled = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     # A small window and segments as on a network: loopback's, of 64 KiB, let the kernel take in megabytes for a reader
-    # that sleeps, and nobody would have to wait for it.
+    # that sleeps, so the server would not block.
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _STALLED_WINDOW)
     stalled.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _NETWORK_SEGMENT)
     stalled.setblocking(False)
@@ -88,7 +88,7 @@ async def open_stalled(url: str, run_id: str) -> socket.socket:
 
 @dataclass
 class Follower:
-    """Writes down what one connection got: how late, and whether anything is missing, doubled or out of order."""
+    """Records the frames of one connection: latencies, and missing, repeated or unordered ones."""
 
     expected: int
     """The number of the first event."""
@@ -99,7 +99,7 @@ class Follower:
     last_at: float = 0.0
 
     def take(self, number: int, data: bytes) -> None:
-        """A numbered frame. A number below the expected one is a repetition or came out of order."""
+        """Record a numbered frame. A number below the expected one is repeated or out of order."""
         self.last_at = time.perf_counter()
         if number < self.expected:
             self.repeated += 1
@@ -112,6 +112,6 @@ class Follower:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value that `share` of the others do not exceed."""
+    """Return a quantile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,4 +1,4 @@
-"""The processes that `live.py` starts: API servers, and a writer that shares neither loop nor lock with them."""
+"""The processes that `live.py` starts: API servers, and a writer in a separate process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve(database_url: str, directory: Path, name: str) -> AsyncIterator[ApiServer]:
-    """An API process, as plain `uvicorn` starts it."""
+    """Start an API process with plain `uvicorn`."""
     log = directory / f"{name}.log"
     command = [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"]
     with log.open("w") as output:
@@ -75,7 +75,7 @@ async def _find_url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 async def _settle(server: ApiServer) -> None:
-    """Waits until a server has stopped to grow: it imports its agents in the background, for some seconds."""
+    """Wait until the memory of a server stops growing: it imports its agents in the background for some seconds."""
     last = 0
     while abs((now := server.resident()) - last) > _STILL_BYTES:
         last = now
@@ -83,13 +83,13 @@ async def _settle(server: ApiServer) -> None:
 
 
 class Writer:
-    """A process with an `Engine` of its own (`live_writer.py`) that appends on request."""
+    """A process with its own `Engine` (`live_writer.py`) that appends on request."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def append(self, **order: Any) -> dict[str, float]:
-        """Appends as ordered, see `live_writer.py`; returns when the last event is stored."""
+        """Append as requested, see `live_writer.py`; return when the last event is stored."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -102,7 +102,7 @@ class Writer:
 
 @asynccontextmanager
 async def start_writer(database_url: str) -> AsyncIterator[Writer]:
-    """A writer; it ends with its input."""
+    """Start a writer, which ends when its input closes."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(_HERE / "live_writer.py"),

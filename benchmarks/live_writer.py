@@ -1,6 +1,6 @@
-"""Run by `live.py` in a process of its own: appends as each line of its input says, and answers each with a line.
+"""Run by `live.py` in a separate process: executes the append request of each input line and prints a line.
 
-{"thread": ..., "run": ..., "rate": 100, "seconds": 60, "bytes": 0}    so many per second, whether or not answers came
+{"thread": ..., "run": ..., "rate": 100, "seconds": 60, "bytes": 0}    a fixed rate, without waiting for results
 {"thread": ..., "run": ..., "writers": 10, "seconds": 2, "bytes": 0}   as fast as ten writers can
 """
 
@@ -19,7 +19,7 @@ from cognizes.engine import Engine, Event
 
 
 async def append_beat(engine: Engine, thread: UUID, run: str, size: int = 0) -> None:
-    """An event that says when it was sent; its frame is a CUSTOM with the same content."""
+    """Return an event with its time of sending; its frame is a CUSTOM with the same content."""
     content = {"sent": time.time_ns(), "padding": "x" * size}
     event = Event(
         id="", thread_id=str(thread), invocation_id="", author="agent", event_type="beat", content=content, run_id=run
@@ -28,7 +28,7 @@ async def append_beat(engine: Engine, thread: UUID, run: str, size: int = 0) -> 
 
 
 async def _append_at_rate(engine: Engine, order: dict[str, Any]) -> int:
-    """Sends at the given moments even when answers are late: a slow engine does not get less to do."""
+    """Send at fixed times even if results are late, so that a slow engine gets the same load."""
     total = int(order["rate"] * order["seconds"])
     start = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

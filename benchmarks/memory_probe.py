@@ -1,4 +1,4 @@
-"""Run by `append.py` in a process of its own: how much memory an engine and its sessions take. Prints JSON."""
+"""Run by `append.py` in a separate process: print the memory of an engine and its sessions as JSON."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How well memories are recalled, and how fast.
+"""Measure quality and speed of recall.
 
     uv run python benchmarks/memory_recall.py --data DIR          quality, on LoCoMo's public JSON in that directory
-    uv run python benchmarks/memory_recall.py --scale [--million] speed, as memories grow (memory_scale.py)
+    uv run python benchmarks/memory_recall.py --scale [--million] speed by number of memories (memory_scale.py)
     ... [--embedder NAME] [--quick] [--out DIRECTORY]
 
-Quality: every turn of a conversation is a memory, every conversation a user of its own; a question (categories 1 to 4)
-should bring the turns that hold its evidence. R@k is the share of a question's evidence among the first k, averaged
-over questions. Beside ours: ADK's SqliteMemoryService, BM25 alone, vectors alone. The weights are round numbers; to see
-whether they are tuned to these conversations, they are chosen anew on nine and measured on the tenth, ten times.
+Quality: every turn of a conversation is a memory, every conversation a separate user; a question (categories 1 to 4)
+should return the turns with its evidence. R@k is the share of a question's evidence among the first k, averaged over
+questions. Peers: ADK's SqliteMemoryService, BM25 alone, vectors alone. The weights are round numbers; cross-validation
+chooses them on nine conversations and measures the tenth, ten times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Score = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Turn:
-    """What somebody said, with the caption of a picture that was shown."""
+    """A turn of a conversation, with the caption of its picture."""
 
     id: str
     session: int
@@ -71,7 +71,7 @@ class Conversation:
 
 
 def load(directory: Path) -> list[Conversation]:
-    """LoCoMo's conversations out of its own JSON."""
+    """Read LoCoMo's conversations from its JSON."""
     return [_conversation(entry) for entry in json.loads((directory / "locomo10.json").read_text())]
 
 
@@ -115,7 +115,7 @@ def mean(scores: Iterable[Score]) -> list[float]:
 
 @dataclass
 class Asked:
-    """A question with its candidates: ranking them anew needs no database."""
+    """A question with its candidates, which can be ranked again without a database."""
 
     question: Question
     pool: Pool
@@ -136,7 +136,7 @@ def by_meaning(pool: Pool) -> list[Candidate]:
 
 
 async def ask(engine: Engine, conversation: Conversation) -> list[Asked]:
-    """Remembers a conversation, waits for its vectors, and gathers the candidates of every question."""
+    """Store a conversation, wait for its vectors, and gather the candidates of every question."""
     scope = MemoryScope(_APP, conversation.name)
     await engine.memory.remember_turns(
         scope,
@@ -156,14 +156,14 @@ async def ask(engine: Engine, conversation: Conversation) -> list[Asked]:
 
 
 async def drained(engine: Engine) -> None:
-    """Waits until no memory waits for its vector."""
+    """Wait until the embedding queue is empty."""
     assert engine.memory.queue is not None, "install the extra `embeddings`"
     while (await engine.memory.queue.length()).waiting:
         await asyncio.sleep(0.02)
 
 
 async def ask_adk(conversation: Conversation, directory: Path) -> list[Score]:
-    """The same questions to ADK's own persistent memory service."""
+    """Ask the same questions to ADK's persistent memory service."""
     service = SqliteMemoryService(directory / f"{conversation.name}.db")
     for session, turns in itertools.groupby(conversation.turns, key=lambda turn: turn.session):
         events = [
@@ -185,7 +185,7 @@ async def ask_adk(conversation: Conversation, directory: Path) -> list[Score]:
 
 
 def cross_validate(asked: list[list[Asked]], *, quick: bool) -> tuple[list[float], list[Weights]]:
-    """Weights chosen on all conversations but one, measured on that one; the mean over all, and what was chosen."""
+    """Choose weights on all conversations but one and measure that one; return the mean and the chosen weights."""
     choices = [
         Weights(meaning=meaning, session=session, previous=previous, next=after, rarity=rarity)
         for meaning, session, (previous, after), rarity in itertools.product(
@@ -213,7 +213,7 @@ def cross_validate(asked: list[list[Asked]], *, quick: bool) -> tuple[list[float
 
 
 async def measure_quality(engine: Engine, data: Path, directory: Path, report: Report, *, quick: bool) -> None:
-    """LoCoMo, ours and the others."""
+    """Measure LoCoMo for the engine and its peers."""
     conversations = load(data)[: 3 if quick else None]
     asked = [await ask(engine, conversation) for conversation in conversations]
     everything = list(itertools.chain.from_iterable(asked))
@@ -242,7 +242,7 @@ async def measure_quality(engine: Engine, data: Path, directory: Path, report: R
 
 
 async def main() -> None:
-    """Measures what is asked for."""
+    """Run the requested measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the directory of locomo10.json")
     parser.add_argument("--scale", action="store_true", help="measure speed")

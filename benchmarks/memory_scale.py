@@ -1,8 +1,8 @@
-"""Recall and ingest as memories grow: for `memory_recall.py --scale`.
+"""Measure recall and ingest by number of memories: for `memory_recall.py --scale`.
 
-Two users are measured: one with 1 000 memories, one with 100 000. Theirs are sentences of a word chain over the texts
-of Python's own help, remembered by `remember_turns` and embedded by the engine. All others are there to make the
-database large: their texts, keys of words and vectors are made up, and are copied in without the engine.
+Two users are measured: one with 1 000 memories, one with 100 000. Their memories are sentences of a Markov chain over
+the texts of Python's help, stored by `remember_turns` and embedded by the engine. The memories of other users make the
+database large: their texts, word keys and vectors are synthetic, and are inserted without the engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SELECT app_name, user_id, count(*), sum(length) FROM memories WHERE user_id LIKE
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """The amount of work."""
 
     small: int
     large: int
@@ -70,7 +70,7 @@ QUICK = Plan(small=500, large=21_000, total=30_000, rounds=30, compared=20, inge
 
 
 class Prose:
-    """Sentences that read like English and use its words as often as it does, without end."""
+    """Generates sentences with the word frequencies of English."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -99,13 +99,13 @@ class Prose:
 
 
 def questions(count: int) -> list[str]:
-    """What is asked: six words that stand together somewhere."""
+    """Return a query: six consecutive words of some sentence."""
     prose = Prose(7)
     return [prose.sentence(6) for _ in range(count)]
 
 
 class Scale:
-    """The measuring, stage by stage, in one database."""
+    """Measures in stages in one database."""
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self._engine = engine
@@ -115,7 +115,7 @@ class Scale:
         self.seconds: dict[str, float] = {}
 
     async def ingest(self, user: str, count: int, *, embed: bool) -> float:
-        """Memories a second, until they are found by words, or by meaning too."""
+        """Measure memories per second until they are found by words, or also by meaning."""
         items = list(Prose(count).turns(count))
         started = time.perf_counter()
         await self._engine.memory.remember_turns(MemoryScope(_APP, user), items)
@@ -124,7 +124,7 @@ class Scale:
         return count / (time.perf_counter() - started)
 
     async def grow_graph(self) -> None:
-        """Vectors of the crowded user go into the graph, as the engine's background task has it."""
+        """Move the vectors of the large user into the HNSW index, as the background task does."""
         embedder = self._engine.memory.embedder
         assert embedder is not None, "install the extra `embeddings`"
         started = time.perf_counter()
@@ -132,7 +132,7 @@ class Scale:
         self.seconds["the graph of the large scope is built"] = time.perf_counter() - started
 
     async def fill(self, count: int) -> None:
-        """Made-up memories of other users. Indexes of words are dropped and built anew, triggers are not called."""
+        """Insert synthetic memories of other users. Drops and rebuilds the word indexes; no triggers fire."""
         embedder = self._engine.memory.embedder
         assert embedder is not None
         started = time.perf_counter()
@@ -153,13 +153,13 @@ class Scale:
         self.seconds[f"{count} made-up memories are loaded"] = time.perf_counter() - started
 
     async def analyze(self) -> None:
-        """What autovacuum would do in a while."""
+        """Vacuum and analyse, as autovacuum would."""
         async with self._engine.database.connection() as connection:
             for table in ("memories", "memory_vectors", "memory_scopes", "memory_embedding_queue"):
                 await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
 
     async def measure(self, *users: str) -> None:
-        """A stage: milliseconds of recalls of these users, in turns."""
+        """Measure milliseconds per recall of these users, alternating."""
         times: dict[str, list[float]] = {user: [] for user in users}
         for number, question in enumerate(questions(self._plan.rounds + 10)):
             for user in users:
@@ -172,7 +172,7 @@ class Scale:
             measured.append(sorted(times[user]) if user in times else None)
 
     async def agreement(self) -> tuple[list[float], list[float], list[float]]:
-        """Of the exact first ten, the share that recall brings; whether the first is the same; ms of the exact way."""
+        """Compare with the exact ranking: share of its first ten, equal first hit, milliseconds of the exact recall."""
         exact = Recall(self._engine.database, embedder=self._engine.memory.embedder, exact=True)
         shares, firsts, times = [], [], []
         for question in questions(self._plan.compared):
@@ -187,7 +187,7 @@ class Scale:
 
 
 async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: Report, plan: Plan) -> None:
-    """Recall as the database grows, how near it is to the exact ranking, and ingest."""
+    """Measure recall by size of the database, its agreement with the exact ranking, and ingest."""
     started = time.perf_counter()
     engine = await open_engine(memory_background=False)
     try:

@@ -1,4 +1,4 @@
-"""The Monitor in Chromium, by the browser's timings: a long thread opens and scrolls, a large value freezes nothing.
+"""Measure the Monitor in Chromium: opening and scrolling a long thread, and a large value.
 
 `uv run python benchmarks/monitor.py [--quick] [--out DIRECTORY]`
 """
@@ -53,7 +53,7 @@ _SCROLL = """
 
 
 async def fill(url: str, events: int) -> dict[str, str]:
-    """A long thread and one with a large value; their ids."""
+    """Create a long thread and one with a large value; return their ids."""
     async with Engine.open(url) as engine:
         long = await engine.sessions.create("bench", "ada", title="A long thread")
         run = "run-1"
@@ -78,7 +78,7 @@ async def fill(url: str, events: int) -> dict[str, str]:
 
 @contextmanager
 def served(database_url: str) -> Iterator[str]:
-    """A server over a database, until the end of the block."""
+    """Run a server on a database for the duration of the block."""
     with tempfile.NamedTemporaryFile("w+") as log:
         command = [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--port", "0", "--no-access-log"]
         process = subprocess.Popen(
@@ -95,7 +95,7 @@ def served(database_url: str) -> Iterator[str]:
 
 
 def open_page(browser: Browser, address: str) -> Page:
-    """A fresh page at an address, that remembers its longest task."""
+    """Open a page that records its longest task."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.set_default_timeout(WAIT_MS)
     page.add_init_script(_WATCH_LONG_TASKS)
@@ -105,7 +105,7 @@ def open_page(browser: Browser, address: str) -> Page:
 
 
 def wait_until(page: Page, condition: str) -> None:
-    """Asks from outside: the page's policy lets nobody evaluate text inside."""
+    """Evaluate from outside: the content security policy of the page forbids eval."""
     deadline = time.monotonic() + WAIT_MS / 1000
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
@@ -113,7 +113,7 @@ def wait_until(page: Page, condition: str) -> None:
 
 
 def measure_open(browser: Browser, address: str, times: int) -> dict[str, Any]:
-    """Milliseconds from navigation, and from asking for the thread, to its being shown; and the longest task."""
+    """Measure the time from navigation and from the request of the thread until it is shown, and the longest task."""
     opened, asked, longest = [], [], []
     for _ in range(times):
         page = open_page(browser, address)
@@ -126,7 +126,7 @@ def measure_open(browser: Browser, address: str, times: int) -> dict[str, Any]:
 
 
 def measure_scroll(browser: Browser, address: str) -> dict[str, float]:
-    """The time between frames while scrolling up fast."""
+    """Measure the time between frames during fast scrolling."""
     page = open_page(browser, address)
     gaps = sorted(page.evaluate(_SCROLL))
     rows = page.locator("#timeline .row").count()
@@ -135,7 +135,7 @@ def measure_scroll(browser: Browser, address: str) -> dict[str, float]:
 
 
 def measure_large(browser: Browser, address: str) -> float:
-    """The longest task of opening and unfolding a value of five megabytes."""
+    """Measure the longest task of opening and expanding a value of five megabytes."""
     page = open_page(browser, address)
     row = page.locator(".state-row[data-key='large']")
     row.get_by_role("button", name="Show all").click()
@@ -147,7 +147,7 @@ def measure_large(browser: Browser, address: str) -> float:
 
 
 def main() -> None:
-    """Fills, serves, measures, reports."""
+    """Fill a database, serve it, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shorter thread, once")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON and the chart go")
@@ -161,7 +161,7 @@ def main() -> None:
             with served(server.url) as url, sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
                 long = f"{url}/#/thread/{threads['long']}"
-                measure_open(browser, long, 1)  # files and statements are warm from now on
+                measure_open(browser, long, 1)  # warm-up of files and statements
                 opening = measure_open(browser, long, times)
                 scrolling = measure_scroll(browser, long)
                 large = measure_large(browser, f"{url}/#/thread/{threads['large']}")
@@ -172,7 +172,7 @@ def main() -> None:
 
 
 def report(events: int, opening: dict[str, Any], scrolling: dict[str, float], large: float, out: Path) -> None:
-    """Shows the figures and keeps them."""
+    """Print and write the figures."""
     opened = statistics.median(opening["open_ms"])
     result = Report("monitor", "The Monitor in Chromium")
     result.grids.append(

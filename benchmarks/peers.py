@@ -1,4 +1,4 @@
-"""Whom the engine's append is measured against: the server itself, and the way of seed 001."""
+"""Peers of the append benchmark: pgbench, and the append of seed 001."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRESS = re.compile(r"^progress: [\d.]+ s, ([\d.]+) tps", re.MULTILINE)
 
 
 class Pgbench:
-    """`pgbench -M prepared` with our single-append function: what this server does without any Python."""
+    """`pgbench -M prepared` with the single-append function: the rate of the server without Python."""
 
     def __init__(self, url: str, *, snapshot_every: int, max_state_bytes: int) -> None:
         parts = urlsplit(url)
@@ -32,9 +32,9 @@ class Pgbench:
         }
 
     async def run(self, clients: int, seconds: int) -> float:
-        """Appends per second. Each client writes to the session `pgbench-<client>`.
+        """Measure appends per second. Each client writes to the session `pgbench-<client>`.
 
-        The first second is thrown away: there every connection compiles the function and plans its statements.
+        The first second is discarded: every connection compiles the function and plans its statements.
         """
         process = await asyncio.create_subprocess_exec(
             str(binaries() / "pgbench"),
@@ -60,7 +60,7 @@ class Seed001:
 
     @classmethod
     async def open(cls, url: str, *, connections: int) -> Self:
-        """Creates the schema `seed001` and a pool."""
+        """Create the schema `seed001` and a pool."""
         connection = await asyncpg.connect(url)
         await connection.execute((_HERE / "seed001.sql").read_text())
         await connection.close()
@@ -72,11 +72,9 @@ class Seed001:
         )
 
     async def close(self) -> None:
-        """Closes the pool."""
         await self.pool.close()
 
     async def create_session(self, app_name: str, user_id: str) -> Session:
-        """A new thread."""
         thread_id = uuid.uuid4()
         await self.pool.execute(
             "INSERT INTO threads (id, app_name, user_id) VALUES ($1, $2, $3)", thread_id, app_name, user_id

@@ -1,6 +1,6 @@
-"""What a benchmark leaves behind: a table on the terminal, a JSON file and an SVG chart.
+"""The output of a benchmark: tables on the terminal, a JSON file and an SVG chart.
 
-Every benchmark of this folder fills a `Report`; nothing here knows what was measured.
+Every benchmark of this folder fills a `Report`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FONT = "font-family='system-ui, sans-serif'"
 
 @dataclass(frozen=True)
 class Target:
-    """A promise and what became of it."""
+    """A target and its measured value."""
 
     name: str
     measured: float
@@ -89,7 +89,7 @@ class Report:
     """Raw samples and conditions, for the JSON file only."""
 
     def print(self) -> None:
-        """Shows every grid, then which targets are met."""
+        """Print every grid, then the targets."""
         console = Console()
         for grid in self.grids:
             table = Table(title=grid.title, title_justify="left")
@@ -107,7 +107,7 @@ class Report:
         console.print(table)
 
     def write(self, directory: Path) -> list[Path]:
-        """Writes `<name>.json` and `<name>.svg`; returns their paths."""
+        """Write `<name>.json` and `<name>.svg`; return their paths."""
         directory.mkdir(parents=True, exist_ok=True)
         document = directory / f"{self.name}.json"
         document.write_text(json.dumps(self._document(), indent=2, ensure_ascii=False) + "\n")
@@ -126,7 +126,7 @@ class Report:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Where and when: figures without it mean nothing."""
+    """Describe machine and date."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,14 +141,14 @@ def describe_machine() -> dict[str, Any]:
 
 
 def format_number(value: float) -> str:
-    """A figure as people read it: 18 400, 52.1, 0.83."""
+    """Format a figure: 18 400, 52.1, 0.83."""
     if abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def draw(title: str, panels: Sequence[Bars | Lines]) -> str:
-    """An SVG picture of the panels, one below the other."""
+    """Draw the panels as SVG, one below the other."""
     width, height = 760, 300
     parts = [_text(24, 34, title, size=20, weight="600")]
     for place, panel in enumerate(panels):

@@ -1,11 +1,11 @@
-"""How fast runs are claimed and finished, and how soon they go on: after a signal, and after their worker was killed.
+"""Measure claims and completions of runs, and the time to resume after a signal and after a kill of the worker.
 
     uv run python benchmarks/runs.py [--quick] [--out DIRECTORY]
 
-Starts an embedded PostgreSQL of its own (fsync on). The peer is the queue that people write by hand: one table without
-leases, events or fencing, `FOR UPDATE SKIP LOCKED`, two commits a job. Workers are loops of one process in both, which
-claim one run, complete it, and claim the next; a real `Worker` also reads the session and the steps, and writes an
-episode. For the kill a real `cognizes worker` dies.
+Starts a separate embedded PostgreSQL (fsync on). The peer is a hand-written queue: one table without leases, events or
+fencing, `FOR UPDATE SKIP LOCKED`, two commits per job. In both, workers are loops of one process that claim one run,
+complete it, and claim the next; a real `Worker` also reads the session and the steps, and writes an episode. The kill
+ends a real `cognizes worker`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEASE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """The amount of work."""
 
     runs: int
     signals: int
@@ -52,7 +52,7 @@ _QUICK = Plan(runs=300, signals=30, kills=1)
 
 
 async def claim_and_finish(engine: Engine, runs: int, workers: int) -> float:
-    """Runs per second from a full queue, claimed and completed by so many workers."""
+    """Measure runs per second from a full queue by number of workers."""
     await _enqueue(engine, runs, f"noop-{workers}")
     left = runs
 
@@ -72,7 +72,7 @@ async def claim_and_finish(engine: Engine, runs: int, workers: int) -> float:
 
 
 async def work_off(engine: Engine, runs: int, concurrency: int) -> float:
-    """Runs per second of one real worker that has room for so many, until the last has ended."""
+    """Measure runs per second of one real worker with the given concurrency, until the last run has ended."""
     await _enqueue(engine, runs, "noop-worker")
     left = runs
     is_done = asyncio.Event()
@@ -96,7 +96,7 @@ async def _enqueue(engine: Engine, runs: int, handler: str) -> None:
 
 
 async def by_hand(url: str, runs: int, workers: int) -> float:
-    """The same with the queue that people write by hand."""
+    """Measure the hand-written queue."""
     async with asyncpg.create_pool(url, min_size=workers, max_size=workers) as pool:
         await pool.execute(
             "DROP TABLE IF EXISTS hand_made; CREATE TABLE hand_made (id bigserial PRIMARY KEY, state text)"
@@ -120,7 +120,7 @@ async def by_hand(url: str, runs: int, workers: int) -> float:
 
 
 async def signal_to_resumed(engine: Engine, signals: int) -> list[float]:
-    """Milliseconds from the call of `signal` to the handler going on, its memory restored."""
+    """Measure milliseconds from the call of `signal` to the resumed handler with restored memory."""
     resumed: dict[str, float] = {}
 
     async def handler(run: HandledRun) -> None:
@@ -141,7 +141,7 @@ async def signal_to_resumed(engine: Engine, signals: int) -> list[float]:
 
 
 async def kill_to_continued(engine: Engine, url: str, kills: int) -> list[float]:
-    """Seconds from kill -9 of a worker, right after it has shown that it is alive, to another attempt at its run."""
+    """Measure seconds from kill -9 of a worker, right after a lease extension, to the next attempt of its run."""
     samples: list[float] = []
     session = await engine.sessions.create("bench", "bob")
     for _ in range(kills):
@@ -194,7 +194,7 @@ async def _is_there(found: dict[str, float], run_id: str) -> bool:
 
 
 async def run(plan: Plan) -> Report:
-    """The whole benchmark."""
+    """Run the whole benchmark."""
     report = Report("runs", "Durable runs: cognizes-engine")
     report.details["load_average_before"] = psutil.getloadavg()
     directory = Path(tempfile.mkdtemp(prefix="cognizes-bench-"))
@@ -234,7 +234,7 @@ async def run(plan: Plan) -> Report:
 
 
 def main() -> None:
-    """Runs, prints, writes."""
+    """Run, print and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a shorter run")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")

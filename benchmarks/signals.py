@@ -1,9 +1,9 @@
-"""Seed 003 §8.3: signals at a thousand a second, a hundred pulls at once, a message of 10 MB; pages of long threads.
+"""Measure seed 003 §8.3: a thousand signals per second, a hundred concurrent pulls, a message of 10 MB, long threads.
 
     uv run python benchmarks/signals.py [--quick] [--out DIRECTORY]
 
-Starts an embedded PostgreSQL of its own (fsync on) and a real API process. The producer is this process: what the
-server signals has gone through PostgreSQL. Stops everything.
+Starts a separate embedded PostgreSQL (fsync on) and a real API process. The producer is this process, so all signals
+pass through PostgreSQL. Stops everything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from report import Bars, Grid, Report, Target
 
 _HERE = Path(__file__).parent
 _MESSAGES = 40
-"""So many that each writes slower than its process flushes: every token is a signal of its own."""
+"""So many that each writes more slowly than the flusher: every token is a separate signal."""
 _RATE = 1000
 _PULLS = 100
 _LARGE = 10 * 1024 * 1024
@@ -42,7 +42,7 @@ _PATIENCE = 120
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The amount of work."""
 
     seconds: int
     rounds: int
@@ -55,7 +55,7 @@ _QUICK = Plan(seconds=3, rounds=50, long_thread=10_000)
 
 @dataclass
 class Heard:
-    """What a reader of signals was told."""
+    """The signals that a reader received."""
 
     signals: int = 0
     bytes: int = 0
@@ -66,7 +66,7 @@ class Heard:
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, line: str) -> None:
-        """One line of the stream."""
+        """Read one line of the stream."""
         self.bytes += len(line) + 1
         if not line.startswith("data: "):
             return
@@ -84,7 +84,7 @@ class Heard:
 
 @asynccontextmanager
 async def listening(url: str, session: Session) -> AsyncIterator[Heard]:
-    """Hears the signals of a context for the length of a block."""
+    """Receive the signals of a context for the duration of the block."""
     heard = Heard()
 
     async def hear() -> None:
@@ -105,7 +105,7 @@ async def listening(url: str, session: Session) -> AsyncIterator[Heard]:
 
 
 async def produce(engine: Engine, session: Session, messages: int, seconds: float) -> dict[str, int]:
-    """Streams some messages at once, all together at a thousand tokens a second; how long each became."""
+    """Stream messages concurrently, together a thousand tokens per second; return their lengths."""
     written: dict[str, int] = {}
 
     async def write(number: int) -> None:
@@ -130,12 +130,12 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def _client(url: str, session: Session) -> SignalPullClient:
-    # It shares this process with the producer: it looks five times a second, and leaves the rest to it.
+    # The condition shares this process with the producer: it is checked only five times per second.
     return SignalPullClient(url, session.thread_id, debounce=0.2)
 
 
 async def measure_signals(engine: Engine, url: str, messages: int, seconds: int) -> dict[str, float]:
-    """A thousand tokens a second on one context, heard by one reader and mirrored by one client."""
+    """Measure a thousand tokens per second on one context, with one reader and one client."""
     session = await engine.sessions.create("bench", "signals")
     async with listening(url, session) as heard, _client(url, session) as client:
         started = time.perf_counter()
@@ -160,13 +160,13 @@ async def measure_signals(engine: Engine, url: str, messages: int, seconds: int)
 
 
 async def measure_pulls(engine: Engine, url: str) -> dict[str, float]:
-    """A hundred pulls of a message of a thousand tokens, all at once; and what compression saves."""
+    """Measure a hundred concurrent pulls of a message of a thousand tokens, and the compression."""
     session = await engine.sessions.create("bench", "pulls")
     async with engine.stream_message(session, message_id="m") as message:
         for token in range(1000):
             await message.write(f"token {token} ")
     path = f"/contexts/{session.thread_id}/messages/m/streaming-chunks"
-    # The server closes what was idle for five seconds; a connection that old is not used again.
+    # The server closes connections that are idle for five seconds; older ones must not be reused.
     limits = httpx.Limits(max_connections=_PULLS, max_keepalive_connections=_PULLS, keepalive_expiry=2)
     async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE, limits=limits) as http:
         plain = await http.get(path, headers={"Accept-Encoding": "identity"})
@@ -196,7 +196,7 @@ async def measure_pulls(engine: Engine, url: str) -> dict[str, float]:
 
 
 async def measure_large(engine: Engine, url: str) -> dict[str, float]:
-    """A message of 10 MB, pulled whole."""
+    """Measure the pull of a whole message of 10 MB."""
     session = await engine.sessions.create("bench", "large")
     chunk = "0123456789abcdef" * 64
     async with engine.stream_message(session, message_id="m") as message:
@@ -219,7 +219,7 @@ async def measure_large(engine: Engine, url: str) -> dict[str, float]:
 
 
 async def make_thread(engine: Engine, events: int) -> Session:
-    """A thread of turns: a question, a thought, a call, its result, an answer."""
+    """Create a thread of turns: a question, a thought, a call, its result, an answer."""
     session = await engine.sessions.create("bench", "timeline")
     kinds = ("user_message", "thought", "act", "observe", "assistant_message")
     for start in range(0, events, 500):
@@ -236,7 +236,7 @@ async def make_thread(engine: Engine, events: int) -> Session:
 async def measure_growth(
     read: Callable[[Session], Awaitable[Any]], short: Session, long: Session, rounds: int
 ) -> tuple[float, float]:
-    """The median time of a read of a short and of a long thread, in turns; in milliseconds."""
+    """Measure the median milliseconds of reading a short and a long thread, alternating."""
     times: dict[str, list[float]] = {short.thread_id: [], long.thread_id: []}
     for number in range(rounds + 5):
         for session in (short, long):
@@ -248,7 +248,7 @@ async def measure_growth(
 
 
 async def run(plan: Plan, directory: Path) -> Report:
-    """Measures everything."""
+    """Run all measurements."""
     server = EmbeddedPostgres(directory / "data")
     await server.start()
     try:
@@ -273,7 +273,7 @@ def make_report(
     many: dict[str, float], one: dict[str, float], pulls: dict[str, float], large: dict[str, float],
     page: tuple[float, float], metadata: tuple[float, float], plan: Plan,
 ) -> Report:  # fmt: skip
-    """What was found, and what was promised."""
+    """Build the report with its targets."""
     report = Report("signals", "Signals and pulls")
     columns = ("", "tokens/s", "signals/s", "lost", "bytes on SSE per 1000 tokens", "largest signal, bytes")
     rows = [
@@ -320,7 +320,6 @@ def make_report(
 
 
 def main() -> None:
-    """Runs it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="seconds instead of a minute; the figures are rougher")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the report goes")

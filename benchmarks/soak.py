@@ -1,10 +1,10 @@
-"""A soak: load for an hour, and whether memory, threads and file descriptors stay where they were.
+"""Soak test: an hour of load; memory, threads and file descriptors must stay constant.
 
     uv run python benchmarks/soak.py --minutes 60
     uv run python benchmarks/soak.py --quick
 
-The server is a process of its own with an embedded PostgreSQL. Writers append, readers open streams and leave them,
-pages are read, sessions are created and deleted.
+The server is a separate process with an embedded PostgreSQL. Writers append, readers open and close streams, pages are
+read, sessions are created and deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIB = 1024 * 1024
 
 
 class Server:
-    """`cognizes serve` on a data directory of its own."""
+    """`cognizes serve` on a separate data directory."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "serve.log"
@@ -58,7 +58,7 @@ class Server:
 
 
 class Load:
-    """Clients that do a little of everything, as long as they are let."""
+    """Clients with mixed requests until they are stopped."""
 
     def __init__(self, url: str) -> None:
         self.url = url

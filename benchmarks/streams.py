@@ -1,9 +1,9 @@
-"""How fast messages are streamed, token by token, with both backends, and a bare XADD loop of redis-py beside them.
+"""Measure token streams with both backends, and a plain XADD loop of redis-py as the peer.
 
     uv run python benchmarks/streams.py [--quick] [--out DIRECTORY]
 
 Embedded PostgreSQL with fsync on, a redis-server on a unix socket. Rates count what other processes can read: the clock
-stops when the last delta is with the backend. Everything compared runs in turns; ratios are of medians.
+stops when the backend has the last delta. Comparisons alternate; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PER_SECOND = 50
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The amount of work."""
 
     rounds: int
     seconds: float
@@ -54,13 +54,13 @@ _QUICK = Plan(rounds=1, seconds=1, latency_seconds=3)
 
 
 async def open_messages(engine: Engine, count: int) -> list[MessageWriter]:
-    """Messages in threads of their own."""
+    """Open messages in separate threads."""
     sessions = [await engine.sessions.create("bench", "user") for _ in range(count)]
     return [await engine.stream_message(session).open() for session in sessions]
 
 
 async def accepted_by_engine(engine: Engine, producers: int, seconds: float) -> float:
-    """Deltas per second that are with the backend."""
+    """Measure deltas per second that reach the backend."""
     messages = await open_messages(engine, producers)
     start = time.perf_counter()
     deadline = start + seconds
@@ -69,7 +69,7 @@ async def accepted_by_engine(engine: Engine, producers: int, seconds: float) -> 
         while time.perf_counter() < deadline:
             for _ in range(100):
                 await message.write(_TOKEN)
-            # A model that streams gives others their turn, too.
+            # A streaming model yields to the event loop, too.
             await asyncio.sleep(0)
 
     await asyncio.gather(*map(produce, messages))
@@ -82,7 +82,7 @@ async def accepted_by_engine(engine: Engine, producers: int, seconds: float) -> 
 
 
 async def accepted_by_xadd(client: Redis, producers: int, seconds: float) -> float:
-    """Deltas per second of a loop that waits for each XADD, as most do who begin with Redis."""
+    """Measure deltas per second of a loop that waits for each XADD."""
     start = time.perf_counter()
     deadline = start + seconds
     done = 0
@@ -100,7 +100,7 @@ async def accepted_by_xadd(client: Redis, producers: int, seconds: float) -> flo
 
 
 async def measure_rates(engines: dict[str, Engine], client: Redis, plan: Plan, report: Report) -> None:
-    """Deltas accepted from one and from twenty producers."""
+    """Measure deltas per second of one and of twenty producers."""
     rates: dict[str, dict[int, list[float]]] = {
         name: {count: [] for count in _PRODUCERS} for name in (*engines, "XADD loop")
     }
@@ -128,7 +128,7 @@ async def measure_rates(engines: dict[str, Engine], client: Redis, plan: Plan, r
 
 
 async def ages_elsewhere(engine: Engine, url: str, settings: dict[str, Any], seconds: float) -> dict[str, list[float]]:
-    """The ages of chunks when readers in this and in another process have them."""
+    """Measure the age of chunks when readers in this and in another process receive them."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(_HERE / "streams_reader.py"), url, json.dumps(settings),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=1 << 26,
@@ -164,7 +164,7 @@ async def ages_elsewhere(engine: Engine, url: str, settings: dict[str, Any], sec
 async def measure_latency(
     engines: dict[str, Engine], url: str, settings: dict[str, dict[str, Any]], plan: Plan, report: Report
 ) -> None:
-    """From a write to readers, at twenty streams of fifty deltas a second."""
+    """Measure from a write to readers, with twenty streams of fifty deltas per second."""
     rows: list[tuple[str | float, ...]] = []
     for name, engine in engines.items():
         found = await ages_elsewhere(engine, url, settings[name], plan.latency_seconds)
@@ -187,7 +187,7 @@ async def measure_latency(
 
 
 async def run(plan: Plan, parts: str) -> Report:
-    """The whole benchmark."""
+    """Run the whole benchmark."""
     report = Report("streams", "Token deltas: cognizes-engine on both backends")
     report.details["load_average_before"] = psutil.getloadavg()
     directory = Path(tempfile.mkdtemp(prefix="cognizes-streams-"))
@@ -235,7 +235,7 @@ def _progress(text: str) -> None:
 
 
 def main() -> None:
-    """Runs, prints, writes."""
+    """Run, print and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of a second, three seconds of latency")
     parser.add_argument("--parts", default="12", help="1 rates, 2 latency")

@@ -1,4 +1,4 @@
-"""Follows streams in a process of its own and tells how old each chunk was when it came; for `streams.py`.
+"""Follow streams in a separate process and print the age of each chunk; for `streams.py`.
 
 A chunk's text is the moment it was written, as `time.time()` of the same machine.
 """
@@ -25,7 +25,7 @@ async def follow(engine: Engine, thread_id: str, message_id: str) -> list[float]
         page = await engine.streams.read(thread_id, message_id, after=after, wait=30)
         now = time.time()
         if page.status is StreamStatus.STREAMING:
-            # What comes with the stored body was late because its message had ended, and tells nothing of the way.
+            # Chunks of the stored body arrive after the end of the message and do not measure the transport.
             ages += [now - float(chunk.delta) for chunk in page.chunks]
         after += len(page.chunks)
         if page.status is not StreamStatus.STREAMING and not page.has_more:

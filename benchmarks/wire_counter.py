@@ -1,4 +1,4 @@
-"""Counts round trips on the wire: a proxy between a client and PostgreSQL's socket."""
+"""Count round trips with a proxy between a client and PostgreSQL's socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AWAITS_AN_ANSWER = (b"S", b"H", b"Q")
 
 
 class WireCounter:
-    """Listens on a port of its own; `requests` are the messages after which a client waits for the server."""
+    """Listens on a free port; `requests` counts the messages after which a client waits for the server."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -29,7 +29,7 @@ class WireCounter:
             self._server.close()
 
     async def settle(self) -> int:
-        """Waits until nothing has been asked for a while; returns what was counted so far."""
+        """Wait for an idle period; return the number of requests so far."""
         before = -1
         while before != self.requests:
             before = self.requests
@@ -41,7 +41,7 @@ class WireCounter:
         back = asyncio.create_task(_pump(from_server, writer))
         try:
             version = 0
-            while version != _STARTUP:  # before it, a client may ask for TLS
+            while version != _STARTUP:  # a client may request TLS first
                 size, version = struct.unpack("!ii", head := await reader.readexactly(8))
                 to_server.write(head + await reader.readexactly(size - 8))
             while True:

@@ -3,9 +3,9 @@
 `python scripts/debian_server.py` starts one, prints its two URLs and waits for Ctrl-C.
 
 The packages are unpacked once into a folder, by `debootstrap`, and kept in the user's cache directory; set
-`COGNIZES_DEBIAN_ROOT` to keep that folder elsewhere. Servers only read it. Each of them runs in kernel namespaces of
-its own, where its cluster lies on a tmpfs: processes, mounts, shared memory and files are the kernel's to remove, all
-at once, when the namespaces' first process ends. So even a `kill -9` of the tests leaves nothing behind.
+`COGNIZES_DEBIAN_ROOT` to keep that folder elsewhere. Servers only read it. Each runs in separate kernel
+namespaces with its cluster on a tmpfs: the kernel removes processes, mounts, shared memory and files when the first
+process of the namespaces ends. So even a `kill -9` of the tests leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import platformdirs
 DATABASE = "cognizes-engine"
 SUPERUSER = "postgres"
 PLAIN_USERS = ("cognizes_owner", "cognizes_tenant")
-"""Whom PgBouncer lets in, too. Who wants them creates them in PostgreSQL."""
+"""Further users that PgBouncer accepts. Tests create them in PostgreSQL."""
 SUITE = "trixie"
 PACKAGES = ("postgresql-17", "postgresql-17-pgvector", "postgresql-17-cron", "pgbouncer")
 POSTGRES_BINARIES = "/usr/lib/postgresql/17/bin"
 ROOT_VARIABLE = "COGNIZES_DEBIAN_ROOT"
 
-# Of no use to a server: package archives, package lists, and the cluster that the package made for itself.
+# Not needed by a server: package archives, package lists, and the cluster that the package created.
 _WASTE = ("var/cache/apt", "var/lib/apt/lists", "var/lib/postgresql/17")
 _NAMESPACES = ("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
 _STOP_SECONDS = 30
 
-# The first process of the namespaces. It says "ready", then waits until its standard input closes, which the kernel
-# does for us however our process ends; its own end is the end of everything it started.
+# The first process of the namespaces. It prints "ready", then waits until its standard input closes, which happens
+# however the parent process ends; its end ends everything that it started.
 _RUN_SERVERS = r"""
 set -eu
 umask 022
@@ -54,7 +54,7 @@ chown postgres: /srv
 cd /srv
 
 as_postgres initdb --pgdata=cluster --username="$PGUSER" --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync
-# The database comes first: pg_cron, which lives in it, would fail to start and try again a second later.
+# Create the database first: pg_cron, which uses it, would fail to start and retry after a second.
 echo "CREATE DATABASE \"$DATABASE\"" | as_postgres postgres --single -D cluster postgres
 printf '%s\n' "$POSTGRES_SETTINGS" >> cluster/postgresql.conf
 as_postgres pg_ctl start --pgdata=cluster --wait --timeout=60
@@ -100,13 +100,13 @@ max_client_conn = 1000
 
 
 class DebianServerError(RuntimeError):
-    """The packages could not be unpacked, or the servers did not start; the message ends with what they printed."""
+    """The packages could not be unpacked, or the servers did not start; the message ends with their output."""
 
 
 class DebianServer:
-    """A fresh PostgreSQL and a PgBouncer before it, on free ports of 127.0.0.1, until `stop`.
+    """A new PostgreSQL with a PgBouncer, on free ports of 127.0.0.1, until `stop`.
 
-    Any number may run at once, in one process or in many. The first start on a machine downloads the packages.
+    Any number may run concurrently, in one or several processes. The first start on a machine downloads the packages.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -116,7 +116,7 @@ class DebianServer:
 
     @staticmethod
     def available(root: Path | None = None) -> str | None:
-        """Why no server can run on this machine, or None when one can."""
+        """Return why no server can run on this machine, or None."""
         if sys.platform != "linux":
             return "the Debian server needs Linux"
         if os.geteuid() != 0:
@@ -138,11 +138,11 @@ class DebianServer:
 
     @property
     def pgbouncer_url(self) -> str:
-        """The same database through PgBouncer. Its database `pgbouncer` is the console of administration."""
+        """The same database through PgBouncer. Its database `pgbouncer` is the administration console."""
         return self._url(self._started_ports()[1])
 
     def start(self) -> None:
-        """Makes both servers answer, unpacking the packages first where that was never done."""
+        """Start both servers; unpack the packages first if needed."""
         if self._ports is not None:
             raise DebianServerError("the Debian server runs already; stop it first")
         make_root(self.root)
@@ -153,7 +153,7 @@ class DebianServer:
             raise
 
     def stop(self) -> None:
-        """Ends both servers and removes their files. Harmless when nothing runs."""
+        """Stop both servers and remove their files. May be called when none runs."""
         self._ports = None
         self._resources.close()
 
@@ -176,7 +176,7 @@ class DebianServer:
                 stderr=log,
                 env=_environment(*ports),
                 text=True,
-                # A Ctrl-C in the terminal is for us to handle; it must not reach the servers first.
+                # This process handles Ctrl-C; it must not reach the servers first.
                 start_new_session=True,
             )
             self._resources.callback(_end, process)
@@ -186,10 +186,10 @@ class DebianServer:
         return ports
 
     def _reserve_port(self) -> int:
-        """A port that nobody else on this machine is given until `stop`.
+        """Reserve a port on this machine until `stop`.
 
-        A socket that is bound but does not listen keeps the kernel from handing the port out, yet lets a server bind
-        it too, because both sides set SO_REUSEADDR. To close it before the server starts would be a race.
+        The kernel does not assign the port of a bound socket to other processes, but lets a server bind it too,
+        because both set SO_REUSEADDR. Closing it before the server starts would be a race.
         """
         reservation = self._resources.enter_context(socket.socket())
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,7 +208,7 @@ class DebianServer:
 
 
 def default_root() -> Path:
-    """Where the unpacked packages are kept."""
+    """Return the folder of the unpacked packages."""
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().resolve()
@@ -216,12 +216,12 @@ def default_root() -> Path:
 
 
 def is_made(root: Path) -> bool:
-    """Whether the packages are unpacked there."""
+    """Return whether the packages are unpacked."""
     return (root / POSTGRES_BINARIES.removeprefix("/") / "postgres").exists()
 
 
 def make_root(root: Path) -> None:
-    """Unpacks the packages unless that was done before. Safe against a kill, and against others doing it too."""
+    """Unpack the packages if needed. Safe against a kill and against concurrent processes."""
     if is_made(root):
         return
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -253,20 +253,20 @@ def _install_debootstrap() -> None:
 
 
 def _debootstrap(target: Path, lock: IO[str]) -> None:
-    """Unpacks the packages into a folder. Dies with us, and what it mounts is seen, and so left behind, nowhere."""
+    """Unpack the packages into a folder, in a child process with private mounts that ends with this process."""
     _run_command(
         *("setpriv", "--pdeathsig", "KILL", *_NAMESPACES),
         *("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(target), *_debian_mirror()),
-        # Should we be killed, the next builder waits until the last process that writes there is gone.
+        # After a kill, the next builder waits until the last writing process has ended.
         keep_open=(lock.fileno(),),
     )
 
 
 def _debian_mirror() -> list[str]:
-    """The mirror that this machine's apt uses; none, which means debootstrap's own choice, where apt has no Debian."""
+    """Return the mirror of this machine's apt; none, which means debootstrap's default, if apt has no Debian source."""
     if shutil.which("apt-get") is None:
         return []
-    # apt names only the sources whose lists it has fetched, and images of containers come without lists.
+    # apt lists only sources with fetched package lists, and container images have none.
     mirrors = _known_mirrors()
     if not mirrors:
         _run_command("apt-get", "update")
@@ -281,7 +281,7 @@ def _known_mirrors() -> list[str]:
 
 
 def _run_command(*command: str, keep_open: tuple[int, ...] = ()) -> str:
-    """What the command printed, errors included."""
+    """Return the output of a command, including errors."""
     with tempfile.TemporaryFile() as output:
         result = subprocess.run(
             command,
@@ -299,7 +299,7 @@ def _run_command(*command: str, keep_open: tuple[int, ...] = ()) -> str:
 
 
 def _environment(postgres_port: int, pgbouncer_port: int) -> dict[str, str]:
-    """All that the servers see of our environment: nothing, so that no PG* variable of the user's changes them."""
+    """Return the environment of the servers, without variables of the user such as PG*."""
     return {
         "PATH": f"{POSTGRES_BINARIES}:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8",
@@ -317,7 +317,7 @@ def _environment(postgres_port: int, pgbouncer_port: int) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Lets the namespaces' first process end, and returns when the kernel has removed all the others."""
+    """End the first process of the namespaces; return when the kernel has removed all others."""
     assert process.stdin is not None
     with process:
         process.stdin.close()
@@ -328,14 +328,14 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _tail(output: IO[bytes]) -> str:
-    """The last lines of a file that others may be writing: `pread` leaves the offset they share with us alone."""
+    """Return the last lines of a file that other processes write; `pread` does not move the shared offset."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), size, 0).decode(errors="replace")
     return "\n".join(text.splitlines()[-20:])
 
 
 def main() -> int:
-    """Runs a server until Ctrl-C or SIGTERM."""
+    """Run a server until Ctrl-C or SIGTERM."""
     reason = DebianServer.available()
     if reason is not None:
         print(reason, file=sys.stderr)

@@ -1,7 +1,6 @@
-"""Pictures of the Monitor for the docs: `uv run python scripts/screenshots.py [--only NAME]`, into docs/images/.
+"""Take pictures of the Monitor for the docs: `uv run python scripts/screenshots.py [--only NAME]`, into docs/images/.
 
-It serves an engine of its own on a free port, fills it with a few conversations, and looks at it with Debian's
-chromium.
+It serves a separate engine on a free port, fills it with a few conversations, and opens it in Debian's chromium.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WAIT_MS = 60_000
 
 @contextmanager
 def served() -> Iterator[str]:
-    """A server with an engine of its own, until the end of the block."""
+    """Run a server with a separate engine for the duration of the block."""
     with tempfile.TemporaryDirectory(prefix="cognizes-shots-") as folder:
         log = Path(folder) / "log"
         command = [Path(sys.executable).parent / "cognizes", "serve", "--port", "0", "--data-dir", f"{folder}/data"]
@@ -57,7 +56,7 @@ def served() -> Iterator[str]:
 
 
 class Story:
-    """Writes conversations over REST, at a pace that leaves durations worth looking at."""
+    """Writes conversations over REST, slowly enough for visible durations."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=60)
@@ -108,7 +107,7 @@ class Story:
         self.post(f"/api/sessions/{thread}/runs/{run}/finish")
 
     def talk(self, thread: str, text: str) -> None:
-        """A turn of the demo agent, to its end."""
+        """Run a whole turn of the demo agent."""
         body = {
             "threadId": thread,
             "runId": f"run-{time.time_ns()}",
@@ -123,7 +122,7 @@ class Story:
 
 
 def tell(story: Story) -> dict[str, str]:
-    """A few conversations; the ids of those that are photographed."""
+    """Create conversations; return the ids of those in the pictures."""
     for app, user, title in (
         ("research", "mira", "Sources on tidal energy"),
         ("support", "tom", "Invoice 2291 is missing"),
@@ -221,7 +220,7 @@ def _trip(story: Story) -> str:
 
 
 def open_page(browser: Browser, url: str, *, theme: str, size: tuple[int, int], scale: float = 1) -> Page:
-    """A page of a size, light or dark."""
+    """Open a page of the given size, light or dark."""
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme=theme,
@@ -237,7 +236,6 @@ def open_page(browser: Browser, url: str, *, theme: str, size: tuple[int, int], 
 
 
 def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None) -> None:
-    """Takes the pictures."""
     wide, narrow = (1440, 900), (390, 844)
     trip, demo = f"{url}/#/thread/{threads['trip']}", f"{url}/#/thread/{threads['demo']}"
     plan: list[tuple[str, str, str, tuple[int, int], Any]] = [
@@ -290,7 +288,7 @@ def _run(page: Page) -> None:
 
 
 def main() -> None:
-    """Serves, fills, photographs."""
+    """Serve, fill and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="Only pictures whose name holds this.")
     only = parser.parse_args().only

@@ -8,7 +8,7 @@ from cognizes.engine.runs import HandledRun
 
 
 async def order(run: HandledRun) -> dict[str, Any]:
-    """Reserves, asks, ships: whatever happens to its worker in between."""
+    """Reserve, wait for approval, ship. Survives crashes of its worker."""
     item = run.input["item"]
     reserved = await run.step("reserve", reserve, item)
     await run.append(kind="assistant_message", text=f"May I ship {item}?", event_id=f"{run.id}/question")
@@ -21,10 +21,10 @@ async def order(run: HandledRun) -> dict[str, Any]:
 
 
 async def reserve(item: str) -> str:
-    """Would ask the warehouse."""
+    """Call the warehouse (simulated)."""
     return f"reservation of {item}"
 
 
 async def ship(reservation: str) -> str:
-    """Would ask the carrier."""
+    """Call the carrier (simulated)."""
     return f"parcel for {reservation}"

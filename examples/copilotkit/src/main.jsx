@@ -62,7 +62,7 @@ function Confirmations({ interrupts, resolve }) {
   ));
 }
 
-/** What the agent keeps: of the session, of the user (user:) and of everybody (app:). */
+/** The state of the session, of the user (user:) and of the app (app:). */
 function State() {
   const { agent } = useAgent({ agentId: AGENT });
   return <pre>{JSON.stringify(agent.state, null, 2)}</pre>;
