@@ -165,3 +165,51 @@ async def test_listing_pages_and_a_retry(client: httpx.AsyncClient, engine: Engi
     assert (failed.json()["status"], failed.json()["error"]) == ("failed", "the lease of its worker ran out")
     retried = await client.post(f"/api/runs/{claimed.id}/retry")
     assert (retried.json()["status"], retried.json()["error"]) == ("pending", None)
+
+
+async def test_a_run_whose_rest_client_died_is_released(client: httpx.AsyncClient, engine: Engine) -> None:
+    thread = await new_session(client)
+    runs = f"/api/sessions/{thread}/runs"
+    started = (await client.post(runs, json={"run_id": "alone", "lease_seconds": 60})).json()
+    assert (started["status"], started["attempt"]) == ("running", 1)
+    assert started["lease_expires_at"] is not None
+    await client.post(runs, json={"run_id": "queued", "handler": "h"})
+    assert (await client.post(f"{runs}/queued/start", json={"lease_seconds": 60})).json()["attempt"] == 1
+    for run_id in ("alone", "queued"):
+        await expire_lease(engine, await engine.runs.find(run_id))
+    assert await engine.runs.expire() == 2
+    failed = (await client.get(f"{runs}/alone")).json()
+    assert (failed["status"], failed["error"]) == ("failed", "the process that executed the run went away")
+    released = (await client.get(f"{runs}/queued")).json()
+    assert (released["status"], released["lease_expires_at"], released["failures"]) == ("pending", None, 1)
+    (claimed,) = await engine.runs.claim(["h"])
+    assert (claimed.id, claimed.attempt) == ("queued", 2)
+
+
+async def test_a_rest_client_extends_its_lease_and_is_fenced(client: httpx.AsyncClient, engine: Engine) -> None:
+    thread = await new_session(client)
+    runs = f"/api/sessions/{thread}/runs"
+    run = (await client.post(runs, json={"run_id": "r", "lease_seconds": 60})).json()
+    extended = await client.post(f"{runs}/r/heartbeat", params={"attempt": 1}, json={"lease_seconds": 600})
+    assert extended.status_code == 200
+    assert extended.json()["lease_expires_at"] > run["lease_expires_at"]
+    kept = await client.post(f"{runs}/r/heartbeat")
+    assert kept.json()["lease_expires_at"] > extended.json()["lease_expires_at"]
+    for path, body in (
+        ("heartbeat", None),
+        ("thinking-steps", {"thought": "late"}),
+        ("tool-calls", {"tool_name": "t", "input": 1}),
+        ("wait", {"kind": "human", "correlation_key": "k"}),
+        ("fail", {"error": "late"}),
+        ("finish", None),
+    ):
+        late = await client.post(f"{runs}/r/{path}", params={"attempt": 2}, json=body)
+        assert late.status_code == 409, path
+    assert (await client.get(f"{runs}/r")).json() == {**kept.json(), "steps": [], "resumption_context": None,
+                                                     "resumption": None}  # fmt: skip
+    assert (
+        await client.post(f"{runs}/r/thinking-steps", params={"attempt": 1}, json={"thought": "x"})
+    ).status_code == 201
+    assert (await client.post(f"{runs}/r/finish", params={"attempt": 1})).json()["status"] == "completed"
+    assert (await client.post(f"{runs}/r/heartbeat")).status_code == 409
+    assert (await client.post(runs, json={"lease_seconds": 0})).status_code == 422

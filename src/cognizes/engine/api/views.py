@@ -18,7 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cognizes.engine.models import MAX_TEXT_LENGTH, Event, JsonObject, Message, Run, RunWait, Session
-from cognizes.engine.runs import Resumption, Step
+from cognizes.engine.runs import CLIENT_LEASE, Resumption, Step
 
 Content = Annotated[str, StringConstraints(max_length=2**30)]
 """A text that is stored as content: the settings limit its bytes."""
@@ -147,9 +147,16 @@ class StateChange(Body):
     author: str | None = None
 
 
-class NewRun(Body):
-    """A run, under an id of the caller's or a new one; `start` makes it running at once. With a `handler` it is for the
-    workers that know it: pending, with an input, from a moment on."""
+class NewLease(Body):
+    """How long a client may execute a run without a heartbeat or progress of the run; then the run is released."""
+
+    lease_seconds: float = Field(default=CLIENT_LEASE.total_seconds(), ge=1, le=30 * 86_400)
+
+
+class NewRun(NewLease):
+    """A run, under an id of the caller's or a new one. With a `handler` it is pending, for the workers that have the
+    handler, from `available_at` on. Without one the caller executes it: `start` makes it running at once, with a lease
+    of `lease_seconds`."""
 
     run_id: str | None = None
     start: bool = True

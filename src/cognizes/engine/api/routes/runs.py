@@ -1,11 +1,16 @@
-"""Runs: start, progress, end; queue, waits and signals.
+"""Runs: start, lease, progress, end; queue, waits and signals.
 
-Below a session every run is named by its thread; below `/api/runs` by its id alone, which may be any text.
+Below a session the path names a run by its thread and id; below `/api/runs` by its id alone, which may be any text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Literal
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
@@ -16,6 +21,7 @@ from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.views import (
     Failure,
     FoundRuns,
+    NewLease,
     NewRun,
     NewSignal,
     NewWait,
@@ -31,9 +37,10 @@ from cognizes.engine.api.views import (
     step_view,
 )
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, NotFoundError
+from cognizes.engine.errors import ConflictError, LeaseLostError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.models import Run
+from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs import WaitKind
 
 router = APIRouter(tags=["runs"])
@@ -45,7 +52,7 @@ _BY_ID = "/api/runs/{run_id:path}"
 
 
 async def _found(run_id: str, engine: CurrentEngine, caller: Caller) -> Run:
-    """The run of an id among those that the caller may see; runs of other callers with this id change nothing."""
+    """Return the run of an id among those that the caller may see; runs of other callers are ignored."""
     found = await engine.runs.find_all(run_id, app_names=caller.app_names, user_id=caller.user_id)
     if not found:
         raise NotFoundError(f"there is no run {run_id}")
@@ -62,16 +69,32 @@ async def _of_thread(thread_id: ThreadId, run_id: str, engine: CurrentEngine) ->
 
 
 RunOfThread = Annotated[Run, Depends(_of_thread)]
+Attempt = Annotated[
+    int | None,
+    Query(ge=1, description="The attempt of the run when the caller started it; 409 when another attempt holds it."),
+]
+
+
+@contextmanager
+def _fenced(thread_id: UUID, run_id: str, attempt: int | None) -> Iterator[None]:
+    """Fence the writes of a client that names its attempt."""
+    with nullcontext() if attempt is None else fenced_by(RunFence(thread_id, run_id, attempt)):
+        yield
+
+
+def _held_by(run: Run, attempt: int | None) -> Run:
+    return run if attempt is None else replace(run, attempt=attempt)
 
 
 @router.post(_OF_SESSION, status_code=201, response_model=RunView, summary="Create a run, or enqueue it for workers")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True)
 async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | None = None) -> Response:
-    """Without a `handler` the caller executes the run; with one, a worker that knows the handler does."""
+    """Without a `handler` the caller executes the run and keeps its lease; with one, a worker does."""
     new = body or NewRun()
     session = await engine.sessions.store.get_thread(thread_id)
     if new.handler is None:
-        run = await engine.runs.create(session, run_id=new.run_id, running=new.start)
+        lease = timedelta(seconds=new.lease_seconds)
+        run = await engine.runs.create(session, run_id=new.run_id, running=new.start, lease=lease)
     else:
         run = await engine.runs.enqueue(
             session,
@@ -99,32 +122,52 @@ async def get_run(run: RunOfThread, engine: CurrentEngine) -> Response:
 
 @router.post(_RUN + "/start", response_model=RunDetail, summary="From pending to running")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    """When a wait of the run is over, its memory snapshot is applied, once, and `resumption` says what to continue
-    with."""
-    return await _detail(engine, await engine.runs.begin(thread_id, run_id))
+async def start_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, body: NewLease | None = None) -> Response:
+    """The caller executes the run as its next `attempt`, with a lease. When a wait of the run is over, its memory
+    snapshot is applied, once, and `resumption` says what to continue with."""
+    lease = timedelta(seconds=(body or NewLease()).lease_seconds)
+    return await _detail(engine, await engine.runs.begin(thread_id, run_id, lease=lease))
+
+
+@router.post(_RUN + "/heartbeat", response_model=RunView, summary="Extend the lease of a running run")
+@access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
+async def extend_lease(
+    run: RunOfThread, engine: CurrentEngine, body: NewLease | None = None, attempt: Attempt = None
+) -> Response:
+    """By `lease_seconds`, else by the duration of the lease. Thinking steps, tool calls and their results extend the
+    lease as well. A run whose lease expires is released: a worker claims it, or it fails if it has no handler."""
+    lease = timedelta(seconds=body.lease_seconds) if body is not None else None
+    if not await engine.runs.heartbeat([_held_by(run, attempt)], lease=lease):
+        raise LeaseLostError(
+            f"run {run.id} is {run.status}, at attempt {run.attempt}; its lease cannot be extended, stop executing it"
+        )
+    return DocumentResponse(run_view(await engine.runs.get(run.thread_id, run.id)))
 
 
 @router.post(_RUN + "/finish", response_model=RunView, summary="From running to completed")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def finish_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    return DocumentResponse(run_view(await engine.runs.finish(thread_id, run_id)))
+async def finish_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine, attempt: Attempt = None) -> Response:
+    with _fenced(thread_id, run_id, attempt):
+        return DocumentResponse(run_view(await engine.runs.finish(thread_id, run_id)))
 
 
 @router.post(_RUN + "/fail", response_model=RunView, summary="To failed, with the reason")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def fail_run(thread_id: ThreadId, run_id: str, body: Failure, engine: CurrentEngine) -> Response:
-    return DocumentResponse(run_view(await engine.runs.fail(thread_id, run_id, error=body.error)))
+async def fail_run(
+    thread_id: ThreadId, run_id: str, body: Failure, engine: CurrentEngine, attempt: Attempt = None
+) -> Response:
+    with _fenced(thread_id, run_id, attempt):
+        return DocumentResponse(run_view(await engine.runs.fail(thread_id, run_id, error=body.error)))
 
 
 @router.post(_RUN + "/cancel", response_model=RunView, summary="To cancelled")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    """Also one that a worker executes: it stops at once, and can write no more."""
+    """A worker that executes the run stops at once, and its later writes are refused."""
     return DocumentResponse(run_view(await engine.runs.cancel(thread_id, run_id)))
 
 
-@router.post(_RUN + "/retry", response_model=RunView, summary="From failed to pending: another try")
+@router.post(_RUN + "/retry", response_model=RunView, summary="From failed to pending")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def retry_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
     """Finished steps stay finished."""
@@ -133,8 +176,8 @@ async def retry_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> 
 
 @router.post(_RUN + "/wait", response_model=RunView, summary="From running to waiting")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine) -> Response:
-    return await _wait(engine, run, body)
+async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine, attempt: Attempt = None) -> Response:
+    return await _wait(engine, _held_by(run, attempt), body)
 
 
 @router.post(_RUN + "/signal", response_model=Signalled, summary="Signal a run")
@@ -145,24 +188,36 @@ async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine, c
 
 @router.post(_RUN + "/thinking-steps", status_code=201, response_model=RunView, summary="Add a thinking step")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def add_thought(thread_id: ThreadId, run_id: str, body: Thought, engine: CurrentEngine) -> Response:
-    await engine.runs.think(thread_id, run_id, body.thought)
+async def add_thought(
+    thread_id: ThreadId, run_id: str, body: Thought, engine: CurrentEngine, attempt: Attempt = None
+) -> Response:
+    with _fenced(thread_id, run_id, attempt):
+        await engine.runs.think(thread_id, run_id, body.thought)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)), status_code=201)
 
 
 @router.post(_RUN + "/tool-calls", status_code=201, summary="Add a tool call")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def add_tool_call(thread_id: ThreadId, run_id: str, body: ToolCall, engine: CurrentEngine) -> Response:
-    call_id = await engine.runs.call_tool(thread_id, run_id, body.tool_name, body.input)
+async def add_tool_call(
+    thread_id: ThreadId, run_id: str, body: ToolCall, engine: CurrentEngine, attempt: Attempt = None
+) -> Response:
+    with _fenced(thread_id, run_id, attempt):
+        call_id = await engine.runs.call_tool(thread_id, run_id, body.tool_name, body.input)
     return DocumentResponse({"id": call_id}, status_code=201)
 
 
 @router.post(_RUN + "/tool-calls/{call_id}/result", response_model=RunView, summary="Add a tool's result")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_tool_result(
-    thread_id: ThreadId, run_id: str, call_id: str, body: ToolResult, engine: CurrentEngine
+    thread_id: ThreadId,
+    run_id: str,
+    call_id: str,
+    body: ToolResult,
+    engine: CurrentEngine,
+    attempt: Attempt = None,
 ) -> Response:
-    await engine.runs.finish_tool(thread_id, run_id, call_id, body.output, is_error=body.is_error)
+    with _fenced(thread_id, run_id, attempt):
+        await engine.runs.finish_tool(thread_id, run_id, call_id, body.output, is_error=body.is_error)
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)))
 
 
@@ -179,7 +234,7 @@ async def find_runs(
     limit: Limit = 100,
     cursor: str | None = None,
 ) -> Response:
-    """`?status=waiting` shows who waits for what. `next_cursor` is null on the last page."""
+    """`?status=waiting` lists the waiting runs with their waits. `next_cursor` is null on the last page."""
     page = await engine.runs.search(
         status=status, app_name=app_name, user_id=user_id, handler=handler, limit=limit, cursor=cursor
     )
@@ -208,11 +263,11 @@ async def retry_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
 
 @router.post(_BY_ID + "/wait", response_model=RunView, summary="Let a run wait by its id")
 @access(Reach.RUN, Permission.WRITE, is_for_agents=True, has_large_body=True)
-async def wait_found_run(run: FoundRun, body: NewWait, engine: CurrentEngine) -> Response:
-    return await _wait(engine, run, body)
+async def wait_found_run(run: FoundRun, body: NewWait, engine: CurrentEngine, attempt: Attempt = None) -> Response:
+    return await _wait(engine, _held_by(run, attempt), body)
 
 
-# The last one: its path takes whatever no other route has taken.
+# This route is the last one: its path matches every run id, also one that ends like another route.
 @router.get(_BY_ID, response_model=RunDetail, summary="Read a run with its steps by its id")
 @access(Reach.RUN)
 async def get_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
