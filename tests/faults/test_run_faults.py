@@ -187,7 +187,7 @@ async def test_a_paused_worker_that_lost_its_lease_cannot_write(
     assert (await engine.sessions.store.get_thread(session.thread_id)).state == {"n": 1}
 
 
-async def test_a_worker_that_is_stopped_gives_its_run_back(
+async def test_a_stopped_worker_process_releases_its_run(
     engine: Engine, marks: Path, start_worker: StartWorker
 ) -> None:
     session = await engine.sessions.create("shop", "ada")

@@ -115,7 +115,7 @@ async def test_a_run_id_is_any_text(client: httpx.AsyncClient, engine: Engine, r
     assert cancelled.json()["status"] == "cancelled"
 
 
-async def test_what_is_not_there_and_what_cannot_be(client: httpx.AsyncClient, engine: Engine) -> None:
+async def test_missing_runs_and_invalid_requests(client: httpx.AsyncClient, engine: Engine) -> None:
     thread = await new_session(client)
     signal = {"correlation_key": "k"}
     for method, path, body in (

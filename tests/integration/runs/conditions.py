@@ -1,4 +1,4 @@
-"""Waiting for what must come, for as long as a slow machine needs."""
+"""Conditions that tests wait for, with time for a slow machine, and short cuts to states of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 
 
 async def until(look: Callable[[], Awaitable[Found]], *, seconds: float = 90) -> Found:
-    """What `look` returns as soon as it is truthy."""
+    """Return what `look` returns as soon as it is truthy."""
     async with asyncio.timeout(seconds):
         while not (found := await look()):
             await asyncio.sleep(0.02)
@@ -21,7 +21,7 @@ async def until(look: Callable[[], Awaitable[Found]], *, seconds: float = 90) ->
 
 
 async def until_status(engine: Engine, run: Run, *status: RunStatus) -> Run:
-    """The run once it has one of these statuses."""
+    """Return the run once it has one of these statuses."""
 
     async def look() -> Run | None:
         found = await engine.runs.get(run.thread_id, run.id)
@@ -31,7 +31,7 @@ async def until_status(engine: Engine, run: Run, *status: RunStatus) -> Run:
 
 
 async def expire_lease(engine: Engine, run: Run) -> None:
-    """As if its worker had been silent for too long."""
+    """Let the lease of a run expire now."""
     await engine.database.pool.execute(
         "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE thread_id = $1::uuid AND id = $2",
         run.thread_id, run.id,
@@ -39,7 +39,7 @@ async def expire_lease(engine: Engine, run: Run) -> None:
 
 
 async def run_events(engine: Engine, run: Run) -> list[str]:
-    """The kinds of the run's events."""
+    """Return the types of the run's events."""
     session = await engine.sessions.store.get_thread(run.thread_id)
     return [event.event_type for event in await engine.sessions.events(session) if event.run_id == run.id]
 

@@ -1,4 +1,4 @@
-"""Engines whose leases outlast any stall, and whose housekeeping waits for the test to ask for it."""
+"""Engines with long leases and without maintenance: a test sweeps when it needs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that end and runs that are claimed share commits, and nobody pays for his neighbour."""
+"""RunBatcher: ends and claims share commits, and no item delays or fails another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.runs.conditions import expire_lease, later, run_events, t
 
 
 async def claimed(engine: Engine, count: int) -> list[Run]:
-    """Runs of as many threads."""
+    """Return claimed runs of `count` threads."""
     for number in range(count):
         session = await engine.sessions.create("app", f"user-{number}")
         await engine.runs.enqueue(session, "work", run_id=f"run-{number}")
@@ -20,7 +20,7 @@ async def claimed(engine: Engine, count: int) -> list[Run]:
     return runs
 
 
-async def test_those_who_come_together_share_a_commit(engine: Engine) -> None:
+async def test_concurrent_ends_share_a_commit(engine: Engine) -> None:
     runs = await claimed(engine, 20)
     done = await asyncio.gather(*(engine.runs.complete(run, {"n": run.id}) for run in runs))
     assert [(run.id, run.status, run.result) for run in done] == [
@@ -32,7 +32,7 @@ async def test_those_who_come_together_share_a_commit(engine: Engine) -> None:
     assert [await run_events(engine, run) for run in runs] == [["run_created", "run_started", "run_finished"]] * 20
 
 
-async def test_one_that_cannot_be_ended_stops_no_other(engine: Engine) -> None:
+async def test_an_end_that_fails_does_not_fail_the_others(engine: Engine) -> None:
     lost, good, gone, bad = await claimed(engine, 4)
     await expire_lease(engine, lost)
     await engine.runs.expire()
@@ -65,7 +65,7 @@ async def test_the_same_end_twice_counts_once(engine: Engine) -> None:
     assert (resent.result, (await run_events(engine, run)).count("run_finished")) == (0, 1)
 
 
-async def test_a_thread_that_is_held_keeps_only_its_own_waiting(engine: Engine) -> None:
+async def test_a_locked_thread_delays_only_its_own_end(engine: Engine) -> None:
     held, free = await claimed(engine, 2)
     async with engine.database.connection() as other, other.transaction():
         await other.execute("SELECT FROM threads WHERE id = $1::uuid FOR NO KEY UPDATE", held.thread_id)
@@ -75,7 +75,7 @@ async def test_a_thread_that_is_held_keeps_only_its_own_waiting(engine: Engine) 
     assert (await waiting).status == RunStatus.COMPLETED
 
 
-async def test_what_was_claimed_for_somebody_who_left_is_given_back(engine: Engine) -> None:
+async def test_runs_of_a_cancelled_claim_are_released(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.enqueue(session, "work", max_attempts=1)
     async with engine.database.connection() as other, other.transaction():
@@ -87,16 +87,16 @@ async def test_what_was_claimed_for_somebody_who_left_is_given_back(engine: Engi
         await asyncio.wait([leaving])
         assert leaving.cancelled()
 
-    async def is_given_back() -> bool:
+    async def is_released() -> bool:
         return (await run_events(engine, run))[-1] == "run_released"
 
-    await until(is_given_back)
+    await until(is_released)
     (again,) = await engine.runs.claim(["work"])
     assert (again.id, again.attempt, again.failures) == (run.id, 2, 0)
 
 
-async def test_what_is_due_in_days_is_not_even_looked_at(engine: Engine) -> None:
-    """By entries of the index that a claim reads."""
+async def test_a_claim_does_not_read_runs_that_are_due_later(engine: Engine) -> None:
+    """Counted by the index entries that a claim reads."""
     session = await engine.sessions.create("app", "user")
     due = await engine.runs.enqueue(session, "work")
     await engine.database.pool.execute(
@@ -114,7 +114,7 @@ async def test_what_is_due_in_days_is_not_even_looked_at(engine: Engine) -> None
         assert 0 < await connection.fetchval(read) < 10
 
 
-async def test_first_come_first_served_by_the_moment_a_run_is_due(engine: Engine) -> None:
+async def test_runs_are_claimed_in_the_order_in_which_they_became_due(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     for run_id, minutes in (("old", None), ("was scheduled", -5), ("tomorrow", 24 * 60), ("new", None)):
         at = later(minutes=minutes) if minutes is not None else None
@@ -128,7 +128,7 @@ async def test_first_come_first_served_by_the_moment_a_run_is_due(engine: Engine
     assert (await until_status(engine, tomorrow, RunStatus.PENDING)).attempt == 0
 
 
-def test_those_who_want_many_leave_something_to_the_others() -> None:
+def test_claims_of_one_batch_get_runs_in_turn() -> None:
     many, one = RunClaim(("work",), "many", 3), RunClaim(("work",), "one", 1)
     assert [item.worker_id for item in assign_in_turn([many, one])] == ["many", "one", "many", "many"]
     assert assign_in_turn([]) == []

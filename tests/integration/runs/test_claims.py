@@ -33,7 +33,7 @@ async def test_oldest_first_and_each_once(engine: Engine) -> None:
     assert await run_events(engine, runs[0]) == ["run_created", "run_started"]
 
 
-async def test_only_what_the_worker_can_do_and_what_is_due(engine: Engine) -> None:
+async def test_a_claim_takes_due_runs_of_its_handlers(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     by_hand = await engine.runs.create(session)
     for handler in ("a", "b", "c"):
@@ -65,7 +65,7 @@ async def test_a_waiting_run_is_never_claimed(engine: Engine) -> None:
     assert await run_events(engine, run) == ["run_created", "run_started", "run_waiting"]
 
 
-async def test_a_heartbeat_holds_a_lease_and_tells_that_it_is_lost(engine: Engine) -> None:
+async def test_a_heartbeat_extends_a_lease_and_reports_a_lost_one(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     for run_id in ("kept", "lost"):
         await engine.runs.enqueue(session, "work", run_id=run_id)
@@ -138,7 +138,7 @@ async def test_a_lost_lease_completes_no_message(engine: Engine) -> None:
     assert [content["text"] for content in whole if not content.get("interrupted")] == ["in time"]
 
 
-async def test_fenced_and_free_appends_share_a_batch_in_order(engine: Engine) -> None:
+async def test_fenced_and_unfenced_appends_share_a_batch_in_order(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     other = await engine.sessions.create("app", "other")
     await engine.runs.enqueue(session, "work")
@@ -204,7 +204,7 @@ async def test_backoff_doubles(database_url: str) -> None:
         assert (await until_status(engine, run, RunStatus.FAILED)).error == "x\x00"
 
 
-async def test_given_back_counts_no_failure(engine: Engine) -> None:
+async def test_a_release_counts_no_failure(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.enqueue(session, "work", max_attempts=1)
     for attempt in (1, 2, 3):

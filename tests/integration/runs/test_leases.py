@@ -1,4 +1,4 @@
-"""Keeping leases, whatever the database does."""
+"""LeaseKeeper: leases are extended, or lost in time."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ async def keeper(engine: Engine) -> AsyncIterator[LeaseKeeper]:
     await opened.close()
 
 
-async def test_a_lease_is_lost_in_time_while_the_database_says_nothing(
+async def test_a_lease_is_lost_in_time_while_postgresql_does_not_answer(
     keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def say_nothing() -> None:
+    async def hang() -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(keeper, "extend", say_nothing)
+    monkeypatch.setattr(keeper, "extend", hang)
     lost = asyncio.Event()
     keeper.hold(RunFence(uuid4(), "r1", 1), lost.set)
     await asyncio.wait_for(lost.wait(), 30)
 
 
-async def test_an_error_that_nobody_expected_is_not_the_last_beat(
+async def test_an_unexpected_error_does_not_stop_the_extension_of_leases(
     keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beats: list[Any] = []
+    rounds: list[Any] = []
     enough = asyncio.Event()
 
     async def fail() -> None:
-        beats.append(None)
-        if len(beats) == 3:
+        rounds.append(None)
+        if len(rounds) == 3:
             enough.set()
         raise ValueError("a defect")
 
@@ -52,7 +52,7 @@ async def test_an_error_that_nobody_expected_is_not_the_last_beat(
     await asyncio.wait_for(enough.wait(), 30)
 
 
-async def test_whoever_frees_runs_does_not_wait_for_a_worker_that_extends_its_leases(engine: Engine) -> None:
+async def test_a_sweep_does_not_wait_for_a_worker_that_extends_its_leases(engine: Engine) -> None:
     session = await engine.sessions.create("shop", "ada")
     runs = [await engine.runs.enqueue(session, "work", run_id=run_id) for run_id in ("a", "b")]
     for run in await engine.runs.claim(["work"], limit=2):
@@ -67,7 +67,7 @@ async def test_whoever_frees_runs_does_not_wait_for_a_worker_that_extends_its_le
     assert await engine.runs.expire() == 0
 
 
-async def test_a_block_whose_wait_is_over_goes_on_when_the_database_is_back(
+async def test_a_block_continues_after_its_wait_when_postgresql_is_available_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = engine.database.fetch_row

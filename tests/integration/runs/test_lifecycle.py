@@ -116,7 +116,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_does_not_stay_running(
     assert not engine.runs.leases.held
 
 
-async def test_an_illegal_move_changes_nothing(engine: Engine) -> None:
+async def test_an_illegal_transition_changes_nothing(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.create(session)
     with pytest.raises(IllegalTransitionError, match=r"pending.*completed"):
@@ -133,7 +133,7 @@ async def test_an_illegal_move_changes_nothing(engine: Engine) -> None:
         await engine.runs.get("not-a-uuid", "nobody")
 
 
-async def test_of_two_who_end_a_run_one_does(engine: Engine) -> None:
+async def test_of_two_concurrent_ends_one_succeeds(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.create(session, running=True)
     outcomes = await asyncio.gather(

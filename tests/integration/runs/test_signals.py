@@ -174,7 +174,7 @@ async def test_a_message_of_the_user_ends_a_wait_for_one(engine: Engine) -> None
     assert (await resumption(engine, run)).payload["text"] == "or green"
 
 
-async def test_what_cannot_be_waited_for(engine: Engine) -> None:
+async def test_invalid_waits_are_refused(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     await engine.runs.enqueue(session, "work")
     (run,) = await engine.runs.claim(["work"])

@@ -23,7 +23,7 @@ from tests.integration.runs.conditions import expire_lease, later, run_events, u
 from tests.integration.runs.lost_answers import lose_end
 
 
-async def test_steps_run_once_and_a_linear_handler_goes_on_after_its_wait(engine: Engine) -> None:
+async def test_steps_run_once_and_a_linear_handler_continues_after_its_wait(engine: Engine) -> None:
     calls: Counter[str] = Counter()
 
     async def order(run: HandledRun) -> Any:
@@ -58,7 +58,7 @@ def run_scope(session: Any) -> Any:
     return MemoryScope.of(session)
 
 
-async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
+async def test_memory_is_restored_after_a_wait(engine: Engine) -> None:
     """Working memory as it was, the episodes and long-term values it used, the cursor and the results so far."""
     seen: list[Any] = []
 
@@ -81,7 +81,7 @@ async def test_the_mind_is_the_same_after_a_wait(engine: Engine) -> None:
     run = await engine.runs.enqueue(session, "agent")
     async with Worker(engine, {"agent": agent}):
         await until_status(engine, run, RunStatus.WAITING)
-        # Working memory is lost without a writer; the run gets it back.
+        # Working memory is lost without a writer; the run restores it.
         await engine.database.pool.execute("UPDATE threads SET state = '{\"debris\": 1}'")
         await engine.memory.working.delete(run_scope(session), session.id)
         await engine.memory.long_term.set(run_scope(session), "prefs", "colour", "green")
@@ -246,7 +246,7 @@ async def test_a_run_that_another_worker_took_is_stopped_and_its_late_writes_are
     assert (await engine.runs.get(run.thread_id, run.id)).status == RunStatus.COMPLETED
 
 
-async def test_a_stopped_worker_gives_its_runs_back(engine: Engine) -> None:
+async def test_a_stopped_worker_releases_its_runs(engine: Engine) -> None:
     started = asyncio.Event()
     reported: list[Any] = []
 
@@ -265,14 +265,14 @@ async def test_a_stopped_worker_gives_its_runs_back(engine: Engine) -> None:
     run = await engine.runs.enqueue(session, "slow", max_attempts=1)
     async with Worker(engine, {"slow": slow}, grace_seconds=0):
         await started.wait()
-    given_back = await engine.runs.get(run.thread_id, run.id)
-    assert (given_back.status, given_back.failures) == (RunStatus.PENDING, 0)
+    released = await engine.runs.get(run.thread_id, run.id)
+    assert (released.status, released.failures) == (RunStatus.PENDING, 0)
     async with Worker(engine, {"slow": slow}):
         assert (await until_status(engine, run, RunStatus.COMPLETED)).result == "worked"
     assert reported == [[], ["work"]]
 
 
-async def test_a_step_that_was_cut_off_is_the_handlers_to_judge(engine: Engine) -> None:
+async def test_the_handler_decides_about_an_interrupted_step(engine: Engine) -> None:
     judged: list[int] = []
 
     async def handler(run: HandledRun) -> Any:
@@ -347,7 +347,7 @@ async def _has_status(engine: Engine, session: Any, run_id: str, status: RunStat
     return bool(found) and found[0].status == status
 
 
-async def test_a_process_that_goes_away_leaves_its_run_waiting_and_another_resumes_it(engine: Engine) -> None:
+async def test_the_run_of_a_dead_process_keeps_waiting_and_another_resumes_it(engine: Engine) -> None:
     session = await engine.sessions.create("shop", "ada")
 
     async def block() -> None:
@@ -399,11 +399,11 @@ async def test_a_message_and_a_timer_wake_a_worker(engine: Engine) -> None:
         assert (await until_status(engine, run, RunStatus.COMPLETED)).result == "the red one"
 
 
-async def test_no_worker_without_work(engine: Engine) -> None:
+async def test_a_worker_without_handlers_or_concurrency_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidInputError):
         Worker(engine, {})
     with pytest.raises(InvalidInputError):
-        Worker(engine, {"a": test_no_worker_without_work}, concurrency=0)  # type: ignore[dict-item]
+        Worker(engine, {"a": test_a_worker_without_handlers_or_concurrency_is_refused}, concurrency=0)  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED])

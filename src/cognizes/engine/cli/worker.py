@@ -1,4 +1,4 @@
-"""`cognizes worker`: executes runs by functions of yours, until Ctrl-C."""
+"""`cognizes worker`: executes runs with your functions, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def worker(
         list[str],
         typer.Option(
             metavar="[NAME=]MODULE:FUNCTION",
-            help="A handler, under the function's name or one of your own; may be repeated.",
+            help="A handler, named like its function or by NAME; may be repeated.",
             show_default=False,
         ),
     ],
@@ -36,10 +36,10 @@ def worker(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
-    """Execute runs: claim those of the given handlers, call them, store what comes of it.
+    """Execute runs: claim those of the given handlers, call the functions, store their results.
 
-    Start as many as you like, on as many machines. Ctrl-C or SIGTERM lets runs go on for COGNIZES_SHUTDOWN_SECONDS and
-    gives back what is left; another worker continues it.
+    Any number of workers may run, on any number of machines. After Ctrl-C or SIGTERM, runs may continue for
+    COGNIZES_SHUTDOWN_SECONDS; the others are released, and another worker continues them.
     """
     settings = load_settings(data_dir=data_dir, database_url=database_url, log_level=log_level, log_format=log_format)
     export_dotenv()
@@ -51,13 +51,13 @@ def worker(
 
 
 def load_handlers(specifications: list[str]) -> dict[str, Any]:
-    """The functions that were named, by the names of their handlers."""
+    """Return the functions by the names of their handlers."""
     handlers: dict[str, Any] = {}
     for specification in specifications:
         name, separator, place = specification.rpartition("=")
         module_name, colon, attribute = place.partition(":")
         if not colon or not module_name or not attribute or (separator and not name):
-            raise SetupError(f"{specification!r} is no handler; write [name=]package.module:function")
+            raise SetupError(f"{specification!r} is not a handler; write [name=]package.module:function")
         function = _load(module_name, attribute)
         name = name or attribute.rpartition(".")[2]
         if name in handlers:
@@ -68,7 +68,7 @@ def load_handlers(specifications: list[str]) -> dict[str, Any]:
 
 def _load(module_name: str, attribute: str) -> Any:
     if (here := str(Path.cwd())) not in sys.path:
-        # As `python -m` would: the module lies where the command was typed.
+        # Like `python -m`: modules of the current directory can be imported.
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
@@ -77,20 +77,20 @@ def _load(module_name: str, attribute: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise SetupError(f"the handler {module_name}:{attribute} cannot be loaded: {error}") from error
     if not inspect.iscoroutinefunction(found):
-        raise SetupError(f"the handler {module_name}:{attribute} is no `async def` function")
+        raise SetupError(f"the handler {module_name}:{attribute} is not an `async def` function")
     return found
 
 
 async def _work(settings: Settings, handlers: dict[str, Any], concurrency: int) -> None:
-    # Here and not above: every other command would pay for them.
+    # Imported here: other commands do not need them.
     from cognizes.engine.engine import Engine  # noqa: PLC0415
     from cognizes.engine.runs import Worker  # noqa: PLC0415
 
     async with Engine(settings) as engine:
-        hand = Worker(engine, handlers, concurrency=concurrency)
+        executor = Worker(engine, handlers, concurrency=concurrency)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, hand.stop)
-        typer.echo(f"worker {hand.id} executes {', '.join(handlers)}; Ctrl-C stops it")
+            loop.add_signal_handler(number, executor.stop)
+        typer.echo(f"worker {executor.id} executes {', '.join(handlers)}; Ctrl-C stops it")
         sys.stdout.flush()
-        await hand.run()
+        await executor.run()

@@ -1,4 +1,4 @@
-"""Asking a person whether a tool may be called, and what they said: two events, and a state between them."""
+"""Tool approvals: the request to a person, and the answer, as two events of a context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASKED, _ANSWERED = "decision_asked", "decision_answered"
 
 @dataclass(frozen=True)
 class ToolApproval:
-    """A question to a person; `approved` is null while nobody has answered."""
+    """A request to a person; `approved` is None until it is answered."""
 
     id: str
     tool_name: str
@@ -36,7 +36,7 @@ class ToolApproval:
 
 
 class ToolApprovals:
-    """Asks and answers. The context is AwaitingToolApproval in between."""
+    """Stores requests and answers. Between them the state of the context is AwaitingToolApproval."""
 
     def __init__(self, sessions: Sessions, contexts: Contexts, runs: Runs) -> None:
         self._sessions = sessions
@@ -54,7 +54,7 @@ class ToolApprovals:
         run_id: str | None = None,
         approval_id: str | None = None,
     ) -> ToolApproval:
-        """Asks; the same question with the same id again is asked once."""
+        """Store a request. The same request with the same id again is stored once."""
         thread = thread_uuid(thread_id)
         approval_id = approval_id or str(new_id())
         known = await self._sessions.log.find(thread, approval_id)
@@ -74,15 +74,15 @@ class ToolApprovals:
     async def answer(
         self, thread_id: str | UUID, approval_id: str, *, approved: bool, reason: str | None = None
     ) -> ToolApproval:
-        """Answers a question that is open. The same answer again changes nothing; another one is a conflict."""
+        """Answer an open request. The same answer again changes nothing; another one is a conflict."""
         thread = thread_uuid(thread_id)
         asked = await self._sessions.log.find(thread, approval_id)
         if asked is None or asked.event_type != _ASKED:
-            raise NotFoundError(f"nobody asked for an approval {approval_id[:80]!r} in this context")
+            raise NotFoundError(f"there is no approval {approval_id[:80]!r} in this context")
         answer_id = f"{approval_id}/answer"
         if await self._sessions.log.find(thread, answer_id) is None and approval_id not in await self._open(thread):
             raise IllegalTransitionError(
-                f"the approval {approval_id[:80]!r} is not awaited any more: the conversation went on without it"
+                f"the approval {approval_id[:80]!r} is not open any more: the conversation continued without it"
             )
         content: JsonObject = {"decision_id": approval_id, "approved": approved, "reason": reason}
         event = _event(thread, answer_id, _ANSWERED, content, author="user", run_id=asked.run_id)
@@ -91,7 +91,7 @@ class ToolApprovals:
         return _approval(asked, approved=approved)
 
     async def _wake(self, thread: UUID, asked: Event, answer: JsonObject) -> None:
-        """A run that waits for the approval's id goes on, now or as soon as it waits."""
+        """Signal the run that made the request: its wait for the approval's id ends, now or as soon as it waits."""
         if asked.run_id is None:
             return
         try:
@@ -102,9 +102,9 @@ class ToolApprovals:
             logger.debug("the run that asked for approval %s does not wait for it: %s", asked.id, error)
 
     async def list_open(self, thread_id: str | UUID) -> list[ToolApproval]:
-        """The questions without an answer, oldest first.
+        """Return the open requests, oldest first.
 
-        Those that do not fit into `COGNIZES_PAGE_BYTES` are listed when earlier ones are answered.
+        Requests beyond `COGNIZES_PAGE_BYTES` are listed after earlier ones are answered.
         """
         thread = thread_uuid(thread_id)
         found = await self._sessions.log.find_page(thread, await self._open(thread))
