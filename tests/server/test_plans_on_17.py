@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.access.test_plans_behind_the_wall import *  # noqa: F403 - the same tests, on this server
+from tests.integration.access.test_tenant_query_plans import *  # noqa: F403 - the same tests, on this server
 
 pytestmark = pytest.mark.server
 

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 13 OR max(number) > 25 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 14 OR max(number) > 30 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -818,6 +818,28 @@ VALUES ('0025_run_leases.sql', 25, '55c2a769ddfc1e3dfdabeeeced2a74caac7768098a22
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0030_policy_names.sql
+-- The permissive policy of every table with an app_name is called `all_roles`.
+DO $$
+DECLARE
+    v_table regclass;
+BEGIN
+    FOR v_table IN
+        SELECT p.polrelid::regclass
+          FROM pg_policy p
+          JOIN pg_class c ON c.oid = p.polrelid
+         WHERE p.polname = 'everybody' AND c.relnamespace = '"public"'::regnamespace AND pg_has_role(c.relowner, 'USAGE')
+    LOOP
+        EXECUTE format('ALTER POLICY everybody ON %s RENAME TO all_roles', v_table);
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0030_policy_names.sql', 30, '243c017b07f8cd4d245b658fa3381cc3be2337853f98d1a63a5990b978414bd2', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- views/run_rows.sql
 -- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
 CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
@@ -833,7 +855,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- access/notify_key_change.sql
--- Tells every process that a key is no longer what it remembers. The id is all it says.
+-- Notifies every process of the id of a changed key, so that it drops the key from its cache.
 CREATE OR REPLACE FUNCTION "public".notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('access_changed', OLD.id);
@@ -846,18 +868,17 @@ AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_
 FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/notify_key_change.sql', 0, 'd7026093dd5bad0f6ecc519b59b075a84ac552603398b1ec9ecdfbf24bbe31db', '0.1.0')
+VALUES ('access/notify_key_change.sql', 0, 'e7ca631505a5607d155836523defdf746ca74baa22fec54f96f516bac21ab9b5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- access/protect_tenants.sql
--- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
--- belongs to some apps: it owns nothing, and sees only rows of the apps that `enter_tenant` named in this transaction.
--- Everybody else (the engine's own work, people with psql) is not concerned: their policy is `true`, which the planner
--- drops, so it costs them nothing.
+-- Row level security. The server has the role `cognizes_server` while it serves a caller that belongs to some apps. The
+-- role owns nothing, and sees only rows of the apps that `enter_tenant` set in this transaction. Other roles (the engine
+-- itself, users of psql) have the policy `true`, which the planner drops, so that it costs nothing.
 
--- Names the apps whose rows may be seen, until the transaction ends. Queries reach it through a lateral join, which
--- gives its answer to their scans: none of them can start before.
+-- Sets the apps whose rows are visible until the transaction ends. Queries call it in a lateral join on which their scans
+-- depend, so that no scan starts before.
 CREATE OR REPLACE FUNCTION "public".enter_tenant(p_apps text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM set_config('cognizes.apps', p_apps::text, true);
@@ -865,15 +886,16 @@ BEGIN
 END
 $$;
 
--- The apps of this transaction; none before anybody entered.
+-- Returns the apps of this transaction; none before `enter_tenant`.
 CREATE OR REPLACE FUNCTION "public".tenant_apps() RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('cognizes.apps', true), ''), '{}')::text[]
 $$;
 
--- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
--- every migration. False where the role is not there and may not be made.
--- The engine's own user takes the role and must not inherit it: policies for a role hold for whoever inherits it, and the
--- engine would see nothing. Where somebody else let it inherit, its tables are not forced, which only concerns their owner.
+-- Creates the role, the grants and the policies of every table that has an app_name. It is called after every migration, so
+-- that it covers new tables. Returns false where the role does not exist and may not be created.
+-- The engine's own user takes the role and must not inherit it: policies for a role apply to every role that inherits it,
+-- and the engine would see no rows. Where it inherits the role all the same, its tables are not forced, which only
+-- concerns their owner.
 CREATE OR REPLACE FUNCTION "public".protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_table record;
@@ -886,7 +908,7 @@ BEGIN
             WHEN insufficient_privilege THEN
                 RETURN false;
             WHEN duplicate_object OR unique_violation THEN
-                NULL; -- in another database of this server, at the same moment
+                NULL; -- created at the same moment by another database of this server
         END;
     END IF;
     IF NOT pg_has_role(current_user, 'cognizes_server', 'SET')
@@ -894,7 +916,7 @@ BEGIN
         BEGIN
             EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', current_user);
         EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
+            NULL; -- then COGNIZES_TENANT_URL must name a member of the role
         END;
     END IF;
     -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
@@ -907,7 +929,7 @@ BEGIN
         BEGIN
             EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
         EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name a member
+            NULL; -- then COGNIZES_TENANT_URL must name a member of the role
         END;
     END LOOP;
     GRANT USAGE ON SCHEMA "public" TO cognizes_server;
@@ -925,11 +947,11 @@ BEGIN
          ORDER BY c.relname
     LOOP
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO cognizes_server', v_table.name);
-        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'everybody') THEN
-            EXECUTE format('CREATE POLICY everybody ON %s USING (true)', v_table.name);
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'all_roles') THEN
+            EXECUTE format('CREATE POLICY all_roles ON %s USING (true)', v_table.name);
         END IF;
         IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'tenant') THEN
-            -- The sub-select is computed once for a scan, not once for a row.
+            -- The sub-select is computed once per scan, not once per row.
             EXECUTE format(
                 'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
                 'USING (app_name = ANY ((SELECT "public".tenant_apps())::text[]))', v_table.name);
@@ -954,13 +976,13 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/protect_tenants.sql', 0, '1ee3e40bdb57fdfc8b1ab91521c59d14ab3422f8d0b6ce1f0268c81e8f84eb2b', '0.1.0')
+VALUES ('access/protect_tenants.sql', 0, '877b1fb21f7a51261045ed4686e98112ed056333569d12a3dcaccc4a6d86c230', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- access/use_api_key.sql
--- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
--- a minute old: a row that every request writes would make all of them wait for each other.
+-- Returns the key with this id and secret if it is valid. Writes the time of its use at most once a minute: requests that
+-- all update one row would wait for each other.
 CREATE OR REPLACE FUNCTION "public".use_api_key(p_id text, p_secret_hash bytea)
 RETURNS SETOF "public".api_keys LANGUAGE plpgsql AS $$
 DECLARE
@@ -981,7 +1003,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/use_api_key.sql', 0, '2627a2d3061b99e5d82510b2a7086f9e93c12951fc30341a46f0d30351e59525', '0.1.0')
+VALUES ('access/use_api_key.sql', 0, 'ec94a227a042df6d8ca3f21644475f69277c80f8c1fb4b2378e0d30942cbce51', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4385,5 +4407,5 @@ VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 13 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 14 WHERE number = 0;
 COMMIT;

@@ -1,24 +1,24 @@
--- create_api_key: A new key; its secret was hashed by the caller.
+-- create_api_key: Create a key; the caller has hashed its secret.
 INSERT INTO {schema}.api_keys (id, secret_hash, name, app_names, user_id, permissions, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 RETURNING *;
 
--- use_api_key: The key of an id and a secret, if it may be used now.
+-- use_api_key: Read the valid key of an id and a secret.
 SELECT * FROM {schema}.use_api_key($1, $2);
 
--- read_api_key: One key, usable or not.
+-- read_api_key: Read a key, valid or not.
 SELECT * FROM {schema}.api_keys WHERE id = $1;
 
--- list_api_keys: All keys, newest first.
+-- list_api_keys: Read all keys, newest first.
 SELECT * FROM {schema}.api_keys ORDER BY created_at DESC, id;
 
--- revoke_api_key: From now on it opens nothing.
+-- revoke_api_key: Revoke a key.
 UPDATE {schema}.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1 RETURNING id;
 
--- expire_api_key: It stays usable until then, at the longest.
+-- expire_api_key: Limit the validity of a key.
 UPDATE {schema}.api_keys SET expires_at = least(expires_at, $2) WHERE id = $1 RETURNING id;
 
--- create_ticket: A ticket; those that nobody used in time go.
+-- create_ticket: Create a ticket and delete expired ones.
 WITH gone AS (
     DELETE FROM {schema}.access_tickets WHERE expires_at < clock_timestamp()
 )
@@ -26,7 +26,7 @@ INSERT INTO {schema}.access_tickets
        (secret_hash, name, key_id, app_names, user_id, permissions, principal_expires_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval);
 
--- redeem_ticket: Who a ticket is for, once. Its key may have been revoked, or given an end, since the ticket was made.
+-- redeem_ticket: Delete a ticket and return its caller. Its key may have been revoked or limited since it was created.
 WITH redeemed AS (
     DELETE FROM {schema}.access_tickets WHERE secret_hash = $1 RETURNING *
 )
@@ -38,17 +38,17 @@ SELECT t.name, t.key_id, t.app_names, t.user_id, t.permissions,
   FROM redeemed t
   LEFT JOIN {schema}.api_keys k ON k.id = t.key_id;
 
--- write_audit: One line of the audit log.
+-- write_audit: Append an entry to the audit log.
 INSERT INTO {schema}.audit_log (app_name, actor, action, target, status, request_id) VALUES ($1, $2, $3, $4, $5, $6);
 
--- read_audit: The newest lines of an app's audit log, or of all apps.
+-- read_audit: Read the newest entries of the audit log, of one app or of all.
 SELECT app_name, created_at, actor, action, target, status, request_id
   FROM {schema}.audit_log WHERE $1::text IS NULL OR app_name = $1 ORDER BY created_at DESC, id LIMIT $2;
 
--- read_thread_owner: Whose a thread is.
+-- read_thread_owner: Read app and user of a thread.
 SELECT app_name, user_id FROM {schema}.threads WHERE id = $1;
 
--- find_thread_of_run: The newest thread that has a run of this id, among those of some apps and of a user.
+-- find_thread_of_run: Find the newest thread with a run of this id, among those of some apps and of a user.
 SELECT t.id
   FROM {schema}.threads t
  WHERE t.id IN (SELECT thread_id FROM {schema}.runs WHERE id = $1
@@ -58,7 +58,7 @@ SELECT t.id
  ORDER BY t.id DESC
  LIMIT 1;
 
--- describe_role: Who a connection is, and whether row level security holds for it.
+-- describe_role: Read the role of a connection, and whether row level security applies to it.
 SELECT current_user::text AS name,
        r.rolsuper OR r.rolbypassrls AS bypasses,
        coalesce(pg_has_role(current_user, (SELECT oid FROM pg_roles WHERE rolname = 'cognizes_server'), 'USAGE'), false)
@@ -74,8 +74,8 @@ SELECT current_user::text AS name,
            AND has_table_privilege(c.oid, 'SELECT')) AS is_protected
   FROM pg_roles r WHERE r.rolname = current_user;
 
--- let_server_role_log_in: On the embedded server, whose socket is private and asks for no password.
+-- let_server_role_log_in: Allow logins on the embedded server, whose private socket needs no password.
 ALTER ROLE cognizes_server LOGIN;
 
--- enter_tenant: The apps whose rows the transaction may see.
+-- enter_tenant: Set the apps whose rows the transaction may see.
 SELECT {schema}.enter_tenant($1);

@@ -49,7 +49,7 @@ SELECT (me.may_create_role AND NOT EXISTS (SELECT FROM server))
                    OR NOT coalesce(has_sequence_privilege(
                               server.oid, to_regclass('{schema}.write_numbers')::oid, 'USAGE'), true)
                    OR NOT t.relrowsecurity
-                   OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = t.oid AND polname = 'everybody')
+                   OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = t.oid AND polname = 'all_roles')
                    OR NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = t.oid AND polname = 'tenant'
                                      AND NOT polpermissive AND polroles @> ARRAY[server.oid])
                    OR t.relowner = me.oid AND t.relforcerowsecurity AND NOT me.rolsuper

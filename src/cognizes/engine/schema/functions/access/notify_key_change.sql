@@ -1,4 +1,4 @@
--- Tells every process that a key is no longer what it remembers. The id is all it says.
+-- Notifies every process of the id of a changed key, so that it drops the key from its cache.
 CREATE OR REPLACE FUNCTION {schema}.notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('access_changed', OLD.id);

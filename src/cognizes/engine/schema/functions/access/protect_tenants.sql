@@ -1,10 +1,9 @@
--- Row level security, the second wall. The role `cognizes_server` is who the server is while it answers a caller that
--- belongs to some apps: it owns nothing, and sees only rows of the apps that `enter_tenant` named in this transaction.
--- Everybody else (the engine's own work, people with psql) is not concerned: their policy is `true`, which the planner
--- drops, so it costs them nothing.
+-- Row level security. The server has the role `cognizes_server` while it serves a caller that belongs to some apps. The
+-- role owns nothing, and sees only rows of the apps that `enter_tenant` set in this transaction. Other roles (the engine
+-- itself, users of psql) have the policy `true`, which the planner drops, so that it costs nothing.
 
--- Names the apps whose rows may be seen, until the transaction ends. Queries reach it through a lateral join, which
--- gives its answer to their scans: none of them can start before.
+-- Sets the apps whose rows are visible until the transaction ends. Queries call it in a lateral join on which their scans
+-- depend, so that no scan starts before.
 CREATE OR REPLACE FUNCTION {schema}.enter_tenant(p_apps text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM set_config('cognizes.apps', p_apps::text, true);
@@ -12,15 +11,16 @@ BEGIN
 END
 $$;
 
--- The apps of this transaction; none before anybody entered.
+-- Returns the apps of this transaction; none before `enter_tenant`.
 CREATE OR REPLACE FUNCTION {schema}.tenant_apps() RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('cognizes.apps', true), ''), '{}')::text[]
 $$;
 
--- Puts the wall around every table that has an app_name, also those that a later migration brings: it is called after
--- every migration. False where the role is not there and may not be made.
--- The engine's own user takes the role and must not inherit it: policies for a role hold for whoever inherits it, and the
--- engine would see nothing. Where somebody else let it inherit, its tables are not forced, which only concerns their owner.
+-- Creates the role, the grants and the policies of every table that has an app_name. It is called after every migration, so
+-- that it covers new tables. Returns false where the role does not exist and may not be created.
+-- The engine's own user takes the role and must not inherit it: policies for a role apply to every role that inherits it,
+-- and the engine would see no rows. Where it inherits the role all the same, its tables are not forced, which only
+-- concerns their owner.
 CREATE OR REPLACE FUNCTION {schema}.protect_tenants() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_table record;
@@ -33,7 +33,7 @@ BEGIN
             WHEN insufficient_privilege THEN
                 RETURN false;
             WHEN duplicate_object OR unique_violation THEN
-                NULL; -- in another database of this server, at the same moment
+                NULL; -- created at the same moment by another database of this server
         END;
     END IF;
     IF NOT pg_has_role(current_user, 'cognizes_server', 'SET')
@@ -41,7 +41,7 @@ BEGIN
         BEGIN
             EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', current_user);
         EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name somebody who is a member
+            NULL; -- then COGNIZES_TENANT_URL must name a member of the role
         END;
     END IF;
     -- A superuser may migrate for an engine that may not create roles: the owner of the tables may take the role, too.
@@ -54,7 +54,7 @@ BEGIN
         BEGIN
             EXECUTE format('GRANT cognizes_server TO %I WITH INHERIT FALSE, SET TRUE', v_table.name);
         EXCEPTION WHEN insufficient_privilege OR invalid_grant_operation THEN
-            NULL; -- then COGNIZES_TENANT_URL has to name a member
+            NULL; -- then COGNIZES_TENANT_URL must name a member of the role
         END;
     END LOOP;
     GRANT USAGE ON SCHEMA {schema} TO cognizes_server;
@@ -72,11 +72,11 @@ BEGIN
          ORDER BY c.relname
     LOOP
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO cognizes_server', v_table.name);
-        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'everybody') THEN
-            EXECUTE format('CREATE POLICY everybody ON %s USING (true)', v_table.name);
+        IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'all_roles') THEN
+            EXECUTE format('CREATE POLICY all_roles ON %s USING (true)', v_table.name);
         END IF;
         IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = v_table.oid AND polname = 'tenant') THEN
-            -- The sub-select is computed once for a scan, not once for a row.
+            -- The sub-select is computed once per scan, not once per row.
             EXECUTE format(
                 'CREATE POLICY tenant ON %s AS RESTRICTIVE TO cognizes_server '
                 'USING (app_name = ANY ((SELECT {schema}.tenant_apps())::text[]))', v_table.name);

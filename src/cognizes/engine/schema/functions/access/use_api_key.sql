@@ -1,5 +1,5 @@
--- The key with this id and secret, if it may still be used. Its last use is written when the last one noted is more than
--- a minute old: a row that every request writes would make all of them wait for each other.
+-- Returns the key with this id and secret if it is valid. Writes the time of its use at most once a minute: requests that
+-- all update one row would wait for each other.
 CREATE OR REPLACE FUNCTION {schema}.use_api_key(p_id text, p_secret_hash bytea)
 RETURNS SETOF {schema}.api_keys LANGUAGE plpgsql AS $$
 DECLARE

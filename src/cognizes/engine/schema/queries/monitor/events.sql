@@ -1,5 +1,5 @@
--- read_event_previews: Events in their order. Documents larger than $4 are left null, with their sizes; of an event larger
--- than $5 there is the beginning of its text. The size of the larger document follows from that of the smaller one.
+-- read_event_previews: Read events in order. Documents larger than $4 are null, with their sizes; an event larger than $5
+-- has the beginning of its text. The size of the larger document follows from that of the smaller one.
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at, left(e.id, 1000) AS id,
        left(e.invocation_id, 1000) AS invocation_id, left(e.author, 1000) AS author,
        CASE WHEN e.bytes <= $4 OR size.documents - size.actions <= $4 THEN e.content::text END AS content,

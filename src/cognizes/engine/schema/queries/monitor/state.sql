@@ -1,4 +1,4 @@
--- read_key_writes: Changes of state whose text names a key, newest first, before a version; a page. A null key names all.
+-- read_key_writes: Read a page of state changes before a version whose text contains a key, newest first; null: all keys.
 SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $5 THEN id END AS id,
        CASE WHEN bytes <= $5 THEN author END AS author, CASE WHEN bytes <= $5 THEN actions::text END AS actions
   FROM {schema}.events

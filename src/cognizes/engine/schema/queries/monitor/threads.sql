@@ -1,5 +1,5 @@
--- find_threads: Newest activity first, over all apps. There is no index on `updated_at`, because every append would pay
--- for it: without an app the table is scanned, narrow columns only (0.2 s for a million threads).
+-- find_threads: Find threads of all apps, newest activity first. There is no index on `updated_at`, because every append
+-- would write it: without an app the narrow columns of the table are scanned (0.2 s for a million threads).
 SELECT t.id, t.updated_at
   FROM {schema}.threads t
  WHERE ($1::text IS NULL OR t.app_name = $1) AND ($2::text IS NULL OR t.user_id = $2)
@@ -22,7 +22,7 @@ SELECT t.id, t.updated_at
  ORDER BY t.updated_at DESC, t.id DESC
  LIMIT $6;
 
--- read_thread_summaries: What a list shows of each of these threads.
+-- read_thread_summaries: Read what a list shows of each of these threads.
 SELECT t.id, left(t.session_id, 1000) AS session_id, t.app_name, t.user_id, left(t.title, 1000) AS title, t.version,
        t.last_sequence, t.created_at, t.updated_at, run.id AS run_id, run.status AS run_status,
        left(said.content, 200) AS last_message, said.role AS last_role
@@ -36,7 +36,7 @@ SELECT t.id, left(t.session_id, 1000) AS session_id, t.app_name, t.user_id, left
  WHERE t.id = ANY ($1)
  ORDER BY t.updated_at DESC, t.id DESC;
 
--- list_apps: The names of all apps; each is one step down the index.
+-- list_apps: Read the names of all apps, each with one index lookup.
 WITH RECURSIVE app AS (
     (SELECT app_name FROM {schema}.threads ORDER BY app_name LIMIT 1)
     UNION ALL
