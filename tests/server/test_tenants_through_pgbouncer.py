@@ -72,10 +72,9 @@ async def client(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
 
 async def test_who_is_who(engine: Engine) -> None:
     assert await engine.database.pool.fetchval("SELECT current_user") == "cognizes_owner"
-    tenants = engine.database._tenant_pool
-    assert tenants is not None
-    assert await tenants.fetchval("SELECT current_user") == "cognizes_tenant"
-    assert await tenants.fetchval("SELECT count(*) FROM threads") == 0
+    async with engine.database.connection(for_tenants=True) as tenant:
+        assert await tenant.fetchval("SELECT current_user") == "cognizes_tenant"
+        assert await tenant.fetchval("SELECT count(*) FROM threads") == 0
 
 
 async def test_the_doctor_may_look_at_less(engine: Engine) -> None:

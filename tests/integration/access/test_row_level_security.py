@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -40,6 +40,16 @@ async def two_tenants(database_url: str) -> AsyncIterator[Engine]:
             async with engine.runs.start(session):
                 pass
         yield engine
+
+
+@asynccontextmanager
+async def tenant_connections(engine: Engine) -> AsyncIterator[list[Any]]:
+    """All connections that serve requests of tenants."""
+    async with AsyncExitStack() as acquired:
+        yield [
+            await acquired.enter_async_context(engine.database.connection(for_tenants=True))
+            for _ in range(engine.settings.pool_size)
+        ]
 
 
 def ask(engine: Engine, sql: str) -> str:
@@ -124,16 +134,10 @@ async def test_nothing_stays_behind_on_a_connection(two_tenants: Engine) -> None
     with acting_for(["a"]):
         assert await database.fetch("read_thread_heads", []) == []
         await database.fetch_value(ask(two_tenants, "DELETE FROM threads WHERE false RETURNING id"))
-    pool = database._tenant_pool
-    assert pool is not None
-    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
-    try:
+    async with tenant_connections(two_tenants) as held:
         for connection in held:
             assert not await connection.fetchval("SELECT current_setting('cognizes.apps', true)")
             assert await connection.fetchval("SELECT count(*) FROM threads") == 0
-    finally:
-        for connection in held:
-            await pool.release(connection)
 
 
 async def test_two_tenants_on_two_connections_never_mix(two_tenants: Engine) -> None:
@@ -148,16 +152,9 @@ async def test_two_tenants_on_two_connections_never_mix(two_tenants: Engine) -> 
 
 
 async def test_one_question_is_one_round_trip(two_tenants: Engine) -> None:
-    pool = two_tenants.database._tenant_pool
-    assert pool is not None
-    sent: list[str] = []
-    warming_up = [_look(two_tenants) for _ in range(4 * pool.get_max_size())]
-    await asyncio.gather(*warming_up)  # asyncpg asks for the types once for each connection
-    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
-    for connection in held:
-        connection.add_query_logger(lambda record: sent.append(record.query))
-    for connection in held:
-        await pool.release(connection)
+    warming_up = [_look(two_tenants) for _ in range(4 * two_tenants.settings.pool_size)]
+    await asyncio.gather(*warming_up)  # asyncpg reads the types once for each connection
+    sent = await _sent_by_tenants(two_tenants)
     await _look(two_tenants)
     assert len(sent) == 1
 
@@ -215,10 +212,8 @@ async def _explain(connection: Any, name: str, sql: str) -> str:
 async def test_no_scan_of_any_query_can_start_before_the_apps_are_named(two_tenants: Engine) -> None:
     """The plan of every named query: a nested loop whose outer side is `enter_tenant` alone, all else inside."""
     queries = Queries("public")
-    pool = two_tenants.database._tenant_pool
-    assert pool is not None
     looked_at = 0
-    async with pool.acquire() as connection, connection.transaction():
+    async with two_tenants.database.connection(for_tenants=True) as connection, connection.transaction():
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         for name in queries.names():
             sql = enter_first(queries[name], quote_schema("public"))
@@ -310,15 +305,11 @@ async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
 
 
 async def _sent_by_tenants(engine: Engine) -> list[str]:
-    """What is asked behind the wall from now on."""
-    pool = engine.database._tenant_pool
-    assert pool is not None
+    """Return a list that receives every statement that tenants send from now on."""
     sent: list[str] = []
-    held = [await pool.acquire(timeout=60) for _ in range(pool.get_max_size())]
-    for connection in held:
-        connection.add_query_logger(lambda record: sent.append(record.query))
-    for connection in held:
-        await pool.release(connection)
+    async with tenant_connections(engine) as held:
+        for connection in held:
+            connection.add_query_logger(lambda record: sent.append(record.query))
     return sent
 
 

@@ -70,7 +70,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
         True,
         0,
         99,
-        *(None,) * 3,
+        *(None,) * 5,
     ),
 }
 
@@ -98,9 +98,8 @@ async def _rows_read(connection: Any, sql: str, *arguments: Any) -> int:
 async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
     """As few as one of the engine itself, for which no wall stands."""
     database = grown.database
-    assert database._tenant_pool is not None
     read = {}
-    async with database._tenant_pool.acquire() as tenant, database.pool.acquire() as engine:
+    async with database.connection(for_tenants=True) as tenant, database.connection() as engine:
         for name, arguments in QUESTIONS.items():
             by_tenant = await _rows_read(tenant, database.tenant_statement(name), *arguments, ["a"])
             by_engine = await _rows_read(engine, database.queries[name], *arguments)
@@ -117,6 +116,5 @@ async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:
     with acting_for(["b"]):
         assert await grown.memory.recall("topic77", app="a", user="u") == []
         assert await grown.database.fetch("recall_by_words", *asked) == []
-    assert grown.database._tenant_pool is not None
-    async with grown.database._tenant_pool.acquire() as tenant:
+    async with grown.database.connection(for_tenants=True) as tenant:
         assert await _rows_read(tenant, grown.database.tenant_statement("recall_by_words"), *asked, ["a"]) <= FEW

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -151,19 +152,22 @@ async def test_a_place_that_cannot_be_written_is_refused(data_dir: Path) -> None
 
 
 async def test_a_server_that_was_closed_is_not_brought_back(data_dir: Path) -> None:
-    """The watcher saw it dead and waits for the lock; the one who holds the lock closes it meanwhile."""
+    """It died and `ensure_running` waits for the lock of another process; `close` is called before it gets it."""
     server = EmbeddedPostgres(data_dir)
     await server.start()
-    with server._exclusive():
+    with (data_dir / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         os.kill(postmaster(data_dir), signal.SIGKILL)
         while server.is_running():
             await asyncio.sleep(0.01)
+        closing = asyncio.create_task(server.close())
         bringing_back = asyncio.create_task(server.ensure_running())
-        await asyncio.sleep(0)
-        hold, server._hold = server._hold, None
-        assert hold is not None
-        hold.close()
-    assert await bringing_back is False
+        await asyncio.wait([closing, bringing_back], timeout=0.2)
+        assert not closing.done()
+        assert not bringing_back.done()
+    await closing
+    # The order in which the two get the lock does not matter: the server is stopped at the end.
+    await bringing_back
     assert not server.is_running()
 
 

@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,6 @@ from cognizes.engine import (
     Session,
 )
 from cognizes.engine.database import EmbeddedPostgres
-from cognizes.engine.database.connection_pool import ReusedConnection
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.state_manager import StateManager
 
@@ -720,15 +720,15 @@ def one_batch_engine(model_url: str, runner: asyncio.Runner) -> Iterator[Engine]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each query was sent on its way by a writer."""
+    """How often each function for appends was called."""
     counted: Counter[str] = Counter()
-    fetch = ReusedConnection.fetch
+    fetch = asyncpg.Connection.fetch
 
-    async def count_and_fetch(connection: ReusedConnection, query: str, *arguments: Any) -> Any:
-        counted[query] += 1
-        return await fetch(connection, query, *arguments)
+    async def count_and_fetch(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+        counted.update(re.findall(r"append_events?(?=\()", query))
+        return await fetch(connection, query, *arguments, **options)
 
-    monkeypatch.setattr(ReusedConnection, "fetch", count_and_fetch)
+    monkeypatch.setattr(asyncpg.Connection, "fetch", count_and_fetch)
     return counted
 
 
