@@ -29,7 +29,7 @@ from redis.asyncio import Redis
 
 from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
-from cognizes.engine.streams.message_writer import MessageWriter
+from cognizes.engine.streams.writer import MessageWriter
 from report import Bars, Grid, Report, Target
 from streams_reader import follow
 

@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from cognizes.engine import Engine
-from cognizes.engine.streams.delta_stream import StreamStatus
+from cognizes.engine.streams.chunks import StreamStatus
 
 
 async def follow(engine: Engine, thread_id: str, message_id: str) -> list[float]:
@@ -22,7 +22,7 @@ async def follow(engine: Engine, thread_id: str, message_id: str) -> list[float]
     ages: list[float] = []
     after = 0
     while True:
-        page = await engine.streams.read(thread_id, message_id, after=after, wait=30)
+        page = await engine.feed.read_chunks(thread_id, message_id, after=after, wait=30)
         now = time.time()
         if page.status is StreamStatus.STREAMING:
             # Chunks of the stored body arrive after the end of the message and do not measure the transport.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cognizes.engine import DatabaseError, Engine, Session
-from cognizes.engine.streams.delta_stream import StreamStatus
+from cognizes.engine.streams.chunks import StreamStatus
 from tests.faults.test_stream_faults import _stop
 from tests.integration.streams.conftest import read_to_end, until
 
@@ -48,7 +48,7 @@ async def test_a_crash_of_postgresql_loses_nothing_of_a_living_stream(data_dir: 
 async def _reads(engine: Engine, session: Session, count: int) -> bool:
     """Whether a new reader receives this many chunks from the first one on."""
     try:
-        page = await engine.streams.read(session.thread_id, "m", wait=1)
+        page = await engine.feed.read_chunks(session.thread_id, "m", wait=1)
     except DatabaseError:
         return False
     assert page.status is StreamStatus.STREAMING

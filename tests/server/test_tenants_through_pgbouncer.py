@@ -95,7 +95,7 @@ async def test_two_tenants_at_once_on_pooled_connections(engine: Engine) -> None
     with acting_for(["b"]):
         with pytest.raises(NotFoundError):
             await engine.sessions.store.get_thread(threads["a"])
-        async with aclosing(engine.hub.follow(UUID(threads["a"]))) as events:
+        async with aclosing(engine.feed.events(UUID(threads["a"]))) as events:
             with pytest.raises(NotFoundError):
                 await anext(events)
         assert await engine.memory.recall("secret", app="a", user="ada") == []

@@ -13,35 +13,33 @@ from uuid import UUID
 
 from cognizes.engine.access import Authenticator
 from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
+from cognizes.engine.agui.event_bridge import PulseEventBridge
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
+from cognizes.engine.database.listener import DEFAULT_CHANNEL, PgNotifyListener
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.errors import DatabaseUnavailableError, SetupError
+from cognizes.engine.feed import Feed
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
-from cognizes.engine.pulse.event_bridge import PulseEventBridge
 from cognizes.engine.pulse.events import Messages
-from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.backend_choice import choose_backend
-from cognizes.engine.streams.message_streams import MessageStreams
-from cognizes.engine.streams.message_writer import MessageWriter
-from cognizes.engine.streams.postgres_deltas import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.streams.backend import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
+from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.supervision import Supervisor
 from cognizes.engine.sync.branches import Branches
-from cognizes.engine.sync.context_feed import Sources
 from cognizes.engine.sync.contexts import Contexts
 from cognizes.engine.sync.llm_context import LlmContexts
-from cognizes.engine.sync.signal_hub import Signals
+from cognizes.engine.sync.signal_subscription import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.timeline.timeline import Timeline
 
@@ -67,7 +65,7 @@ class Engine:
     debug: StateDebugService
     maintenance: Maintenance
     listener: PgNotifyListener
-    hub: LiveHub
+    feed: Feed
     bridge: PulseEventBridge
     monitor_frames: MonitorFrames
     observer: Observer
@@ -131,8 +129,8 @@ class Engine:
             opened.push_async_callback(self.sessions.close)
             await self.listener.start()
             opened.push_async_callback(self.listener.stop)
-            await self.hub.start()
-            opened.push_async_callback(self.hub.close)
+            await self.feed.start()
+            opened.push_async_callback(self.feed.close)
             await self.streams.start()
             opened.push_async_callback(self.streams.close)
             opened.push_async_callback(self.runs.close)
@@ -192,10 +190,10 @@ class Engine:
             )
 
     async def live(self, session: Session, *, after: int = 0) -> AsyncGenerator[Event, None]:
-        """All events of a session after a sequence number, then those to come: in order, no gaps, any process."""
+        """Yield all events of a session after a sequence number, in order and without gaps, from any process."""
         thread_id = await self.sessions.store.find_thread(session)
-        # Closing this generator must close the one inside, at once and not when somebody collects it.
-        async with aclosing(self.hub.follow(thread_id, after=after)) as events:
+        # Closing this generator must close the inner one at once, not when it is collected.
+        async with aclosing(self.feed.events(thread_id, after=after)) as events:
             async for event in events:
                 yield event
 
@@ -244,9 +242,9 @@ class Engine:
         self.streams = MessageStreams(
             self.database,
             self.settings,
-            self.listener,
             self.sessions.store,
             backend,
+            sweeper=self.sweeper,
             supervisor=self.supervisor,
         )
         self.runs = Runs(
@@ -259,16 +257,14 @@ class Engine:
             sweeper=self.sweeper,
             write_message=self.streams.write_message,
         )
-        self.hub = LiveHub(self.database, self.listener, supervisor=self.supervisor)
-        self.streams.on_thread_moved(self.hub.on_stream_moved)
-        self.monitor_frames = MonitorFrames(self.database, self.hub, self.streams)
+        self.feed = Feed(self.database, self.listener, self.streams, sweeper=self.sweeper, supervisor=self.supervisor)
+        self.monitor_frames = MonitorFrames(self.feed)
         self.observer = Observer(
             events=self.sessions.log,
             sessions=self.sessions.store,
             runs=self.runs,
             time_travel=self.time_travel,
-            hub=self.hub,
-            streams=self.streams,
+            feed=self.feed,
         )
         self.bridge = PulseEventBridge(self.listener, self.monitor_frames)
         self.timeline = Timeline(self.database)
@@ -291,7 +287,7 @@ class Engine:
             time_travel=self.time_travel,
             streams=self.streams,
         )
-        self.signals = Signals(Sources(self.database, self.hub, self.streams, self.contexts))
+        self.signals = Signals(self.database, self.feed, self.contexts)
         self.approvals = ToolApprovals(self.sessions, self.contexts, self.runs)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:

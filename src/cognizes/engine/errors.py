@@ -9,6 +9,7 @@ EngineError
 │   ├── AlreadyExistsError         the session or run id is taken
 │   ├── DuplicateEventError        one event id, two different events
 │   ├── IllegalTransitionError     a run cannot move from this status to that one
+│   ├── FeedRewoundError           a thread's head is before what was delivered: reload the thread
 │   └── LeaseLostError             the run is somebody else's by now, or has ended
 ├── AccessError                    the caller may not do this
 │   ├── AuthenticationError        nobody knows who calls
@@ -96,6 +97,10 @@ class TooManyRequestsError(AccessError):
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class FeedRewoundError(ConflictError):
+    """The head of a thread is before an event that was delivered: a failover lost events. Reload the thread."""
 
 
 class LeaseLostError(ConflictError):

@@ -333,13 +333,13 @@ async def test_recall_is_held_back_too(two_tenants: Engine) -> None:
 
 async def test_following_is_held_back_although_somebody_else_follows_already(two_tenants: Engine) -> None:
     threads = await _threads(two_tenants)
-    async with aclosing(two_tenants.hub.follow(threads["b"])) as engines, asyncio.timeout(60):
+    async with aclosing(two_tenants.feed.events(threads["b"])) as engines, asyncio.timeout(60):
         assert (await anext(engines)).sequence_num == 1
         with acting_for(["a"]):
-            async with aclosing(two_tenants.hub.follow(threads["b"])) as strangers:
+            async with aclosing(two_tenants.feed.events(threads["b"])) as strangers:
                 with pytest.raises(NotFoundError):
                     await anext(strangers)
-            async with aclosing(two_tenants.hub.follow(threads["a"])) as own:
+            async with aclosing(two_tenants.feed.events(threads["a"])) as own:
                 assert (await anext(own)).sequence_num == 1
 
 

@@ -129,7 +129,9 @@ async def test_open_streams_and_sockets_are_counted(app: FastAPI, engine: Engine
     assert (app.state.wheel.connections, app.state.connections.websockets) == (0, 0)
 
 
-async def test_the_last_follower_of_a_run_does_not_make_the_hub_deaf(app: FastAPI, engine: Engine) -> None:
+async def test_the_listener_stays_subscribed_when_the_last_follower_of_a_run_leaves(
+    app: FastAPI, engine: Engine
+) -> None:
     """When it leaves, others still hear at once and not only by the sweep."""
     session = await engine.sessions.create("app", "user")
     call = stream(app, "/api/runs/r/events")
@@ -180,5 +182,5 @@ async def test_a_websocket_that_leaves_leaves_nothing(app: FastAPI, engine: Engi
         await call.until(lambda: call.sent)  # noqa: B023
         call.say({"type": "websocket.disconnect", "code": 1000})
         await call.end()
-    assert not engine.hub._channels
-    assert not engine.listener._listeners["event_stream"]
+    assert not engine.feed.followed_threads
+    assert engine.feed.subscribers == 0

@@ -256,7 +256,7 @@ async def test_open_approvals_are_a_page(engine: Engine, client: httpx.AsyncClie
 async def test_a_live_reader_gets_large_events_in_order(engine: Engine, session: Session) -> None:
     """What is there, read in pages, and what is written while it reads."""
     numbers: list[int] = []
-    async for event in engine.hub.follow(UUID(session.thread_id), after=0):
+    async for event in engine.feed.events(UUID(session.thread_id), after=0):
         numbers.append(event.sequence_num or 0)
         if numbers[-1] == 10:
             for text in (_LARGE, _HUGE, "small", _HUGE, _LARGE, "small"):

@@ -62,7 +62,7 @@ async def test_a_closed_engine_says_that_it_is_closed(database_url: str) -> None
         lambda: engine.sessions.append(session, author="user", kind="message"),
         lambda: engine.runs.list(session.thread_id),
         lambda: engine.memory.recall("anything", app="app", user="user"),
-        lambda: engine.streams.read(session.thread_id, "m", wait=60),
+        lambda: engine.feed.read_chunks(session.thread_id, "m", wait=60),
         lambda: engine.access.find_owner(UUID(session.thread_id)),
     ):
         with pytest.raises(EngineClosedError, match="closed"):

@@ -26,7 +26,7 @@ async def next_frame(frames: AsyncGenerator[AgUiEvent, None]) -> AgUiEvent:
 async def subscribed(bridge: PulseEventBridge) -> None:
     """Wait until a subscription that was begun is registered."""
     async with asyncio.timeout(60):
-        while not bridge._followers:
+        while not bridge.subscribers:
             await asyncio.sleep(0.001)
 
 
@@ -111,7 +111,7 @@ class TestEventBridgeE2E:
 
     async def test_gaps_of_notifications_are_detected_and_filled(self, engine: Engine, session: Session) -> None:
         """Every second notification is dropped on its way: the bridge still has each event once and in order."""
-        deliver: Callable[[str], None] = engine.hub._on_notification
+        deliver: Callable[[str], None] = engine.feed.on_event_notification
         dropped: list[str] = []
 
         def drop_every_second(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Following a thread: everything, once, in order, whoever wrote it and whatever the doorbell does."""
+"""Following a thread: every event once and in order, from any writer, with and without notifications."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def collect(events: AsyncIterator[Event], count: int, *, seconds: float = 
 
 
 async def until_followed(engine: Engine, session: Session) -> None:
-    """Waits until somebody follows the thread: what is written from now on is heard live."""
+    """Wait until the thread is followed: events written from now on arrive live."""
     async with asyncio.timeout(60):
-        while not any(channel.is_open for channel in engine.hub._channels.values()):
+        while not engine.feed.followed_threads:
             await asyncio.sleep(0.005)
 
 
@@ -73,7 +73,7 @@ async def test_a_lost_notification_costs_latency_never_data(engine: Engine, pool
     await pool.execute("ALTER TABLE events DISABLE TRIGGER notify_event_insert")
     await write(engine, session, 5)
     assert await following == [1, 2, 3, 4, 5]
-    assert engine.hub.healed > 0
+    assert engine.feed.missed_notifications > 0
 
 
 async def test_a_listener_killed_again_and_again(engine: Engine, pool: asyncpg.Pool) -> None:
@@ -92,19 +92,18 @@ async def test_a_reader_that_fell_far_behind_reads_the_rest_from_the_log(engine:
     assert (await anext(events)).sequence_num == 1
     copies = [await engine.sessions.get("app", "user", session.id) for _ in range(20)]
     await asyncio.gather(*(write(engine, copy, 60) for copy in copies if copy))
-    channel = next(iter(engine.hub._channels.values()))
-    assert len(channel.recent) <= 256
+    assert engine.feed.cached_events <= 256
     assert await collect(events, 1200) == list(range(2, 1202))
 
 
-async def test_nobody_left_nothing_kept(engine: Engine) -> None:
+async def test_the_feed_keeps_nothing_without_subscribers(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     await write(engine, session, 1)
     events = engine.live(session)
     await anext(events)
-    assert len(engine.hub._channels) == 1
+    assert len(engine.feed.followed_threads) == 1
     await events.aclose()
-    assert not engine.hub._channels
+    assert not engine.feed.followed_threads
 
 
 async def test_closing_the_engine_ends_the_stream(database_url: str) -> None:
@@ -118,7 +117,7 @@ async def test_closing_the_engine_ends_the_stream(database_url: str) -> None:
 
 async def test_an_unknown_thread(engine: Engine) -> None:
     with pytest.raises(NotFoundError):
-        await anext(engine.hub.follow(uuid4()))
+        await anext(engine.feed.events(uuid4()))
 
 
 async def test_notifications_about_nothing_are_ignored(engine: Engine, pool: asyncpg.Pool) -> None:
@@ -142,10 +141,10 @@ async def test_a_deleted_thread_ends_the_stream(engine: Engine) -> None:
 
 async def test_following_a_run_that_does_not_exist_yet(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
-    following = [asyncio.create_task(collect(engine.hub.follow_run("later"), 2)) for _ in range(2)]
-    abandoned = asyncio.create_task(collect(engine.hub.follow_run("never"), 1))
+    following = [asyncio.create_task(collect(engine.feed.events_of_run("later"), 2)) for _ in range(2)]
+    abandoned = asyncio.create_task(collect(engine.feed.events_of_run("never"), 1))
     async with asyncio.timeout(60):
-        while len(engine.hub._awaited_runs) < 2:
+        while engine.feed.subscribers < 3:
             await asyncio.sleep(0.005)
     await write(engine, session, 1)
     async with engine.runs.start(session, run_id="later"):
@@ -154,4 +153,4 @@ async def test_following_a_run_that_does_not_exist_yet(engine: Engine) -> None:
         assert await task == [2, 3]
     abandoned.cancel()
     await asyncio.wait([abandoned])
-    assert not engine.hub._awaited_runs
+    assert engine.feed.subscribers == 0

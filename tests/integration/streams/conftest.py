@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
-from cognizes.engine.streams.stream_hub import StreamWatch
+from cognizes.engine.feed import Chunks, StreamEnd, StreamView
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.streams.chunks import StreamHead, StreamStatus
 from tests.integration.streams.redis_server import RedisServer
 
 Found = TypeVar("Found")
@@ -68,7 +70,7 @@ async def read_to_end(engine: Engine, thread_id: str, message_id: str, *, after:
     text = ""
     async with asyncio.timeout(PATIENCE):
         while True:
-            page = await engine.streams.read(thread_id, message_id, after=after, wait=PATIENCE)
+            page = await engine.feed.read_chunks(thread_id, message_id, after=after, wait=PATIENCE)
             for chunk in page.chunks:
                 assert chunk.sequence == after + 1
                 after += 1
@@ -78,7 +80,34 @@ async def read_to_end(engine: Engine, thread_id: str, message_id: str, *, after:
                 return text
 
 
-async def next_head(watch: StreamWatch, message_id: str, *, status: str | None = None, sequence: int = 0) -> StreamHead:
+@asynccontextmanager
+async def watching(engine: Engine, thread_id: str) -> AsyncIterator[AsyncIterator[StreamHead]]:
+    """Yield the heads of the streams of a thread as the feed delivers them, from now on."""
+    thread = await engine.sessions.store.get_thread(thread_id)
+    async with aclosing(
+        engine.feed.follow(thread_uuid(thread_id), thread.last_sequence, streams=StreamView.HEADS)
+    ) as pages:
+        first = await anext(pages)
+
+        async def heads() -> AsyncIterator[StreamHead]:
+            for item in first:
+                if isinstance(item, Chunks | StreamEnd):
+                    yield item.head
+            async for page in pages:
+                for item in page:
+                    if isinstance(item, Chunks | StreamEnd):
+                        yield item.head
+
+        yield heads()
+
+
+async def next_head(
+    watch: AsyncIterator[StreamHead],
+    message_id: str,
+    *,
+    status: str | None = None,
+    sequence: int = 0,
+) -> StreamHead:
     """The next head of a message that has come so far."""
     async with asyncio.timeout(PATIENCE):
         async for head in watch:

@@ -1,4 +1,4 @@
-"""What every backend of `DeltaStream` promises, seen from the outside."""
+"""What every backend of `ChunkBackend` promises, seen from the outside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from cognizes.engine import ConflictError, InvalidInputError, NotFoundError
-from cognizes.engine.streams.delta_stream import Chunk, StreamStatus
-from tests.integration.streams.conftest import Pair, next_head, read_to_end, until
+from cognizes.engine.streams.chunks import Chunk, StreamStatus
+from tests.integration.streams.conftest import Pair, next_head, read_to_end, until, watching
 
 
 async def test_a_message_is_followed_from_both_processes_and_stored_once(pair: Pair) -> None:
@@ -105,7 +105,7 @@ async def test_a_cancelled_task_leaves_an_interrupted_message(pair: Pair) -> Non
 
 
 async def test_an_interrupted_stream_without_words_leaves_no_message(pair: Pair) -> None:
-    async with pair.other.streams.watch(pair.thread_id) as watch:
+    async with watching(pair.other, pair.thread_id) as watch:
         with pytest.raises(RuntimeError):
             async with pair.ours.stream_message(pair.session, message_id="m"):
                 raise RuntimeError
@@ -205,7 +205,7 @@ async def test_many_appenders_at_once_lose_and_double_nothing(pair: Pair) -> Non
 async def test_watching_tells_the_newest_of_every_message_and_its_end(pair: Pair) -> None:
     async with pair.ours.stream_message(pair.session, message_id="before") as before:
         await before.write("x")
-        async with pair.ours.streams.watch(pair.thread_id) as near, pair.other.streams.watch(pair.thread_id) as far:
+        async with watching(pair.ours, pair.thread_id) as near, watching(pair.other, pair.thread_id) as far:
             for watch in (near, far):
                 assert (await next_head(watch, "before")).status is StreamStatus.STREAMING
             async with pair.ours.stream_message(pair.session, message_id="later", author="bot", run_id="r") as later:
@@ -222,11 +222,11 @@ async def test_watching_tells_the_newest_of_every_message_and_its_end(pair: Pair
 async def test_a_short_stream_with_a_very_long_id_is_told(pair: Pair) -> None:
     """Also when no doorbell rings: it began and ended between two looks."""
     long_id = "é" * 20_000
-    async with pair.other.streams.watch(pair.thread_id) as watch:
+    async with watching(pair.other, pair.thread_id) as watch:
         async with pair.ours.stream_message(pair.session, message_id=long_id) as message:
             await message.write("x")
         assert (await next_head(watch, long_id, status="completed")).current_sequence == 1
-        pair.other.streams._hub.on_moved = lambda movements: None  # type: ignore[method-assign]
+        pair.other.feed.on_stream_notification = lambda payload: None  # type: ignore[method-assign]
         async with pair.ours.stream_message(pair.session, message_id="unheard") as message:
             await message.write("x")
         assert (await next_head(watch, "unheard", status="completed")).current_sequence == 1

@@ -12,7 +12,8 @@ from cognizes.engine import ConflictError, DatabaseUnavailableError, Engine, Str
 from cognizes.engine.errors import DatabaseError
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams import message_streams
-from cognizes.engine.streams.delta_stream import Refused, Segment, StreamKey, StreamStatus, Write
+from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
+from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
 from tests.integration.streams.conftest import PATIENCE, Pair, until
 from tests.integration.streams.redis_server import RedisServer
 
@@ -58,9 +59,9 @@ async def test_nothing_reaches_a_stream_in_redis_while_it_is_being_ended(
     await message.write("one ")
     await until(lambda: _reaches(pair, 1))
 
-    async def noting(writes: Any) -> Refused:
+    async def noting(writes: Any) -> RefusedWrites:
         answer = await write(writes)
-        if answer.sealed:
+        if answer.frozen:
             refused.set()
         return answer
 
@@ -73,16 +74,16 @@ async def test_nothing_reaches_a_stream_in_redis_while_it_is_being_ended(
     monkeypatch.setattr(ours.backend, "write", noting)
     monkeypatch.setattr(endings, "read_ending", and_then_it_grows)
     if outlives:
-        row = await pair.other.streams._rows.find(StreamKey(thread_uuid(pair.thread_id), "m"))
+        row = await pair.other.streams.rows.find(StreamKey(thread_uuid(pair.thread_id), "m"))
         assert row is not None
-        await endings.end_silent(row)  # its lease holds
+        await endings.end_expired(row)  # its lease holds
         await until(lambda: _reaches(pair, 2))
         assert await message.complete() == 2
         return
     await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
     (event,) = await pair.ours.sessions.events(pair.session)
     assert (event.content["text"], event.content["interrupted"]) == ("one ", True)
-    assert list((await ours.backend.heads([message._opened().row.key])).values()) == [1]
+    assert list((await ours.backend.heads([message.live.row.key])).values()) == [1]
     assert await message.abort() == 1
 
 
@@ -110,7 +111,7 @@ async def test_closing_ends_all_messages_at_once(
         for number in range(5):
             message = await engine.stream_message(session, message_id=f"m{number}").open()
             await message.write("half")
-        end, under_way, all_under_way = engine.streams._rows.end, list[Any](), asyncio.Event()
+        end, under_way, all_under_way = engine.streams.rows.end, list[Any](), asyncio.Event()
 
         async def together(row: Any, *arguments: Any, **named: Any) -> Any:
             under_way.append(row)
@@ -119,8 +120,8 @@ async def test_closing_ends_all_messages_at_once(
             await all_under_way.wait()
             return await end(row, *arguments, **named)
 
-        monkeypatch.setattr(engine.streams._rows, "end", together)
-        monkeypatch.setattr(message_streams, "_LAST_WORDS_SECONDS", 3600.0)
+        monkeypatch.setattr(engine.streams.rows, "end", together)
+        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 3600.0)
     async with Engine.open(database_url) as again:
         stored = await again.sessions.events(session)
         assert sorted(event.id for event in stored) == [f"m{number}" for number in range(5)]
@@ -138,32 +139,32 @@ async def test_closing_waits_for_no_message_longer_than_its_limit(
         async def never_ends(*_: Any, **__: Any) -> Any:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(engine.streams._rows, "end", never_ends)
-        monkeypatch.setattr(message_streams, "_LAST_WORDS_SECONDS", 0.01)
+        monkeypatch.setattr(engine.streams.rows, "end", never_ends)
+        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 0.01)
     assert "3 messages could not be ended in time" in caplog.text
 
 
 async def test_nobody_is_called_silent_by_an_answer_that_took_long(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may have stood still, and the producer with it."""
-    leases, rows = pair.other.streams.leases, pair.other.streams._rows
+    leases, rows = pair.other.streams.leases, pair.other.streams.rows
     await pair.ours.streams.open(pair.thread_id, message_id="m")
     await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["half"])
     await pair.ours.database.pool.execute("UPDATE message_streams SET lease_expires_at = now() - interval '1 second'")
     with monkeypatch.context() as patched:
-        list_silent = rows.list_silent
+        list_expired = rows.list_expired
 
         async def slowly(**named: Any) -> Any:
-            silent = await list_silent(**named)
+            silent = await list_expired(**named)
             await asyncio.sleep(0.02)
             return silent
 
-        patched.setattr(rows, "list_silent", slowly)
-        patched.setattr(leases, "_seconds", 0.03)
-        assert await leases.interrupt_silent(grace=0) == 0
+        patched.setattr(rows, "list_expired", slowly)
+        patched.setattr(leases, "seconds", 0.03)
+        assert await leases.interrupt_expired(grace=0) == 0
     assert [head.message_id for head in await pair.other.streams.heads([pair.thread_id])] == ["m"]
 
     async def is_ended() -> bool:
-        await leases.interrupt_silent(grace=0)
+        await leases.interrupt_expired(grace=0)
         return not await pair.other.streams.heads([pair.thread_id])
 
     await until(is_ended)
@@ -175,8 +176,8 @@ async def test_what_was_flushed_after_a_crash_hides_nothing_that_was_written_aga
     await pair.ours.streams.open(pair.thread_id, message_id="m")
     deltas = ["a", "b", "c", "d", "e"]
     backend = pair.ours.streams.backend
-    assert (await backend.write([Write(key, "app", Segment.of(3, deltas[2:4]))])).lacking == {key}
-    assert await backend.write([Write(key, "app", Segment.of(1, deltas))]) == Refused()
+    assert (await backend.write([SegmentWrite(key, "app", Segment.of(3, deltas[2:4]))])).incomplete == {key}
+    assert await backend.write([SegmentWrite(key, "app", Segment.of(1, deltas))]) == RefusedWrites()
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert [chunk.delta for chunk in page.chunks] == deltas
     assert await pair.other.streams.abort(pair.thread_id, "m") == 5
@@ -191,13 +192,13 @@ async def test_a_message_that_could_not_be_completed_is_flushed_all_the_same(
     streams = pair.ours.streams
 
     async def fails(*_: Any, **__: Any) -> Any:
-        while streams.flusher._dirty:
+        while not streams.flusher.is_idle:
             await asyncio.sleep(0)
         raise DatabaseUnavailableError("PostgreSQL is away")
 
     async with pair.ours.stream_message(pair.session, message_id="m") as message:
         with monkeypatch.context() as patched:
-            patched.setattr(streams._rows, "end", fails)
+            patched.setattr(streams.rows, "end", fails)
             await message.write("half")
             with pytest.raises(DatabaseUnavailableError):
                 await message.complete()
@@ -210,7 +211,7 @@ async def test_leases_are_kept_while_others_messages_cannot_be_ended(
     async with Engine.open(database_url, stream_lease_seconds=3) as engine:
         session = await engine.sessions.create("app", "user")
         extended: list[int] = []
-        extend, is_stuck = engine.streams._rows.extend, asyncio.Event()
+        extend, is_stuck = engine.streams.rows.extend_leases, asyncio.Event()
 
         async def counted(*arguments: Any) -> Any:
             if is_stuck.is_set():
@@ -222,8 +223,8 @@ async def test_leases_are_kept_while_others_messages_cannot_be_ended(
             await asyncio.Event().wait()
             return 0
 
-        monkeypatch.setattr(engine.streams._rows, "extend", counted)
-        monkeypatch.setattr(engine.streams.leases, "interrupt_silent", never_ends)
+        monkeypatch.setattr(engine.streams.rows, "extend_leases", counted)
+        monkeypatch.setattr(engine.streams.leases, "interrupt_expired", never_ends)
         async with engine.stream_message(session) as message:
             await message.write("alive")
             await until(lambda: _is(len(extended) >= 2))
@@ -246,9 +247,9 @@ async def test_an_abandoned_message_that_cannot_be_stored_stands_in_nobodys_way(
     await writer.write("half")
     writer.abandon()
     with monkeypatch.context() as patched:
-        patched.setattr(streams._rows, "end", fails)
-        patched.setattr(streams.leases, "interrupt_silent", silent)
-        await streams.leases.keep()
+        patched.setattr(streams.rows, "end", fails)
+        patched.setattr(streams.leases, "interrupt_expired", silent)
+        await streams.leases.end_unowned()
     assert ended
     assert await writer.abort() == 1
 
@@ -266,17 +267,17 @@ async def test_a_producer_without_a_lease_shows_nothing_that_is_not_stored_when_
     message = await ours.write_message(pair.session, message_id="m").open()
     await message.write("one ")
     await until(lambda: _reaches(pair, 1))
-    live = message._opened()
+    live = message.live
 
     async def away(*_: Any) -> Any:
         raise DatabaseUnavailableError("PostgreSQL is away")
 
-    monkeypatch.setattr(ours._rows, "extend", away)
+    monkeypatch.setattr(ours.rows, "extend_leases", away)
     await pair.ours.database.pool.execute("UPDATE message_streams SET lease_expires_at = now() - interval '1 second'")
     live.leased_until = asyncio.get_running_loop().time() - 1  # what time does while nothing extends it
-    row = await other._rows.find(live.row.key)
+    row = await other.rows.find(live.row.key)
     assert row is not None
-    end, shown = other._rows.end, list[str]()
+    end, shown = other.rows.end, list[str]()
 
     async def and_redis_is_emptied(*arguments: Any, **named: Any) -> Any:
         async with Redis.from_url(redis_server.url) as redis:
@@ -290,13 +291,13 @@ async def test_a_producer_without_a_lease_shows_nothing_that_is_not_stored_when_
         await until(is_shown_or_held_back)
         return await end(*arguments, **named)
 
-    monkeypatch.setattr(other._rows, "end", and_redis_is_emptied)
-    await other.endings.end_silent(row)
+    monkeypatch.setattr(other.rows, "end", and_redis_is_emptied)
+    await other.endings.end_expired(row)
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content["text"].startswith("".join(shown))
     assert event.content["text"] == "one "
     monkeypatch.undo()
-    await ours.leases.keep()
+    await ours.leases.extend()
     with pytest.raises(ConflictError):
         await message.write("three")
 
@@ -309,13 +310,13 @@ async def test_a_producer_that_gets_its_lease_back_fills_an_emptied_redis(
     async with pair.ours.stream_message(pair.session, message_id="m") as message:
         await message.write("one ")
         await until(lambda: _reaches(pair, 1))
-        live = message._opened()
+        live = message.live
         live.leased_until = asyncio.get_running_loop().time() - 1
         async with Redis.from_url(redis_server.url) as redis:
             await redis.flushall()
         await message.write("two")
         await until(lambda: _is(live.awaits_lease))
-        await ours.leases.keep()
+        await ours.leases.extend()
         await until(lambda: _reaches(pair, 2))
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content["text"] == "one two"
@@ -363,13 +364,13 @@ async def test_a_run_that_its_own_process_interrupts_keeps_what_was_not_flushed(
 
 async def test_a_message_whose_end_takes_long_is_flushed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should its process die before PostgreSQL answers, another one stores all of it."""
-    end, may_end = pair.ours.streams._rows.end, asyncio.Event()
+    end, may_end = pair.ours.streams.rows.end, asyncio.Event()
 
     async def slowly(*arguments: Any, **named: Any) -> Any:
         await may_end.wait()
         return await end(*arguments, **named)
 
-    monkeypatch.setattr(pair.ours.streams._rows, "end", slowly)
+    monkeypatch.setattr(pair.ours.streams.rows, "end", slowly)
     message = await pair.ours.streams.write_message(pair.session, message_id="m").open()
     await message.write("one ")
     await until(lambda: _reaches(pair, 1))
@@ -390,8 +391,8 @@ async def test_closing_flushes_what_could_not_be_stored(
 
     async with Engine.open(database_url, stream_lease_seconds=120, **backend) as engine:
         message = await engine.stream_message(pair.session, message_id="m").open()
-        monkeypatch.setattr(engine.streams._rows, "end", never_ends)
-        monkeypatch.setattr(message_streams, "_LAST_WORDS_SECONDS", 0.01)
+        monkeypatch.setattr(engine.streams.rows, "end", never_ends)
+        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 0.01)
         await message.write("all of it")
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert "".join(chunk.delta for chunk in page.chunks) == "all of it"

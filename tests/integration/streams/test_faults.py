@@ -21,10 +21,10 @@ from cognizes.engine import (
     StreamUnavailableError,
 )
 from cognizes.engine.api.main import create_app
-from cognizes.engine.streams.backend_choice import choose_backend
-from cognizes.engine.streams.delta_stream import StreamStatus
-from cognizes.engine.streams.message_writer import MessageWriter
-from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until
+from cognizes.engine.streams.chunks import StreamStatus
+from cognizes.engine.streams.message_streams import choose_backend
+from cognizes.engine.streams.writer import MessageWriter
+from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until, watching
 from tests.integration.streams.redis_server import RedisServer
 
 _PRODUCER = """
@@ -52,7 +52,7 @@ async def test_kill_9_of_the_producer_leaves_an_interrupted_message(
     try:
         async with (
             Engine.open(database_url, stream_lease_seconds=6, **backend) as survivor,
-            survivor.streams.watch(pair.thread_id) as watch,
+            watching(survivor, pair.thread_id) as watch,
         ):
             await asyncio.to_thread(process.stdout.readline)
             await next_head(watch, "m", sequence=50)
@@ -93,7 +93,7 @@ async def test_a_producer_that_was_given_up_is_told_and_cannot_write(pair: Pair)
 async def _interrupt(pair: Pair) -> bool:
     """The lease may be extended by its living producer meanwhile."""
     await _expire(pair)
-    return await pair.other.streams.leases.interrupt_silent(grace=0) > 0 or not await pair.other.streams.heads(
+    return await pair.other.streams.leases.interrupt_expired(grace=0) > 0 or not await pair.other.streams.heads(
         [pair.thread_id]
     )
 
@@ -107,7 +107,7 @@ async def test_a_writer_learns_from_its_lease_that_it_was_given_up(pair: Pair) -
         await message.write("half")
         await until(lambda: _reaches(pair, 1))
         await until(lambda: _interrupt(pair))
-        await pair.ours.streams.leases.keep()
+        await pair.ours.streams.leases.extend()
         with pytest.raises(ConflictError, match="no longer ours"):
             await message.write("more")
         assert await message.abort() == 1
@@ -131,7 +131,7 @@ async def test_a_message_stored_by_somebody_else_counts_as_completed(pair: Pair)
 async def test_a_silent_producer_over_rest_is_given_up(pair: Pair) -> None:
     await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
     await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["half"])
-    async with pair.other.streams.watch(pair.thread_id) as watch:
+    async with watching(pair.other, pair.thread_id) as watch:
         await until(lambda: _interrupt(pair))
         assert (await next_head(watch, "m", status="interrupted")).current_sequence == 1
     with pytest.raises(ConflictError):
@@ -158,13 +158,13 @@ async def test_a_living_stream_is_written_again_when_the_backend_lost_it(pair: P
         await until(lambda: _has_flushed(message, 2))
         await _forget(pair, backend)
         # And one that says nothing more finds it when it extends its lease.
-        await pair.ours.streams.leases.keep()
+        await pair.ours.streams.leases.extend()
         assert [chunk.delta for chunk in await until(lambda: _first_chunks(pair, 2))] == ["one ", "two "]
     assert await read_to_end(pair.other, pair.thread_id, "m") == "one two "
 
 
 async def _has_flushed(message: MessageWriter, sequence: int) -> bool:
-    return message._opened().flushed >= sequence
+    return message.live.flushed >= sequence
 
 
 async def _first_chunks(pair: Pair, count: int) -> list[Any]:
@@ -224,7 +224,7 @@ async def test_closing_the_engine_ends_what_is_being_written(database_url: str, 
 
 async def test_a_message_that_could_not_be_ended_is_ended_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL was away when its block ended. All of its text is kept, flushed or not."""
-    rows = pair.ours.streams._rows
+    rows = pair.ours.streams.rows
 
     async def is_away(*_: Any, **__: Any) -> Any:
         raise DatabaseUnavailableError("PostgreSQL is away")
@@ -234,7 +234,7 @@ async def test_a_message_that_could_not_be_ended_is_ended_later(pair: Pair, monk
             await message.write("all of it")
             monkeypatch.setattr(rows, "end", is_away)
     monkeypatch.undo()
-    await pair.ours.streams.leases.keep()
+    await pair.ours.streams.leases.end_unowned()
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content == {"text": "all of it", "message_id": "m", "interrupted": True}
 
@@ -348,7 +348,7 @@ async def test_an_engine_starts_degraded_without_its_redis_and_recovers_when_it_
 
                 await until(is_well)
                 async with (
-                    other.streams.watch(pair.thread_id) as watch,
+                    watching(other, pair.thread_id) as watch,
                     ours.stream_message(pair.session, message_id="after") as message,
                 ):
                     await message.write("word by word")
@@ -379,7 +379,7 @@ async def test_a_cluster(database_url: str) -> None:
         async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
             assert type(ours.streams.backend._connected).__name__ == "RedisCluster"  # type: ignore[attr-defined]
             pair = Pair(ours, other, await ours.sessions.create("app", "user"))
-            async with asyncio.timeout(PATIENCE), pair.other.streams.watch(pair.thread_id) as watch:
+            async with asyncio.timeout(PATIENCE), watching(pair.other, pair.thread_id) as watch:
                 followers = []
                 for number in range(5):
                     name = f"m{number}"

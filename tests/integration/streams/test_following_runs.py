@@ -140,7 +140,7 @@ async def test_what_is_thought_is_followed_too_and_told_before_what_is_said(pair
 
 async def test_thoughts_are_no_messages(pair: Pair) -> None:
     async with (
-        pair.other.streams.watch(pair.thread_id) as watch,
+        pair.other.signals.follow([pair.thread_id]) as signals,
         pair.ours.stream_message(pair.session, role="thought", message_id="t") as thought,
     ):
         await thought.write("hm")
@@ -152,8 +152,11 @@ async def test_thoughts_are_no_messages(pair: Pair) -> None:
             assert (head.message_id, head.role) == ("t", "thought")
         async with pair.ours.stream_message(pair.session, message_id="m"):
             pass
-        # Of the thought the watch has told nothing.
-        assert (await anext(watch)).message_id == "m"
+        # No signal names the thought.
+        async with asyncio.timeout(PATIENCE):
+            while (signal := await anext(signals)).type != "message_completed":
+                assert signal.fields.get("message_id", "m") == "m"
+        assert signal.fields["message_id"] == "m"
 
 
 async def test_what_a_dead_producer_thought_and_said_is_kept_and_told_once(pair: Pair, tasks: list[Following]) -> None:

@@ -177,35 +177,35 @@ async def test_a_message_that_is_stored_while_its_stream_is_open_is_told_once(pa
     await pair.ours.sessions.append_to_thread(thread_uuid(pair.thread_id), event)
     late = [Reader(engine, "r", after=after) for engine in (pair.ours, pair.other) for after in (0, 2)]
     async with asyncio.timeout(PATIENCE):
-        while not all(pair_.hub.is_streaming(thread_uuid(pair.thread_id)) for pair_ in (pair.ours, pair.other)):
+        while not all(engine.feed.open_streams(thread_uuid(pair.thread_id)) for engine in (pair.ours, pair.other)):
             await asyncio.sleep(0.005)
-    await message.settle()
+    await message.mark_stored()
     await pair.ours.runs.finish(pair.thread_id, run.id)
     for reader, expected in zip(late, ["all of it", "", "all of it", ""], strict=True):
         await reader.end()
         assert reader.text == expected
 
 
-async def test_a_quiet_reader_watches_no_streams(pair: Pair) -> None:
-    """Watching costs a query now and then; a thread in which nothing is streamed costs none."""
+async def test_a_reader_of_a_quiet_thread_follows_no_streams(pair: Pair) -> None:
+    """An open stream costs a query now and then; a thread in which nothing is streamed costs none."""
     reader = Reader(pair.other, "r")
     async with pair.ours.runs.start(pair.session, run_id="r") as run:
         await pair.ours.sessions.append(pair.session, author="a", kind="message", text="hello", run_id="r")
         await reader.until("hello")
-        assert not _is_watched(pair)
+        assert not _has_streams(pair)
         async with run.message("assistant", message_id="m") as message:
             await message.write("x")
             await reader.until("hellox")
-            assert _is_watched(pair)
+            assert _has_streams(pair)
         # The next sweep notices that nothing is open any more.
         async with asyncio.timeout(PATIENCE):
-            while _is_watched(pair):
+            while _has_streams(pair):
                 await asyncio.sleep(0.05)
     await reader.end()
 
 
-def _is_watched(pair: Pair) -> bool:
-    return pair.other.streams._hub.is_watched(thread_uuid(pair.thread_id))
+def _has_streams(pair: Pair) -> bool:
+    return pair.other.feed.open_streams(thread_uuid(pair.thread_id)) > 0
 
 
 def _text_of(reader: Reader, message_id: str) -> str:

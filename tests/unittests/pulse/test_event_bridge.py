@@ -1,4 +1,4 @@
-"""The six mappings of seed 000, the frame on the wire, and the bridge over nothing but a doorbell."""
+"""The six mappings of seed 000, the frame on the wire, and the bridge over a bare listener."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from cognizes.engine.agui.event_bridge import json_patch
 from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.models import DELETE, Event
-from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge, json_patch
+from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge
 
 NOW = datetime(2026, 1, 25, 12, 0, 0, 5000, tzinfo=UTC)
 
@@ -118,18 +119,18 @@ def test_an_unknown_kind_is_custom() -> None:
 
 
 async def test_start_and_stop() -> None:
-    doorbell = Doorbell()
-    bridge = PulseEventBridge(doorbell)
+    listener = BareListener()
+    bridge = PulseEventBridge(listener)
     await bridge.start()
     await bridge.start()
-    assert set(doorbell.callbacks) == {"event_stream"}
+    assert set(listener.callbacks) == {"event_stream"}
     await bridge.stop()
     await bridge.stop()
-    assert not doorbell.callbacks
+    assert not listener.callbacks
 
 
-class Doorbell:
-    """A listener that is nothing but `subscribe` and `unsubscribe`."""
+class BareListener:
+    """A listener with only `subscribe` and `unsubscribe`."""
 
     def __init__(self) -> None:
         self.callbacks: dict[str, Any] = {}
@@ -141,46 +142,48 @@ class Doorbell:
         del self.callbacks[channel]
 
 
-async def test_the_bridge_over_a_bare_doorbell() -> None:
-    doorbell = Doorbell()
-    bridge = PulseEventBridge(doorbell)
+async def test_the_bridge_over_a_bare_listener() -> None:
+    listener = BareListener()
+    bridge = PulseEventBridge(listener)
     await bridge.start()
-    heard: list[AgUiEvent] = []
+    received: list[AgUiEvent] = []
 
     async def hear() -> None:
         async for frame in bridge.subscribe("r"):
-            heard.append(frame)
+            received.append(frame)
 
     task = asyncio.create_task(hear())
-    await until(lambda: bridge._followers)
-    ring = doorbell.callbacks["event_stream"]
+    await until(lambda: bridge.subscribers)
+    notify = listener.callbacks["event_stream"]
     for text in (json.dumps({"run_id": "other"}), "nonsense", "[1]", "{}", json.dumps({"run_id": "r", "n": 1})):
-        ring("event_stream", text)
-    await until(lambda: heard)
-    assert [(frame.type, frame.data) for frame in heard] == [("RAW", {"payload": {"run_id": "r", "n": 1}})]
+        notify("event_stream", text)
+    await until(lambda: received)
+    assert [(frame.type, frame.data) for frame in received] == [("RAW", {"payload": {"run_id": "r", "n": 1}})]
     task.cancel()
     await asyncio.wait([task])
-    assert not bridge._followers
-    assert not doorbell.callbacks, "nobody follows, so nobody listens"
+    assert not bridge.subscribers
+    assert not listener.callbacks, "without subscribers the bridge does not listen"
 
 
-async def test_a_follower_that_never_reads_costs_a_bounded_queue() -> None:
-    doorbell = Doorbell()
-    bridge = PulseEventBridge(doorbell)
+async def test_a_subscriber_that_does_not_read_keeps_a_bounded_queue() -> None:
+    listener = BareListener()
+    bridge = PulseEventBridge(listener)
     await bridge.start()
     frames = bridge.subscribe("r")
     first = asyncio.ensure_future(anext(frames))
-    await until(lambda: bridge._followers)
+    await until(lambda: bridge.subscribers)
     for number in range(1000):
-        doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": number}))
+        listener.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": number}))
     assert (await first).data["payload"]["n"] == 0
-    (queue,) = bridge._followers["r"]
-    assert queue.qsize() <= 64
+    kept = [(await anext(frames)).data["payload"]["n"] for _ in range(63)]
+    assert kept == list(range(1, 64))
+    listener.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": 1000}))
+    assert (await anext(frames)).data["payload"]["n"] == 1000, "those between are dropped"
     await frames.aclose()
 
 
-class SlowDoorbell(Doorbell):
-    """Takes its time to subscribe and to unsubscribe."""
+class SlowListener(BareListener):
+    """Subscribes and unsubscribes when its gate is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,9 +199,9 @@ class SlowDoorbell(Doorbell):
         await super().unsubscribe(channel)
 
 
-async def follow(bridge: PulseEventBridge, heard: list[AgUiEvent]) -> None:
+async def follow(bridge: PulseEventBridge, received: list[AgUiEvent]) -> None:
     async for frame in bridge.subscribe("r"):
-        heard.append(frame)
+        received.append(frame)
 
 
 async def until(condition: Any) -> None:
@@ -207,58 +210,22 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_follower_that_comes_while_the_last_one_leaves_hears_all_the_same() -> None:
-    doorbell = SlowDoorbell()
-    bridge = PulseEventBridge(doorbell)
+async def test_a_subscriber_that_comes_while_the_last_one_leaves_receives_notifications() -> None:
+    listener = SlowListener()
+    bridge = PulseEventBridge(listener)
     leaving = asyncio.create_task(follow(bridge, []))
-    await until(lambda: doorbell.callbacks)
-    doorbell.gate.clear()
+    await until(lambda: listener.callbacks)
+    listener.gate.clear()
     leaving.cancel()
-    await until(lambda: not bridge._followers)
-    heard: list[AgUiEvent] = []
-    coming = asyncio.create_task(follow(bridge, heard))
-    await until(lambda: bridge._followers)
-    doorbell.gate.set()
+    await until(lambda: not bridge.subscribers)
+    received: list[AgUiEvent] = []
+    coming = asyncio.create_task(follow(bridge, received))
+    await until(lambda: bridge.subscribers)
+    listener.gate.set()
     await asyncio.wait([leaving])
-    await until(lambda: doorbell.callbacks)
-    doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": 1}))
-    await until(lambda: heard)
+    await until(lambda: listener.callbacks)
+    listener.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r", "n": 1}))
+    await until(lambda: received)
     coming.cancel()
     await asyncio.wait([coming])
-    assert not doorbell.callbacks
-
-
-class Outlet:
-    """A connection that takes everything, or nothing."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.is_slow = False
-
-    async def put(self, text: str) -> None:
-        self.texts.append(text)
-
-    def offer(self, text: str) -> bool:
-        if not self.is_slow:
-            self.texts.append(text)
-        return not self.is_slow
-
-
-async def test_what_rings_behind_the_greeting_is_not_missed() -> None:
-    """Whoever has read the greeting may ring: the connection is registered by then."""
-    doorbell = SlowDoorbell()
-    bridge = PulseEventBridge(doorbell)
-    outlet = Outlet()
-    forwarding = asyncio.create_task(bridge.forward("r", outlet, greeting="hello"))
-    await until(lambda: outlet.texts)
-    for run_id in ("r", "other"):
-        doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": run_id}))
-    assert outlet.texts[0] == "hello"
-    assert [json.loads(text.removeprefix("data: "))["runId"] for text in outlet.texts[1:]] == ["r"]
-    outlet.is_slow = True
-    doorbell.callbacks["event_stream"]("event_stream", json.dumps({"run_id": "r"}))
-    assert len(outlet.texts) == 2, "left out, and nobody waits for it"
-    forwarding.cancel()
-    await asyncio.wait([forwarding])
-    assert not bridge._outlets
-    assert not doorbell.callbacks
+    assert not listener.callbacks

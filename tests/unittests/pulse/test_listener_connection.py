@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cognizes.engine.pulse import pg_notify_listener
-from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
+from cognizes.engine.database import listener as listener_module
+from cognizes.engine.database.listener import PgNotifyListener
 
 
 class Connection:
@@ -101,8 +101,8 @@ async def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     made = Server()
-    monkeypatch.setattr(pg_notify_listener.asyncpg, "connect", made.connect)
-    monkeypatch.setattr(pg_notify_listener, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(listener_module.asyncpg, "connect", made.connect)
+    monkeypatch.setattr(listener_module, "_FIRST_PAUSE", 0.0)
     return made
 
 
@@ -129,7 +129,7 @@ async def test_a_subscriber_beside_the_check_of_the_connection(
     listener: PgNotifyListener, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = server.pause("check")
-    monkeypatch.setattr(pg_notify_listener, "_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(listener_module, "_CHECK_SECONDS", 0.001)
     listener._lost.set()  # the keeper goes round once and takes the short pause up
     await until(lambda: len(server.connections) == 2 and server.current._is_busy)
     subscribing = asyncio.create_task(listener.subscribe("mine", lambda *_: None))
@@ -242,7 +242,7 @@ async def test_it_survives_what_nobody_expects_of_a_connection(
             raise failures.pop(0)
         return await connect(*arguments, **named)
 
-    monkeypatch.setattr(pg_notify_listener.asyncpg, "connect", fail)
+    monkeypatch.setattr(listener_module.asyncpg, "connect", fail)
     server.current.terminate()
     await until(lambda: listener.reconnections == 1)
     assert not failures
@@ -252,7 +252,7 @@ async def test_it_survives_what_nobody_expects_of_a_connection(
 async def test_a_callback_that_never_returns_does_not_keep_it_from_stopping(
     listener: PgNotifyListener, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pg_notify_listener, "_LAST_CALLBACKS_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "_LAST_CALLBACKS_SECONDS", 0.01)
 
     async def wait_for_ever(_: object) -> None:
         await asyncio.Event().wait()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine.api.signal_stream import read_positions
+from cognizes.engine.api.routes.signals import read_positions
 from cognizes.engine.sync.signals import MAX_BYTES, Signal, SignalType, parse_signal
 
 MOMENT = datetime(2025, 11, 8, 12, 0, 1, tzinfo=UTC)

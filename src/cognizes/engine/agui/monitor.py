@@ -12,39 +12,34 @@
 | a state delta of any event | STATE_DELTA, as RFC 6902 operations |
 | any other event | CUSTOM, named after the event's type |
 
-The strict profile remembers the run it translates; this one translates each event by itself, so that a client may begin
-at any event and all clients share the frames. Only a message that is being streamed has a memory.
+The strict profile keeps the state of the run that it translates. This profile translates each event by itself, so a
+client may begin at any event and all clients share the frames. Only a message that is being streamed has state.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from functools import cache
+from typing import Protocol
 from uuid import UUID
 
 from ag_ui.core import BaseEvent
 
-from cognizes.engine.agui.followed_messages import FollowedMessages
+from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, encode, json_patch, milliseconds, raw_frame
 from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.open_items import THOUGHT as THOUGHT_SUFFIX
+from cognizes.engine.agui.stream_translator import StreamTranslator
 from cognizes.engine.agui.translator import Profile, Translator
-from cognizes.engine.database import Database
-from cognizes.engine.errors import DatabaseUnavailableError, PoolTimeoutError, StreamUnavailableError
+from cognizes.engine.errors import FeedRewoundError
+from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, encode, json_patch, milliseconds
-from cognizes.engine.pulse.live_hub import LiveHub
-from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
-from cognizes.engine.streams.message_streams import MessageStreams
-from cognizes.engine.streams.stream_hub import StreamWatch
+from cognizes.engine.streams.chunks import StreamHead
 from cognizes.engine.timeline.event_reading import adk_field, is_partial, read_parts
-
-logger = logging.getLogger(__name__)
 
 _RUN_STATUS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
 _STEPS_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
+_LARGEST_PUT = 4 * 1024
 _OUTER = ("type", "timestamp")
 
 
@@ -93,108 +88,96 @@ def _camel(name: str) -> str:
 
 
 class Step:
-    """One step of a followed thread: a stored event, or more of a message that is being streamed (`event` is None)."""
+    """The frames of one feed item: of a stored event, of new chunks, of a stream's end, or of a notification.
 
-    __slots__ = ("_frames", "_text", "event")
+    `is_streamed` says that these are frames of a message that was streamed, or of an event that its stream stored.
+    """
 
-    def __init__(self, event: Event | None, frames: list[AgUiEvent] | None = None) -> None:
+    __slots__ = ("_frames", "_text", "event", "is_streamed", "notification")
+
+    def __init__(
+        self,
+        event: Event | None = None,
+        frames: list[AgUiEvent] | None = None,
+        *,
+        is_streamed: bool = False,
+        notification: JsonObject | None = None,
+    ) -> None:
         self.event = event
+        self.notification = notification
+        self.is_streamed = is_streamed or (event is not None and event.content.get("message_id") == event.id)
         self._frames = frames
         self._text: str | None = None
 
     @property
     def frames(self) -> list[AgUiEvent]:
-        """The frames, without the text that was streamed to this reader before."""
+        """The frames, without the text that was streamed to this subscriber before."""
         if self._frames is None:
             self._frames = frames_of(self.event) if self.event else []
         return self._frames
 
     @property
     def text(self) -> str:
-        """The frames on the wire."""
+        """The frames as server-sent events."""
         if self._text is None:
             self._text = "".join(map(encode, self.frames))
         return self._text
 
-    @property
-    def is_streamed(self) -> bool:
-        """Whether these are frames of a message that was streamed, or of an event that its stream has stored."""
-        return self.event is None or self.event.content.get("message_id") == self.event.id
 
+class Outlet(Protocol):
+    """A connection; `put` returns when it has room for more."""
 
-class StreamedStep(Step):
-    """A stored event whose message was streamed to this reader."""
-
-    __slots__ = ()
-
-    @property
-    def is_streamed(self) -> bool:
-        """True: some of its text was told by chunks."""
-        return True
+    async def put(self, text: str) -> None: ...
 
 
 class MonitorFrames:
-    """Follows runs and threads for any number of readers: stored events, and the chunks of messages being streamed."""
+    """Encodes the feed of runs and threads in the monitor profile."""
 
-    def __init__(self, database: Database, hub: LiveHub, streams: MessageStreams) -> None:
-        self._database = database
-        self._hub = hub
-        self._streams = streams
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
         self._steps: dict[tuple[str, int | None], Step] = {}
 
-    def on_unstored(self, callback: Callable[[JsonObject], None]) -> None:
-        """Register a plain function for notifications that are no stored event."""
-        self._hub.on_unstored(callback)
-
-    def off_unstored(self, callback: Callable[[JsonObject], None]) -> None:
-        """Remove such a function."""
-        self._hub.off_unstored(callback)
-
-    def follow_run(
+    async def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
     ) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of a run after an event: those that exist, then those to come. The run may not exist yet."""
-        return self._follow(thread_id, run_id, after)
+        """Yield the steps of a run after an event, existing and future ones. The run may not exist yet.
 
-    def follow_thread(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of a thread after an event: those that exist, then those to come."""
-        return self._follow(thread_id, None, after)
+        The first page comes at once and may be empty.
+        """
+        encoder = _StepEncoder(self, run_id)
+        async with aclosing(self._feed.follow_run(run_id, after, thread_id, notifications=True)) as pages:
+            async for items in pages:
+                yield encoder.encode(items)
 
-    async def _follow(self, thread_id: UUID | None, run_id: str | None, after: int) -> AsyncGenerator[list[Step], None]:
-        # One generator for both: thousands of readers wait here, and each layer costs each of them memory.
-        if run_id is not None:
-            if (run := await self._hub.find_run(run_id, thread_id)) is None:
-                return
-            thread_id, after = run["thread_id"], max(after, run["begins_after"])
-        assert thread_id is not None  # noqa: S101 - one of the two is given
-        make_step = Step if run_id is None else self._shared_step
-        following: _Following | None = None
+    async def follow_thread(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Step], None]:
+        """Yield the steps of a thread like `follow_run`."""
+        encoder = _StepEncoder(self, None)
+        async with aclosing(self._feed.follow(thread_id, after, notifications=True)) as pages:
+            async for items in pages:
+                yield encoder.encode(items)
+
+    async def send(
+        self, run_id: str, outlet: Outlet, *, after: int = 0, greeting: str = "", thread_id: UUID | None = None
+    ) -> None:
+        """Send the frames of a run until the feed ends, first the greeting.
+
+        The subscription exists before the greeting is sent: a client that has it misses no notification.
+        """
+        encoder = _StepEncoder(self, run_id)
         try:
-            async with aclosing(self._hub.follow_with_streams(thread_id, after=after)) as pages:
-                async for events in pages:
-                    after = (events[-1].sequence_num or after) if events else after
-                    # Stored events first: they happened before what is being streamed now.
-                    steps = [
-                        make_step(event) if following is None else following.take(event) or make_step(event)
-                        for event in events
-                        if run_id is None or event.run_id == run_id
-                    ]
-                    if following is None and self._hub.is_streaming(thread_id):
-                        following = _Following(self._database, self._hub, self._streams, thread_id, run_id)
-                    if following is not None:
-                        if frames := await following.read_streams(after):
-                            steps.append(Step(None, frames))
-                        if following.is_over:
-                            following.close()
-                            following = None
-                    if steps:
-                        yield steps
-        finally:
-            if following is not None:
-                following.close()
+            async with aclosing(self._feed.follow_run(run_id, after, thread_id, notifications=True)) as pages:
+                async for items in pages:
+                    if greeting:
+                        await outlet.put(greeting)
+                        greeting = ""
+                    for text in _joined(step.text for step in encoder.encode(items)):
+                        await outlet.put(text)
+        except FeedRewoundError as error:
+            data = {"message": str(error), "code": "FEED_REWOUND"}
+            await outlet.put(AgUiEvent(AgUiEventType.RUN_ERROR, run_id, data=data).to_sse())
 
-    def _shared_step(self, event: Event) -> Step:
-        """Return the step of an event; readers of one run share it and its text."""
+    def step_of(self, event: Event) -> Step:
+        """Return the step of an event of a run; all its subscribers share the step and its text."""
         key = (event.thread_id, event.sequence_num)
         if (step := self._steps.get(key)) is None:
             step = Step(event)
@@ -205,91 +188,57 @@ class MonitorFrames:
         return step
 
 
-class _Following:
-    """What one reader was told of the messages that are being streamed in a thread.
+class _StepEncoder:
+    """Encodes the feed for one subscriber. It has a translator only while a message is being streamed."""
 
-    It exists only while the hub knows of a stream: a reader of a quiet thread costs nothing more.
-    """
+    __slots__ = ("_monitor", "_run_id", "_streamed")
 
-    def __init__(
-        self, database: Database, hub: LiveHub, streams: MessageStreams, thread_id: UUID, run_id: str | None
-    ) -> None:
-        self._database = database
-        self._hub = hub
-        self._streams = streams
-        self._thread_id = thread_id
+    def __init__(self, monitor: MonitorFrames, run_id: str | None) -> None:
+        self._monitor = monitor
         self._run_id = run_id
-        self._watch: StreamWatch | None = None
-        self._translator = Translator(thread_id=str(thread_id), run_id=run_id or "", profile=Profile.MONITOR)
-        self._messages = FollowedMessages(streams, self._translator, run_id=run_id)
-        self._starts: dict[str, int] = {}
-        self._waiting: dict[str, StreamHead] = {}
+        self._streamed: StreamTranslator | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is being streamed any more and every message that was is stored."""
-        return not self._starts and not self._hub.is_streaming(self._thread_id)
+    def encode(self, items: Iterable[FeedItem]) -> list[Step]:
+        """Return the steps of a page."""
+        steps = [step for item in items if (step := self._encode(item)) is not None]
+        if self._streamed is not None and self._streamed.is_idle:
+            self._streamed = None
+        return steps
 
-    def take(self, event: Event) -> Step | None:
-        """Return the step of a stored event whose message was streamed; None when nothing of it was."""
-        for name in (event.id, event.id + THOUGHT_SUFFIX):
-            self._starts.pop(name, None)
-        has_told = self._messages.has_told(event)
-        self._messages.skip(event)
-        return StreamedStep(event, frames_of(event, self._translator)) if has_told else None
-
-    async def read_streams(self, cursor: int) -> list[AgUiEvent]:
-        """Return the frames of what was streamed since the last call, of messages that began before `cursor`."""
-        if self._watch is None:
-            await self._open_watch()
-        frames: list[AgUiEvent] = []
-        for head in self._watch.take_pending() if self._watch else ():
-            if self._run_id in (None, head.run_id):
-                frames += await self._place(head)
-        for name, head in list(self._waiting.items()):
-            if (start := self._starts.get(name)) is None or start <= cursor:
-                del self._waiting[name]
-                frames += _streamed(head, await self._messages.take(head))
-        return frames
-
-    def close(self) -> None:
-        """Stop watching streams."""
-        if self._watch is not None:
-            self._watch.close()
-
-    async def _open_watch(self) -> None:
-        watch = self._streams.watch(self._thread_id, with_thoughts=True)
-        try:
-            await watch.__aenter__()
-        except (DatabaseUnavailableError, PoolTimeoutError, StreamUnavailableError) as error:
-            logger.warning("thread %s: its token streams cannot be followed now: %s", self._thread_id, error)
-            return  # stored events are told all the same; the next movement tries again
-        self._watch = watch
-
-    async def _place(self, head: StreamHead) -> list[AgUiEvent]:
-        """Let a stream wait until the events before it were told. A stored message is told by its event alone."""
-        name = head.message_id
-        if head.status is not StreamStatus.STREAMING:
-            self._waiting.pop(name, None)
-            if head.current_sequence == 0 and self._starts.pop(name, None) is not None:
-                return _streamed(head, await self._messages.take(head))  # nothing was said: it leaves no event
-            return []
-        if name not in self._starts:
-            row = await self._hub.until_available(
-                self._database.fetch_row,
-                "read_stream_start",
-                self._thread_id,
-                [name, name.removesuffix(THOUGHT_SUFFIX)],
-                otherwise=None,
-            )
-            if row is None or row["is_stored"]:
-                return []
-            self._starts[name] = row["last_sequence"]
-        self._waiting[name] = head
-        return []
+    def _encode(self, item: FeedItem) -> Step | None:
+        match item:
+            case Event():
+                if self._streamed is not None and self._streamed.forget(item):
+                    return Step(item, frames_of(item, self._streamed.translator), is_streamed=True)
+                return Step(item) if self._run_id is None else self._monitor.step_of(item)
+            case Chunks():
+                if self._streamed is None:
+                    translator = Translator(
+                        thread_id=item.head.thread_id, run_id=self._run_id or "", profile=Profile.MONITOR
+                    )
+                    self._streamed = StreamTranslator(translator)
+                return _streamed_step(item.head, self._streamed.translate_chunks(item))
+            case StreamEnd():
+                return _streamed_step(item.head, self._streamed.end(item)) if self._streamed is not None else None
+            case Notification():
+                frames = [raw_frame(self._run_id, item.payload)] if self._run_id is not None else []
+                return Step(frames=frames, notification=item.payload)
 
 
-def _streamed(head: StreamHead, frames: Iterable[BaseEvent]) -> list[AgUiEvent]:
+def _streamed_step(head: StreamHead, frames: Iterable[BaseEvent]) -> Step | None:
     moment = now()
-    plain = (_plain(frame) for frame in frames)
-    return [AgUiEvent(kind, head.run_id or "", moment, data) for kind, data in plain]
+    plain = [AgUiEvent(kind, head.run_id or "", moment, data) for kind, data in map(_plain, frames)]
+    return Step(frames=plain, is_streamed=True) if plain else None
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Join texts, but only up to the size that a slow reader may cost."""
+    together, length = list[str](), 0
+    for text in texts:
+        together.append(text)
+        length += len(text)
+        if length >= _LARGEST_PUT:
+            yield "".join(together)
+            together, length = [], 0
+    if length:
+        yield "".join(together)

@@ -7,7 +7,7 @@ up the same.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Protocol
 from uuid import UUID
@@ -20,18 +20,17 @@ from ag_ui.core import (
     RunStartedEvent,
 )
 
-from cognizes.engine.agui.followed_messages import FollowedMessages, merged
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.snapshot import History, Snapshot, read_history
+from cognizes.engine.agui.stream_translator import StreamTranslator
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
+from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
 from cognizes.engine.models import Event, RunStatus
 from cognizes.engine.pulse.events import EventLog
-from cognizes.engine.pulse.live_hub import LiveHub
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
-from cognizes.engine.streams.message_streams import MessageStreams
 
 Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
 """Frames, with the number that goes into their `id:` line if they have one."""
@@ -64,15 +63,13 @@ class Observer:
         sessions: SessionStore,
         runs: Runs,
         time_travel: TimeTravel,
-        hub: LiveHub,
-        streams: MessageStreams,
+        feed: Feed,
     ) -> None:
         self._events = events
         self._sessions = sessions
         self._runs = runs
         self._time_travel = time_travel
-        self._hub = hub
-        self._streams = streams
+        self._feed = feed
 
     async def observe_active(
         self, thread: UUID, log: ActiveFrames, started: RunStartedEvent, *, after: int
@@ -102,7 +99,7 @@ class Observer:
         """The stored events of a run, also of one that does not exist yet, after a sequence number, until it ends."""
         translator: Translator | None = None
         recalled = Snapshot()
-        async with aclosing(self._hub.follow_run(run_id, thread_id=thread_id)) as events:
+        async with aclosing(self._feed.events_of_run(run_id, thread_id=thread_id)) as events:
             async for event in events:
                 sequence = event.sequence_num or 0
                 if translator is None:
@@ -137,35 +134,68 @@ class Observer:
         return frames
 
     async def _rest_of_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
-        """What is stored and what is being said in another process, then the rest of both until the run ends."""
-        # Watched before the history is read: what is not in one is told by the other.
-        async with self._streams.watch(thread, with_thoughts=True) as watch:
-            history = await self._read(thread)
-            # Looked at after the history was read: if the run still goes on, its end is still to come.
-            if not await self._goes_on(thread, started.run_id):
-                for frame in _all_told(history, started):
-                    yield None, frame
-                return
-            translator = _translator(history, started)
-            messages = FollowedMessages(self._streams, translator, run_id=started.run_id)
-            history.snapshot.fold(await messages.catch_up(thread, history.snapshot))
-            for frame in history.frames():
+        """Yield the stored messages with the streamed text so far, then the feed until the run ends."""
+        history = await self._read(thread)
+        # Checked after the history is read: if the run is still running, its end comes with the feed.
+        if not await self._goes_on(thread, started.run_id):
+            for frame in _all_told(history, started):
                 yield None, frame
-            events = self._hub.follow(thread, after=history.last_sequence)
-            async with aclosing(merged(events, watch)) as moves:
-                async for move in moves:
-                    if isinstance(move, Event) and move.event_type in _LAST and move.run_id != started.run_id:
-                        continue  # another run's end is not this one's
-                    for frame in await messages.take(move):
+            return
+        encoder = _RunEncoder(_translator(history, started))
+        is_first = True
+        async with aclosing(self._feed.follow(thread, history.last_sequence)) as pages:
+            async for items in pages:
+                # Chunks at the start are the text so far: they belong into the snapshot.
+                is_text = is_first and all(isinstance(item, Chunks) for item in items)
+                if is_text:
+                    history.snapshot.fold(encoder.encode(items))
+                if is_first:
+                    for frame in history.frames():
                         yield None, frame
-                    if translator.has_ended:
-                        return
+                is_first = False
+                for frame in () if is_text else encoder.encode(items):
+                    yield None, frame
+                if encoder.has_ended:
+                    return
 
     async def _goes_on(self, thread: UUID, run_id: str) -> bool:
         try:
             return (await self._runs.get(thread, run_id)).status == RunStatus.RUNNING
         except NotFoundError:
             return False
+
+
+class _RunEncoder:
+    """Encodes the feed of a thread for an observer of one run."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+        self._streamed = StreamTranslator(translator)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._translator.has_ended
+
+    def encode(self, items: Iterable[FeedItem]) -> list[BaseEvent]:
+        frames: list[BaseEvent] = []
+        for item in items:
+            frames += self._encode(item)
+        return frames
+
+    def _encode(self, item: FeedItem) -> list[BaseEvent]:
+        run_id = self._translator.run_id
+        match item:
+            case Event():
+                if item.event_type in _LAST and item.run_id != run_id:
+                    return []  # The end of another run.
+                self._streamed.forget(item)
+                return self._translator.translate(item)
+            case Chunks():
+                return self._streamed.translate_chunks(item) if item.head.run_id == run_id else []
+            case StreamEnd():
+                return self._streamed.end(item) if item.head.run_id == run_id else []
+            case Notification():
+                return []
 
 
 def _all_told(history: History, started: RunStartedEvent) -> list[BaseEvent]:

@@ -29,11 +29,11 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
+from cognizes.engine.agui.event_bridge import milliseconds
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.open_items import OpenItems
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.event_bridge import milliseconds
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.timeline.event_reading import Call, Result, read_parts
 

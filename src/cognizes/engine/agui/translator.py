@@ -42,10 +42,10 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
+from cognizes.engine.agui.event_bridge import json_patch, milliseconds
 from cognizes.engine.agui.frames import clean_text, now, to_json
 from cognizes.engine.agui.open_items import THOUGHT, ModelTurn, Subagents
 from cognizes.engine.models import Event, JsonObject, is_delete
-from cognizes.engine.pulse.event_bridge import json_patch, milliseconds
 from cognizes.engine.pulse.events import message_role
 from cognizes.engine.pulse.state import apply_delta, without_temp
 from cognizes.engine.timeline.event_reading import (

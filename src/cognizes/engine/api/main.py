@@ -36,9 +36,9 @@ from cognizes.engine.api.routes import (
     signals,
 )
 from cognizes.engine.api.sse import HeartbeatWheel
+from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.monitor.pulse_meter import PulseMeter
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
 

@@ -33,7 +33,7 @@ from cognizes.engine.database.embedded import MAJOR_VERSION, binaries
 from cognizes.engine.database.migrations import MINIMUM_SERVER
 from cognizes.engine.errors import DatabaseError, EngineError, SetupError, StreamUnavailableError
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.backend_choice import choose_backend
+from cognizes.engine.streams.message_streams import choose_backend
 
 _MINIMUM_PYTHON = (3, 11)
 _PACKAGES = ("cognizes-engine", "asyncpg", "fastapi", "uvicorn", "pydantic")

@@ -39,7 +39,7 @@ from cognizes.engine.runs.waits import Resolution, Resumption, RunSuspended, Wai
 
 if TYPE_CHECKING:
     from cognizes.engine.runs.runs import Runs
-    from cognizes.engine.streams.message_writer import MessageWriter
+    from cognizes.engine.streams.writer import MessageWriter
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, WakeUp
 from cognizes.engine.database import Database
+from cognizes.engine.database.listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.models import RunStatus
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.supervision import SupervisedLoop
 
 _CLAIMABLE = frozenset({"run_created", "run_signalled", "run_released", "run_retried"})

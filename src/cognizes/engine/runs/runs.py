@@ -20,6 +20,7 @@ from uuid import UUID
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, escape_text, text_bytes
+from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
@@ -28,7 +29,6 @@ from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.fencing import RunFence, attempt_at, fenced_by, releasing
-from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd

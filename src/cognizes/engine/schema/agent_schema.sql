@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 14 OR max(number) > 30 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 15 OR max(number) > 30 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -815,6 +815,24 @@ DROP FUNCTION IF EXISTS "public".turn_over_runs(
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0025_run_leases.sql', 25, '55c2a769ddfc1e3dfdabeeeced2a74caac7768098a22211bce9409858f290635', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0028_feed.sql
+-- The feed delivers the chunks of a stream after the events that precede the stream.
+
+-- began_after: the head of the thread when the stream was opened; null in rows of older versions.
+ALTER TABLE "public".message_streams ADD COLUMN IF NOT EXISTS began_after bigint;
+
+-- open_stream returns the head of the thread, too.
+DROP FUNCTION IF EXISTS "public".open_stream(uuid, text, text, text, text, text, uuid, interval);
+-- The parameter p_settles of end_stream is p_is_stored now, and ring_stream is notify_stream.
+DROP FUNCTION IF EXISTS "public".end_stream(
+    uuid, text, text, bigint, bytea, text, json, text, uuid, boolean, boolean, boolean, integer);
+DROP FUNCTION IF EXISTS "public".ring_stream(uuid, text, bigint, text);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0028_feed.sql', 28, 'c8441a26180ad87f8ceace841f6d888d6cbb28aa1e567cde396ae1a1034e51c6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4160,13 +4178,13 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- streams/append_chunks.sql
--- Appends to a stream that belongs to no process. One answer, and how far the stream reaches:
---   appended  the chunks follow those that were there
---   known     the range begins before the end: the caller compares contents
+-- Append to a stream without an owning process. The status is one of the following, with the stream's last sequence:
+--   appended  the chunks follow the last one
+--   known     the range begins before the end: the caller compares the texts
 --   gap       the range begins after the end
 --   ended     the stream is completed or interrupted
---   owned     a process writes this stream itself
---   missing   there is no such stream
+--   owned     a process owns the stream
+--   missing   the stream does not exist
 CREATE OR REPLACE FUNCTION "public".append_chunks(
     p_thread_id uuid, p_message_id text, p_first bigint, p_last bigint, p_delta text, p_lengths bytea, p_lease interval,
     OUT status text, OUT current_sequence bigint
@@ -4175,9 +4193,9 @@ CREATE OR REPLACE FUNCTION "public".append_chunks(
 DECLARE
     v_stream record;
 BEGIN
-    -- Chunks may be lost in a crash and so may this lock's trace in the log: nobody waits for the disk.
+    -- Chunks may be lost in a crash, and so may this lock's WAL record: do not wait for the disk.
     PERFORM set_config('synchronous_commit', 'off', true);
-    -- The lock that keeps two producers, and one who completes the message, from writing at once.
+    -- This lock serializes producers and the completion of the message.
     SELECT s.status, s.owner, s.app_name, s.lease_expires_at INTO v_stream
       FROM "public".message_streams s
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
@@ -4201,28 +4219,28 @@ BEGIN
         INSERT INTO "public".message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
         VALUES (p_thread_id, p_message_id, v_stream.app_name, p_first, p_last, p_delta, p_lengths);
         current_sequence := p_last;
-        PERFORM "public".ring_stream(p_thread_id, p_message_id, p_last, 'streaming');
+        PERFORM "public".notify_stream(p_thread_id, p_message_id, p_last, 'streaming');
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/append_chunks.sql', 0, '577747764ffeef89811ed6e91d965d6c0ad0ab48981239123c30bb39bc0059c1', '0.1.0')
+VALUES ('streams/append_chunks.sql', 0, '510415c81f800e8173cae010a12fd5e0f04489436963c7b256a5169d5fc6f582', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- streams/end_stream.sql
--- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
---   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
---   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
---   moved    there are more chunks than p_final_sequence: read them and try again
---   lost     the stream belongs to another process
---   alive    p_only_expired was said, and the lease holds
---   missing  there is no such stream
+-- End a stream: store the message and its event and update the stream's row in one transaction. The status is one of:
+--   ended    it is completed or interrupted, now or before; `end_status` and `final_sequence` say how
+--   stored   another component stored a message of this id, and p_is_stored is false
+--   moved    there are more chunks than p_final_sequence: read them and retry
+--   lost     another process owns the stream
+--   alive    p_only_expired is true, and the lease has not expired
+--   missing  the stream does not exist
 -- Without an event (p_event_type null) the stream ends and leaves no message.
 CREATE OR REPLACE FUNCTION "public".end_stream(
     p_thread_id uuid, p_message_id text, p_status text, p_final_sequence bigint, p_lengths bytea, p_event_type text,
-    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_settles boolean, p_checks_chunks boolean,
+    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_is_stored boolean, p_checks_chunks boolean,
     p_snapshot_every integer,
     OUT status text, OUT end_status text, OUT final_sequence bigint
 ) LANGUAGE plpgsql AS $$
@@ -4232,7 +4250,7 @@ DECLARE
     v_event_id text;
     v_answer text;
 BEGIN
-    -- The thread before the stream, as with runs: one order of locks.
+    -- Lock the thread before the stream, as runs do: one lock order prevents deadlocks.
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     SELECT * INTO v_stream FROM "public".message_streams s
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
@@ -4250,12 +4268,12 @@ BEGIN
         status := 'alive';
     ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
         status := 'lost';
-    -- Also of a stream that a process owns: somebody else may be ending it while its owner still flushes.
-    ELSIF p_checks_chunks AND NOT p_settles AND p_final_sequence < (
+    -- Also for an owned stream: another process may be ending it while its owner still flushes.
+    ELSIF p_checks_chunks AND NOT p_is_stored AND p_final_sequence < (
         SELECT max(c.sequence) FROM "public".message_chunks c
          WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
         status := 'moved';
-    ELSIF NOT p_settles AND EXISTS (
+    ELSIF NOT p_is_stored AND EXISTS (
         SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
         status := 'stored';
     END IF;
@@ -4264,8 +4282,7 @@ BEGIN
     END IF;
 
     IF p_event_type IS NOT NULL THEN
-        -- Somebody may have stored an event of this id that says nothing. Both are kept: the message has its id, and its
-        -- event another one.
+        -- An event of this id without text may exist. Both are kept: the message keeps its id, its event gets another.
         v_event_id := CASE WHEN EXISTS (
             SELECT FROM "public".events e WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_message_id)
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
@@ -4284,19 +4301,19 @@ BEGIN
        SET status = p_status, final_sequence = p_final_sequence, chunk_lengths = p_lengths, owner = NULL,
            lease_expires_at = NULL, ended_at = clock_timestamp()
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id);
-    PERFORM "public".ring_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
+    PERFORM "public".notify_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/end_stream.sql', 0, '936f4928338b63ed1ba4715a447ba3e1bbd54b4b47e0bd6966024348d8fda09c', '0.1.0')
+VALUES ('streams/end_stream.sql', 0, '1751686d3bb4128c3c94f7f9d84dc390621f3521e6e8e14259feb0d43352293e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- streams/flush_chunks.sql
--- Writes what all streams of a process produced since the last time, and rings once for all of them. Writing a range
--- again is harmless. Returns the places of those ranges whose predecessor is not there: PostgreSQL crashed and emptied
--- the table, so the producer must write its stream again from the start.
+-- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Returns the
+-- places of the ranges whose predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must
+-- write its stream again from the start.
 CREATE OR REPLACE FUNCTION "public".flush_chunks(
     p_threads uuid[], p_message_ids text[], p_app_names text[], p_firsts bigint[], p_lasts bigint[], p_deltas text[],
     p_lengths bytea[], p_payloads text[]
@@ -4307,13 +4324,13 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 BEGIN
-    -- A stream that is written again may end a range where one ends already: the one that reaches further back stays.
+    -- A rewritten stream may have a range with the same end as an existing one: keep the longer range.
     INSERT INTO "public".message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
     SELECT * FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths)
     ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
         SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
       WHERE EXCLUDED.first_sequence < known.first_sequence;
-    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS doorbell (payload);
+    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS notification (payload);
     RETURN QUERY
     SELECT written.place
       FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
@@ -4325,23 +4342,38 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/flush_chunks.sql', 0, '2e430c7938af369870d7e9a79193dcd2ff451599f5436d2766b128f6ce939bd9', '0.1.0')
+VALUES ('streams/flush_chunks.sql', 0, 'dbffa0be38bc3824835e4f3c0ddd0c8e1e7a3a386c9e2948bb9c731a62f792c8', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- streams/notify_stream.sql
+-- Announce the last sequence and the status of a stream to all processes. The payload carries the digest of the message
+-- id, because a payload is limited to 8000 bytes and an id is not.
+CREATE OR REPLACE FUNCTION "public".notify_stream(p_thread_id uuid, p_message_id text, p_sequence bigint, p_status text)
+RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('stream_moved', json_build_array(
+        json_build_array(p_thread_id, md5(p_message_id), p_sequence, p_status))::text)
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('streams/notify_stream.sql', 0, 'b37dfee00869c9d1ca774a1ded45f866ac99c81a19697baae7d7a94a06d6cc00', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- streams/open_stream.sql
--- Opens a stream for a message to come. One answer:
---   opened   it is there; a process that asks again because the first answer was lost gets this too
---   taken    a stream, a message or an event of this id is there already
---   missing  there is no such thread
+-- Open a stream for a new message. The status is one of:
+--   opened   the stream is open; a process that retries because the first response was lost gets this too
+--   taken    a stream, a message or an event of this id exists
+--   missing  the thread does not exist
 CREATE OR REPLACE FUNCTION "public".open_stream(
     p_thread_id uuid, p_message_id text, p_role text, p_author text, p_run_id text, p_invocation_id text, p_owner uuid,
-    p_lease interval, OUT status text, OUT app_name text
+    p_lease interval, OUT status text, OUT app_name text, OUT began_after bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    -- KEY SHARE keeps the thread from being deleted and lets everybody else append to it.
-    SELECT t.app_name INTO app_name FROM "public".threads t WHERE t.id = p_thread_id FOR KEY SHARE;
+    -- KEY SHARE keeps the thread from being deleted and does not block appends.
+    SELECT t.app_name, t.last_sequence INTO app_name, began_after
+      FROM "public".threads t WHERE t.id = p_thread_id FOR KEY SHARE;
     IF NOT FOUND THEN
         status := 'missing';
         RETURN;
@@ -4352,9 +4384,9 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO "public".message_streams (thread_id, message_id, app_name, role, author, run_id, invocation_id, owner,
-                                          lease_expires_at)
+                                          lease_expires_at, began_after)
     VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
-            clock_timestamp() + p_lease)
+            clock_timestamp() + p_lease, open_stream.began_after)
     ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
     IF NOT FOUND THEN
         status := CASE WHEN EXISTS (
@@ -4364,19 +4396,19 @@ BEGIN
         ) THEN 'opened' ELSE 'taken' END;
         RETURN;
     END IF;
-    PERFORM "public".ring_stream(p_thread_id, p_message_id, 0, 'streaming');
+    PERFORM "public".notify_stream(p_thread_id, p_message_id, 0, 'streaming');
     status := 'opened';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/open_stream.sql', 0, 'f646d24ac92e33c84a86925d8766f67d178290f0d6d1dd41fa6768dd632b0f18', '0.1.0')
+VALUES ('streams/open_stream.sql', 0, '47f70d260ddab4c21efbdf2b75fa4ca4a1c417202551930f32c256035778e2bc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- streams/prune_chunks.sql
--- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
--- their whole text. Returns how many rows went.
+-- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Returns the
+-- number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM "public".message_chunks c
@@ -4390,22 +4422,9 @@ CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint 
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_chunks.sql', 0, '0306237b3811967468cac0d0e2204db245255704664fa02e7a1f2eea459e1092', '0.1.0')
+VALUES ('streams/prune_chunks.sql', 0, 'b583a96fe6cf5ed132daba8c5d07b5b34594cc1bd534bacf017422bd0c83af20', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
--- streams/ring_stream.sql
--- Tells all processes where a stream stands. Digests, not ids: a payload has less than 8000 bytes, an id has any length.
-CREATE OR REPLACE FUNCTION "public".ring_stream(p_thread_id uuid, p_message_id text, p_sequence bigint, p_status text)
-RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('stream_moved', json_build_array(
-        json_build_array(p_thread_id, md5(p_message_id), p_sequence, p_status))::text)
-$$;
-
-INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/ring_stream.sql', 0, 'd750f7a23928bdd1b09b17dd082e322958a913d96a055776b34d1fa663c61133', '0.1.0')
-ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
-                                 applied_at = now();
-
-UPDATE "public".schema_migrations SET revision = 14 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 15 WHERE number = 0;
 COMMIT;

@@ -1,4 +1,4 @@
-"""The rows that say which streams are open and what became of the others. They are in PostgreSQL with every backend."""
+"""The rows of `message_streams`: which streams are open and how the others ended, with every backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.state import ScopedDelta
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.delta_stream import THOUGHT, StreamKey, StreamStatus
+from cognizes.engine.streams.chunks import THOUGHT, StreamHead, StreamKey, StreamStatus
 
 _KIND_OF_ROLE = {
     "assistant": "assistant_message",
@@ -35,20 +35,33 @@ _Call = Callable[[], Awaitable[asyncpg.Record | None]]
 
 @dataclass(frozen=True)
 class StreamRow:
-    """One row of `message_streams`."""
+    """One row of `message_streams`. `began_after` is the head of the thread when the stream was opened."""
 
     key: StreamKey
     role: str
     author: str
     run_id: str | None
-    status: StreamStatus
-    owner: UUID | None
-    final_sequence: int | None
+    status: StreamStatus = StreamStatus.STREAMING
+    owner: UUID | None = None
+    final_sequence: int | None = None
+    began_after: int = 0
+
+    def head(self, sequence: int, status: StreamStatus | None = None) -> StreamHead:
+        """Return the head of the stream at a sequence."""
+        return StreamHead(
+            str(self.key.thread_id),
+            self.key.message_id,
+            self.role,
+            self.author,
+            self.run_id,
+            status or self.status,
+            sequence,
+        )
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a stream shall end: with which text, cut into chunks of which lengths."""
+    """The requested end of a stream: its status, text and lengths of chunks."""
 
     status: StreamStatus
     final_sequence: int
@@ -59,7 +72,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class EndAnswer:
-    """What became of an attempt to end a stream; `answer` is one of those of the SQL function `end_stream`."""
+    """The result of ending a stream; `answer` is a status of the SQL function `end_stream`."""
 
     answer: str
     status: StreamStatus | None
@@ -68,7 +81,7 @@ class EndAnswer:
 
 @dataclass(frozen=True)
 class StoredBody:
-    """A stored message: its text, and how it was cut if it was streamed."""
+    """A stored message: its text, and the lengths of its chunks if it was streamed."""
 
     text: str
     status: StreamStatus
@@ -77,7 +90,7 @@ class StoredBody:
 
 
 class StreamRows:
-    """Opens, ends and finds streams."""
+    """Opens, ends and reads rows of streams."""
 
     def __init__(self, database: Database, settings: Settings, *, checks_chunks: bool) -> None:
         self._database = database
@@ -95,8 +108,8 @@ class StreamRows:
         run_id: str | None,
         invocation_id: str,
         owner: UUID | None,
-    ) -> str:
-        """A row for a message to come; returns the app's name."""
+    ) -> tuple[str, int]:
+        """Insert the row of a new stream; return the app name and the thread's head."""
 
         async def call() -> asyncpg.Record | None:
             lease = self._idle if owner is None else self._lease
@@ -104,18 +117,17 @@ class StreamRows:
                 "open_stream", key.thread_id, key.message_id, role, author, run_id, invocation_id, owner, lease
             )
 
-        # A resend of ours is known by its owner. Without one a second answer could not be told from a second producer.
-        row = await (call() if owner is None else self._patiently(call))
-        assert row is not None  # noqa: S101 - the function always answers
+        # The owner identifies a retry. Without one, a retry looks like a second producer.
+        row = await (call() if owner is None else self._retry(call))
+        assert row is not None  # noqa: S101 - the function always returns a row
         if row["status"] == "missing":
             raise NotFoundError(f"there is no thread {key.thread_id}; it was deleted or never created")
         if row["status"] == "taken":
             raise ConflictError(
-                f"the message {_short(key.message_id)} is there already, or is being written by somebody else; "
-                "leave the message_id out or choose another"
+                f"the message {_short(key.message_id)} exists or is being written by another producer; "
+                "omit the message_id or choose another"
             )
-        app_name: str = row["app_name"]
-        return app_name
+        return row["app_name"], row["began_after"]
 
     async def end(
         self,
@@ -124,17 +136,17 @@ class StreamRows:
         *,
         owner: UUID | None = None,
         only_expired: bool = False,
-        settles: bool = False,
+        is_stored: bool = False,
         refresh: Callable[[], Awaitable[Ending]] | None = None,
     ) -> EndAnswer:
-        """Stores the message with its event and ends the stream, all or nothing; again answers the same.
+        """Store the message and its event and end the stream in one transaction; a repeated call returns the same.
 
-        With `settles` only the stream ends: another process stored the message. `refresh` reads the ending again before
-        each retry while PostgreSQL is away.
+        With `is_stored` only the stream ends, because another component stored the message. `refresh` reads the ending
+        again before each retry while PostgreSQL is unavailable.
         """
-        item = self._item(row, ending, settles=settles)
+        item = self._item(row, ending, is_stored=is_stored)
         is_retry = False
-        # A whole answer is the run's; what was cut off was heard already, and is kept whoever has the run now.
+        # A complete answer belongs to the attempt that holds the run. An interrupted text was read already and is kept.
         is_answer = row.run_id is not None and ending.status is StreamStatus.COMPLETED
         attempt = attempt_at(row.key.thread_id, row.run_id) if is_answer and row.run_id else None
 
@@ -142,7 +154,7 @@ class StreamRows:
             nonlocal ending, item, is_retry
             if is_retry and refresh is not None:
                 ending = await refresh()
-                item = self._item(row, ending, settles=settles)
+                item = self._item(row, ending, is_stored=is_stored)
             is_retry = True
             return await self._database.fetch_row(
                 "end_stream",
@@ -156,64 +168,56 @@ class StreamRows:
                 item.text if item else None,
                 owner,
                 only_expired,
-                settles,
+                is_stored,
                 self._checks_chunks,
                 self._settings.snapshot_every,
                 row.run_id,
                 attempt,
             )
 
-        answer = await self._patiently(call)
-        assert answer is not None  # noqa: S101 - the function always answers
+        answer = await self._retry(call)
+        assert answer is not None  # noqa: S101 - the function always returns a row
         return EndAnswer(
             answer["status"],
             StreamStatus(answer["end_status"]) if answer["end_status"] else None,
             answer["final_sequence"],
         )
 
-    def _item(self, row: StreamRow, ending: Ending, *, settles: bool) -> AppendItem | None:
-        # An interrupted stream in which nothing was said leaves no empty message.
-        if settles or not (ending.text or ending.status is StreamStatus.COMPLETED):
+    def _item(self, row: StreamRow, ending: Ending, *, is_stored: bool) -> AppendItem | None:
+        # An interrupted stream without text leaves no message.
+        if is_stored or not (ending.text or ending.status is StreamStatus.COMPLETED):
             return None
         return append_item(
             _event(row, ending),
             ScopedDelta(),
             thread_id=row.key.thread_id,
             expected_version=None,
-            # What was cut off is kept, however long it had become.
+            # An interrupted text is kept at any length.
             max_bytes=self._settings.max_event_bytes if ending.status is StreamStatus.COMPLETED else _NO_LIMIT,
             max_depth=self._settings.max_json_depth,
         )
 
     async def find(self, key: StreamKey) -> StreamRow | None:
-        """One row."""
         row = await self._database.fetch_row("find_stream", key.thread_id, key.message_id)
-        return _row(row) if row else None
+        return read_row(row) if row else None
 
-    async def find_open(self, keys: Sequence[StreamKey]) -> set[StreamKey]:
-        """Which of these are being streamed."""
-        threads, ids = [key.thread_id for key in keys], [key.message_id for key in keys]
-        rows = await self._database.fetch("find_open_streams", threads, ids)
-        return {StreamKey(row["thread_id"], row["message_id"]) for row in rows}
+    async def list_open(self, thread_ids: Sequence[UUID]) -> list[StreamRow]:
+        """Return the open streams of some threads."""
+        return [read_row(row) for row in await self._database.fetch("list_open_streams", list(thread_ids))]
 
-    async def list_streams(self, thread_ids: Sequence[UUID], *, ended_within: float = 0.0) -> list[StreamRow]:
-        """What is streaming in these threads, and what ended there within so many seconds."""
-        window = timedelta(seconds=ended_within)
-        return [_row(row) for row in await self._database.fetch("list_streams", list(thread_ids), window)]
+    async def list_expired(self, *, grace: float, limit: int) -> list[StreamRow]:
+        """Return open streams whose lease expired, but none within `grace` seconds after the server's start."""
+        rows = await self._database.fetch("list_expired_streams", timedelta(seconds=grace), limit)
+        return [read_row(row) for row in rows]
 
-    async def list_silent(self, *, grace: float, limit: int) -> list[StreamRow]:
-        """Open streams whose lease ran out, but none within so many seconds after the server's start."""
-        rows = await self._database.fetch("list_silent_streams", timedelta(seconds=grace), limit)
-        return [_row(row) for row in rows]
-
-    async def extend(self, owner: UUID, keys: Sequence[StreamKey]) -> set[StreamKey]:
-        """Extends the leases of streams of a process; returns which are still its own."""
+    async def extend_leases(self, owner: UUID, keys: Sequence[StreamKey]) -> set[StreamKey]:
+        """Extend the leases of a process's streams; return the streams that it still owns."""
         threads, ids = [key.thread_id for key in keys], [key.message_id for key in keys]
         rows = await self._database.fetch("extend_stream_leases", threads, ids, owner, self._lease)
         return {StreamKey(row["thread_id"], row["message_id"]) for row in rows}
 
     async def read_body(self, key: StreamKey) -> StoredBody | None:
-        """A message that is stored, streamed or not; also an ended stream that left none."""
+        """Return a stored message, streamed or not, or an ended stream that left no message."""
         row = await self._database.fetch_row("read_body", key.thread_id, key.message_id)
         if row is None or (row["content"] is None and row["final_sequence"] is None):
             return None
@@ -224,7 +228,7 @@ class StreamRows:
             row["chunk_lengths"],
         )
 
-    async def _patiently(self, call: _Call) -> asyncpg.Record | None:
+    async def _retry(self, call: _Call) -> asyncpg.Record | None:
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
@@ -242,7 +246,7 @@ def _event(row: StreamRow, ending: Ending) -> Event:
     )
 
 
-def _row(row: asyncpg.Record) -> StreamRow:
+def read_row(row: asyncpg.Record) -> StreamRow:
     return StreamRow(
         StreamKey(row["thread_id"], row["message_id"]),
         row["role"],
@@ -251,6 +255,7 @@ def _row(row: asyncpg.Record) -> StreamRow:
         StreamStatus(row["status"]),
         row["owner"],
         row["final_sequence"],
+        row["began_after"] or 0,
     )
 
 

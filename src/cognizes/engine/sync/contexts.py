@@ -16,7 +16,7 @@ from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import event_from_row
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.streams.delta_stream import StreamHead, StreamStatus
+from cognizes.engine.streams.chunks import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.sync.context_state import RESETS, ContextState, StateFold
 from cognizes.engine.timeline.event_reading import Call, Question, Result, read_parts

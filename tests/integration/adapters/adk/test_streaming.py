@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 
 from cognizes.engine import Engine, RunStatus, Session
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
-from cognizes.engine.streams.delta_stream import ChunkPage, StreamStatus
+from cognizes.engine.streams.chunks import ChunkPage, StreamStatus
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -93,7 +93,7 @@ async def test_fragments_are_chunks_of_the_message_that_is_stored(
         message_id, page = await streamed(elsewhere, session, 2)
         assert [chunk.delta for chunk in page.chunks] == ["one ", "two "]
         assert page.status is StreamStatus.STREAMING
-        thought = await elsewhere.streams.read(session.thread_id, f"{message_id}/thought", wait=60)
+        thought = await elsewhere.feed.read_chunks(session.thread_id, f"{message_id}/thought", wait=60)
         assert [chunk.delta for chunk in thought.chunks] == ["let me see"]
         model._go_on.set()
         events = await talking

@@ -34,8 +34,8 @@ from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.streams.delta_stream import THOUGHT
-from cognizes.engine.streams.message_writer import MessageWriter
+from cognizes.engine.streams.chunks import THOUGHT
+from cognizes.engine.streams.writer import MessageWriter
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class TurnStreams:
             for writer in (turn.writer, turn.thoughts):
                 if writer:
                     with _marked_broken(turn):
-                        await writer.settle()
+                        await writer.mark_stored()
                     writer.abandon()
 
     async def close_thoughts(self) -> None:

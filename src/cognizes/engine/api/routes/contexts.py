@@ -14,7 +14,7 @@ from cognizes.engine.api.authorization import LARGEST, ContextId, CurrentEngine,
 from cognizes.engine.api.responses import DocumentResponse, pull_response
 from cognizes.engine.api.views import Body, format_time
 from cognizes.engine.models import JsonObject
-from cognizes.engine.streams.delta_stream import ChunkPage, StreamStatus
+from cognizes.engine.streams.chunks import ChunkPage, StreamStatus
 from cognizes.engine.sync.branches import Branch
 from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata
 
@@ -175,7 +175,7 @@ async def read_chunks(
 
     Go on from the last chunk you received, not from `current_sequence`: under `has_more` that is further.
     """
-    page = await engine.streams.read(context_id, message_id, after=from_sequence, up_to=to, limit=limit, wait=wait)
+    page = await engine.feed.read_chunks(context_id, message_id, after=from_sequence, up_to=to, limit=limit, wait=wait)
     document = {
         "context_id": str(context_id),
         "message_id": message_id,

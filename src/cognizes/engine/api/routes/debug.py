@@ -261,7 +261,7 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
             "events_per_second": meter.per_second(),
             "notify_latency_ms": asdict(meter.latency()),
             "listener": {"running": engine.listener.is_running, "reconnections": engine.listener.reconnections},
-            "gaps_healed": engine.hub.healed,
+            "gaps_healed": engine.feed.missed_notifications,
             "conflicts": engine.sessions.conflicts,
             "retries": engine.sessions.retries,
             "pool": {

@@ -1,32 +1,44 @@
-"""The pulse on the wire: WebSocket for threads, server-sent events for runs, and test notifications."""
+"""Live routes: a WebSocket for threads, server-sent events for runs, and test notifications."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Literal
+from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket, WebSocketException
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
+from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, milliseconds
+from cognizes.engine.agui.monitor import Step
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Wheel
-from cognizes.engine.api.thread_feed import ThreadFeed
 from cognizes.engine.database.documents import dump_json
-from cognizes.engine.models import new_id
-from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, milliseconds
-from cognizes.engine.pulse.pg_notify_listener import DEFAULT_CHANNEL
+from cognizes.engine.database.listener import DEFAULT_CHANNEL
+from cognizes.engine.database.tenancy import continue_in_task
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError
+from cognizes.engine.models import Event, JsonObject, new_id
+from cognizes.engine.streams.backend import CHANNEL as STREAM_CHANNEL
 
 logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["live"])
 
+_EVERYTHING = "*"
 _GOING_AWAY = 1001
+_POLICY_VIOLATION = 1008
+_REWOUND = 4409
+"""The close code of a feed whose thread lost events: the client reloads the thread."""
+_REASON_BYTES = 120
 
 
 async def _development_only(engine: CurrentEngine) -> None:
@@ -54,14 +66,16 @@ async def run_events(
     """Server-sent events. `id:` numbers the events; `Last-Event-ID` resumes.
 
     `profile=monitor` has the frames of the seed and never ends; `profile=agui` has only what AG-UI clients accept, and
-    ends with the run.
+    ends with the run. 409 if the thread ends before the event to resume after: reload it.
     """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
+    if thread is not None and resumed:
+        await engine.feed.check_cursor(thread, resumed)
     if profile == "agui":
         return streams.open(engine.observer.observe_run(run_id, after=resumed, thread_id=thread))
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
-        partial(engine.bridge.forward, run_id, after=resumed, greeting=greeting, thread_id=thread),
+        partial(engine.monitor_frames.send, run_id, after=resumed, greeting=greeting, thread_id=thread),
         wheel=wheel,
         heartbeat=partial(_custom, run_id, "heartbeat"),
     )
@@ -74,29 +88,105 @@ def _custom(run_id: str, name: str, **data: str) -> str:
 @router.websocket("/ws/events/{thread_id:path}")
 @access(Reach.THREAD)
 async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEngine, after: int | None = None) -> None:
-    """Every event of a thread from now on (or after a number), as `{"channel", "payload", "received_at"}`.
+    """Send every event of a thread from now on, or after a sequence, as `{"channel", "payload", "received_at"}`.
 
-    `*` is everything that pulses. The path may be any text: test notifications name threads that do not exist.
+    `*` means all notifications. The path may be any text: test notifications name threads that do not exist.
     """
-    async with ThreadFeed(engine, thread_id, after=after) as feed:
+    items = await _thread_items(engine, thread_id, after)
+    async with aclosing(items):
+        try:
+            first = await anext(items, None)  # The subscription is registered before the client is accepted.
+        except FeedRewoundError as error:
+            await websocket.accept()
+            await websocket.close(_REWOUND, str(error)[:_REASON_BYTES])
+            return
         await websocket.accept()
         gone = asyncio.ensure_future(_wait_until_gone(websocket))
-        sending = asyncio.ensure_future(_send_all(websocket, feed, seconds=engine.settings.send_seconds))
+        sending = continue_in_task(
+            _send_all(websocket, first or [], items, seconds=engine.settings.send_seconds), name="ws-events"
+        )
         try:
             await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
             sending.cancel()
             await asyncio.wait({gone, sending})
-        if not sending.cancelled() and (error := sending.exception()) is not None:
-            logger.info("a reader of thread %s was given up: %r", thread_id, error)
+        if not sending.cancelled() and (failure := sending.exception()) is not None:
+            logger.info("the WebSocket of thread %s is closed: %r", thread_id, failure)
 
 
-async def _send_all(websocket: WebSocket, feed: ThreadFeed, *, seconds: float) -> None:
-    while (item := await feed.next()) is not None:
-        async with asyncio.timeout(seconds):
-            await websocket.send_text(dump_json(item))
-    await websocket.close(_GOING_AWAY, "there is nothing more to follow")
+async def _thread_items(engine: Engine, name: str, after: int | None) -> AsyncGenerator[list[JsonObject], None]:
+    """Return the messages of a WebSocket. The first page is empty or comes at once.
+
+    The feed delivers the stored events of a thread, and the text of its streamed messages as TEXT_MESSAGE_* and
+    REASONING_* frames on the channel of the streams. Other notifications, and everything under `*`, are passed on as
+    they arrive; a slow reader misses some.
+    """
+    try:
+        thread = await engine.sessions.store.get_thread(name)
+    except NotFoundError:
+        if engine.database.acting_apps is not None:
+            # Tenants receive no test notifications: a thread that is hidden from them may be another tenant's.
+            raise WebSocketException(_POLICY_VIOLATION, f"there is no thread {name}"[:_REASON_BYTES]) from None
+        return _notification_items(engine, name)
+    return _feed_items(engine, UUID(name), thread.last_sequence if after is None else max(after, 0))
+
+
+async def _feed_items(engine: Engine, thread_id: UUID, after: int) -> AsyncGenerator[list[JsonObject], None]:
+    async with aclosing(engine.monitor_frames.follow_thread(thread_id, after=after)) as pages:
+        async for steps in pages:
+            yield [item for step in steps for item in _step_items(str(thread_id), step)]
+
+
+async def _notification_items(engine: Engine, name: str) -> AsyncGenerator[list[JsonObject], None]:
+    async with aclosing(engine.feed.notifications(None if name == _EVERYTHING else name)) as pages:
+        async for page in pages:
+            yield [_item(notification.payload) for notification in page]
+
+
+def _step_items(thread_id: str, step: Step) -> list[JsonObject]:
+    if step.notification is not None:
+        return [_item(step.notification)]
+    items = [
+        _item({"thread_id": thread_id, **frame.to_json()}, channel=STREAM_CHANNEL)
+        for frame in (step.frames if step.is_streamed else ())
+        if frame.type.startswith(("TEXT_", "REASONING_"))
+    ]
+    return items if step.event is None else [*items, _item(_event_payload(step.event))]
+
+
+def _item(payload: JsonObject, *, channel: str = DEFAULT_CHANNEL) -> JsonObject:
+    return {"channel": channel, "payload": payload, "received_at": datetime.now(UTC).isoformat()}
+
+
+def _event_payload(event: Event) -> JsonObject:
+    return {
+        "event_id": event.id,
+        "thread_id": event.thread_id,
+        "sequence_num": event.sequence_num,
+        "run_id": event.run_id,
+        "author": event.author,
+        "event_type": event.event_type,
+        "created_at": event.created_at.isoformat() if event.created_at else None,
+    }
+
+
+async def _send_all(
+    websocket: WebSocket, first: list[JsonObject], pages: AsyncGenerator[list[JsonObject], None], *, seconds: float
+) -> None:
+    code, reason = _GOING_AWAY, "the feed has ended"
+    items: list[JsonObject] | None = first
+    try:
+        while items is not None:
+            for item in items:
+                async with asyncio.timeout(seconds):
+                    await websocket.send_text(dump_json(item))
+            items = await anext(pages, None)
+    except FeedRewoundError as error:
+        code, reason = _REWOUND, str(error)[:_REASON_BYTES]
+    except EngineError as error:
+        logger.warning("the feed of a WebSocket failed: %s", error)
+    await websocket.close(code, reason)
 
 
 async def _wait_until_gone(websocket: WebSocket) -> None:
@@ -106,8 +196,8 @@ async def _wait_until_gone(websocket: WebSocket) -> None:
 
 @router.get("/api/test-notify", include_in_schema=False, dependencies=[Depends(_development_only)])
 @access(Reach.EVERYTHING, Permission.ADMIN)
-async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
-    """A notification that is no stored event; `/ws/events/test-thread` hears it."""
+async def notify_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
+    """Send a notification without a stored event; `/ws/events/test-thread` receives it."""
     payload = _test_payload(thread_id=thread_id)
     await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
     return DocumentResponse({"status": "sent", "payload": payload})
@@ -115,8 +205,8 @@ async def ring_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> 
 
 @router.get("/api/test-sse-notify/{run_id}", include_in_schema=False, dependencies=[Depends(_development_only)])
 @access(Reach.EVERYTHING, Permission.ADMIN)
-async def ring_run(run_id: str, engine: CurrentEngine) -> Response:
-    """A notification that is no stored event; `/api/runs/{run_id}/events` shows it as RAW."""
+async def notify_run(run_id: str, engine: CurrentEngine) -> Response:
+    """Send a notification without a stored event; `/api/runs/{run_id}/events` receives it as RAW."""
     payload = _test_payload(thread_id="test-thread", run_id=run_id)
     await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
     return DocumentResponse({"status": "sent", "run_id": run_id, "payload": payload})

@@ -1,4 +1,4 @@
-"""Signals: that something changed, and how far it has come. What changed is pulled."""
+"""Signals: a change and its newest sequence. Clients pull the content."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from cognizes.engine.api.authorization import (
     Reach,
     access,
 )
-from cognizes.engine.api.signal_stream import SignalFrames, read_positions, split_contexts
 from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Wheel
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
-from cognizes.engine.sync.signal_hub import SignalSubscription
+from cognizes.engine.sync.signal_subscription import SignalSubscription
+from cognizes.engine.sync.signals import Signal
 
 logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["signals"])
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"},
 }
@@ -67,7 +69,7 @@ async def signals_of_contexts(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The same signals on one connection; `id:` holds the place in every one of them."""
-    found = list(dict.fromkeys(await authorizer.find_contexts(caller, split_contexts(contexts))))
+    found = list(dict.fromkeys(await authorizer.find_contexts(caller, _split_contexts(contexts))))
     return await _stream(engine, wheel, found, read_positions(last_event_id, len(found)))
 
 
@@ -215,3 +217,61 @@ class _SignalSocket:
         """`TimeoutError` when the reader makes no room: it would be kept for ever."""
         async with asyncio.timeout(self._seconds):
             await self._websocket.send_text(text)
+
+
+class SignalFrames:
+    """Encodes signals as server-sent events. The id of a frame holds the position of every context, in their order."""
+
+    def __init__(self, subscription: SignalSubscription, positions: dict[UUID, int]) -> None:
+        self._subscription = subscription
+        self._positions = {str(thread_id): position for thread_id, position in positions.items()}
+
+    async def send(self, stream: EventStream) -> None:
+        """Send signals until all contexts are deleted."""
+        async with self._subscription:
+            while signals := await self._subscription.take():
+                await stream.put("".join(map(self.frame, signals)))
+
+    def heartbeat(self) -> str:
+        """Return the frames of a heartbeat."""
+        return "".join(map(self._write_frame, self._subscription.heartbeats()))
+
+    def frame(self, signal: Signal) -> str:
+        self._positions[signal.context_id] = max(self._positions[signal.context_id], signal.position)
+        return self._write_frame(signal)
+
+    def _write_frame(self, signal: Signal) -> str:
+        # A heartbeat may overtake queued signals, so it moves no position.
+        return f"id: {_write(list(self._positions.values()))}\nevent: signal\ndata: {signal.to_text()}\n\n"
+
+
+def _write(positions: Sequence[int]) -> str:
+    return str(positions[0]) if len(positions) == 1 else ".".join(map(_base_36, positions))
+
+
+def read_positions(last_event_id: str | None, count: int) -> list[int | None]:
+    """Return the position of each context in a `Last-Event-ID`; None for all if it is not valid for `count`."""
+    nothing: list[int | None] = [None] * count
+    parts = (last_event_id or "").split(".")
+    if len(parts) != count or not all(part.isascii() and part.isalnum() and len(part) < 19 for part in parts):
+        return nothing
+    try:
+        return [int(part, 10 if count == 1 else 36) for part in parts]
+    except ValueError:
+        return nothing
+
+
+def _split_contexts(names: str) -> list[str]:
+    found = list(dict.fromkeys(name for name in names.split(",") if name))
+    if not found:
+        raise InvalidInputError("name at least one context: contexts=a,b,c")
+    return found
+
+
+def _base_36(number: int) -> str:
+    text = ""
+    while True:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+        if not number:
+            return text

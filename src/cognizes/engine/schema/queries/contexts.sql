@@ -165,6 +165,10 @@ SELECT {schema}.delete_branch($1, $2, $3);
 SELECT id, status FROM {schema}.runs
  WHERE thread_id = $1 AND status IN ('pending', 'running', 'waiting') ORDER BY created_at DESC LIMIT 100;
 
--- read_final_sequence: Read the sequence of the last chunk of a streamed message.
-SELECT final_sequence FROM {schema}.message_streams
- WHERE thread_id = $1 AND md5(message_id) = md5($2) AND message_id = $2;
+-- read_final_sequences: Read the last chunk of each streamed message whose event lies in a range.
+SELECT s.message_id, s.final_sequence
+  FROM {schema}.events e
+  JOIN {schema}.message_streams s
+    ON s.thread_id = e.thread_id AND md5(s.message_id) = md5(coalesce(nullif(e.content ->> 'message_id', ''), e.id))
+ WHERE e.thread_id = $1 AND e.sequence_num > $2 AND e.sequence_num <= $3 AND s.final_sequence IS NOT NULL
+   AND s.role <> 'thought';

@@ -1,16 +1,28 @@
--- read_thread_heads: How far each of these threads has come, and whether a message is being streamed in it.
-SELECT t.id, t.last_sequence,
-       EXISTS (SELECT FROM {schema}.message_streams s WHERE s.thread_id = t.id AND s.status = 'streaming') AS is_streaming
-  FROM {schema}.threads t WHERE t.id = ANY ($1);
+-- read_feed_heads: Read the head of each thread and its open streams; with the flag also streams that ended within an
+-- interval. A thread without streams has one row. `stored_sequence` is set if the message of an open stream is stored.
+SELECT t.id, t.last_sequence, s.thread_id, s.message_id, s.role, s.author, s.run_id, s.status, s.owner, s.final_sequence,
+       s.began_after, s.stored_sequence
+  FROM unnest($1::uuid[], $2::boolean[]) AS asked (thread_id, with_ended)
+  JOIN {schema}.threads t ON t.id = asked.thread_id
+  LEFT JOIN LATERAL (
+        SELECT o.thread_id, o.message_id, o.role, o.author, o.run_id, o.status, o.owner, o.final_sequence, o.began_after,
+               o.created_at, (
+                   SELECT max(e.sequence_num) FROM {schema}.events e
+                    WHERE e.thread_id = o.thread_id
+                      AND md5(e.id) IN (md5(o.message_id), md5(regexp_replace(o.message_id, '/thought$', '')))
+               ) AS stored_sequence
+          FROM {schema}.message_streams o
+         WHERE o.thread_id = asked.thread_id AND o.status = 'streaming'
+        UNION ALL
+        SELECT e.thread_id, e.message_id, e.role, e.author, e.run_id, e.status, e.owner, e.final_sequence, e.began_after,
+               e.created_at, NULL
+          FROM {schema}.message_streams e
+         WHERE asked.with_ended AND e.thread_id = asked.thread_id AND e.ended_at > clock_timestamp() - $3::interval
+       ) s ON true
+ ORDER BY t.id, s.created_at;
 
--- read_stream_start: The thread's head, and whether one of these events, a stream's message, is stored already.
-SELECT t.last_sequence,
-       EXISTS (SELECT FROM unnest($2::text[]) AS asked (id)
-                 JOIN {schema}.events e ON e.thread_id = t.id AND md5(e.id) = md5(asked.id) AND e.id = asked.id) AS is_stored
-  FROM {schema}.threads t WHERE t.id = $1;
-
--- read_events_of_threads: The events after what was delivered last, for all threads that rang, each in order; the long
--- columns of large events are left null (`read_events`).
+-- read_events_of_threads: Read the events after a sequence for many threads, each in order. The long columns of large
+-- events are null (`read_events` reads them).
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $4 THEN e.author END AS author,
@@ -25,7 +37,7 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
  ORDER BY e.thread_id, e.sequence_num
  LIMIT $3;
 
--- find_run: Where a run takes place, and behind which event it begins; in a given thread, else in the newest with one.
+-- find_run: Find the thread of a run and the sequence before its first event; in a given thread, else in the newest one.
 SELECT t.id AS thread_id,
        COALESCE((SELECT min(e.sequence_num) - 1 FROM {schema}.events e WHERE e.run_id = $1 AND e.thread_id = t.id),
                 t.last_sequence) AS begins_after
@@ -37,11 +49,11 @@ SELECT t.id AS thread_id,
             SELECT thread_id FROM {schema}.events WHERE run_id = $1
         ) found WHERE $2::uuid IS NULL OR thread_id = $2 ORDER BY thread_id DESC LIMIT 1);
 
--- find_existing_runs: Which of these runs there are by now.
+-- find_existing_runs: Return which of these runs exist.
 SELECT DISTINCT asked.run_id
   FROM unnest($1::text[]) AS asked (run_id)
  WHERE EXISTS (SELECT FROM {schema}.runs WHERE id = asked.run_id)
     OR EXISTS (SELECT FROM {schema}.events WHERE run_id = asked.run_id);
 
--- notify: Rings a channel.
+-- notify: Send a notification on a channel.
 SELECT pg_notify($1, $2);

@@ -1,10 +1,10 @@
--- Appends to a stream that belongs to no process. One answer, and how far the stream reaches:
---   appended  the chunks follow those that were there
---   known     the range begins before the end: the caller compares contents
+-- Append to a stream without an owning process. The status is one of the following, with the stream's last sequence:
+--   appended  the chunks follow the last one
+--   known     the range begins before the end: the caller compares the texts
 --   gap       the range begins after the end
 --   ended     the stream is completed or interrupted
---   owned     a process writes this stream itself
---   missing   there is no such stream
+--   owned     a process owns the stream
+--   missing   the stream does not exist
 CREATE OR REPLACE FUNCTION {schema}.append_chunks(
     p_thread_id uuid, p_message_id text, p_first bigint, p_last bigint, p_delta text, p_lengths bytea, p_lease interval,
     OUT status text, OUT current_sequence bigint
@@ -13,9 +13,9 @@ CREATE OR REPLACE FUNCTION {schema}.append_chunks(
 DECLARE
     v_stream record;
 BEGIN
-    -- Chunks may be lost in a crash and so may this lock's trace in the log: nobody waits for the disk.
+    -- Chunks may be lost in a crash, and so may this lock's WAL record: do not wait for the disk.
     PERFORM set_config('synchronous_commit', 'off', true);
-    -- The lock that keeps two producers, and one who completes the message, from writing at once.
+    -- This lock serializes producers and the completion of the message.
     SELECT s.status, s.owner, s.app_name, s.lease_expires_at INTO v_stream
       FROM {schema}.message_streams s
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
@@ -39,7 +39,7 @@ BEGIN
         INSERT INTO {schema}.message_chunks (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
         VALUES (p_thread_id, p_message_id, v_stream.app_name, p_first, p_last, p_delta, p_lengths);
         current_sequence := p_last;
-        PERFORM {schema}.ring_stream(p_thread_id, p_message_id, p_last, 'streaming');
+        PERFORM {schema}.notify_stream(p_thread_id, p_message_id, p_last, 'streaming');
     END IF;
 END
 $$;

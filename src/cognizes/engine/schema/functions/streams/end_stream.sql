@@ -1,14 +1,14 @@
--- Ends a stream: the message, its event and the stream's row change in one transaction. One answer:
---   ended    it is completed or interrupted now, or was so before; `end_status` and `final_sequence` say how
---   stored   a message of this id is in the thread already, written by somebody else, and p_settles was not said
---   moved    there are more chunks than p_final_sequence: read them and try again
---   lost     the stream belongs to another process
---   alive    p_only_expired was said, and the lease holds
---   missing  there is no such stream
+-- End a stream: store the message and its event and update the stream's row in one transaction. The status is one of:
+--   ended    it is completed or interrupted, now or before; `end_status` and `final_sequence` say how
+--   stored   another component stored a message of this id, and p_is_stored is false
+--   moved    there are more chunks than p_final_sequence: read them and retry
+--   lost     another process owns the stream
+--   alive    p_only_expired is true, and the lease has not expired
+--   missing  the stream does not exist
 -- Without an event (p_event_type null) the stream ends and leaves no message.
 CREATE OR REPLACE FUNCTION {schema}.end_stream(
     p_thread_id uuid, p_message_id text, p_status text, p_final_sequence bigint, p_lengths bytea, p_event_type text,
-    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_settles boolean, p_checks_chunks boolean,
+    p_content json, p_text text, p_owner uuid, p_only_expired boolean, p_is_stored boolean, p_checks_chunks boolean,
     p_snapshot_every integer,
     OUT status text, OUT end_status text, OUT final_sequence bigint
 ) LANGUAGE plpgsql AS $$
@@ -18,7 +18,7 @@ DECLARE
     v_event_id text;
     v_answer text;
 BEGIN
-    -- The thread before the stream, as with runs: one order of locks.
+    -- Lock the thread before the stream, as runs do: one lock order prevents deadlocks.
     PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     SELECT * INTO v_stream FROM {schema}.message_streams s
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) FOR NO KEY UPDATE;
@@ -36,12 +36,12 @@ BEGIN
         status := 'alive';
     ELSIF NOT p_only_expired AND v_stream.owner IS DISTINCT FROM p_owner THEN
         status := 'lost';
-    -- Also of a stream that a process owns: somebody else may be ending it while its owner still flushes.
-    ELSIF p_checks_chunks AND NOT p_settles AND p_final_sequence < (
+    -- Also for an owned stream: another process may be ending it while its owner still flushes.
+    ELSIF p_checks_chunks AND NOT p_is_stored AND p_final_sequence < (
         SELECT max(c.sequence) FROM {schema}.message_chunks c
          WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id)) THEN
         status := 'moved';
-    ELSIF NOT p_settles AND EXISTS (
+    ELSIF NOT p_is_stored AND EXISTS (
         SELECT FROM {schema}.messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
         status := 'stored';
     END IF;
@@ -50,8 +50,7 @@ BEGIN
     END IF;
 
     IF p_event_type IS NOT NULL THEN
-        -- Somebody may have stored an event of this id that says nothing. Both are kept: the message has its id, and its
-        -- event another one.
+        -- An event of this id without text may exist. Both are kept: the message keeps its id, its event gets another.
         v_event_id := CASE WHEN EXISTS (
             SELECT FROM {schema}.events e WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(p_message_id)
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
@@ -70,6 +69,6 @@ BEGIN
        SET status = p_status, final_sequence = p_final_sequence, chunk_lengths = p_lengths, owner = NULL,
            lease_expires_at = NULL, ended_at = clock_timestamp()
      WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id);
-    PERFORM {schema}.ring_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
+    PERFORM {schema}.notify_stream(p_thread_id, p_message_id, p_final_sequence, p_status);
 END
 $$;

@@ -1,5 +1,5 @@
--- Drops streamed chunks of a certain age, but not of messages that are still being streamed; finished messages have
--- their whole text. Returns how many rows went.
+-- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Returns the
+-- number of deleted rows.
 CREATE OR REPLACE FUNCTION {schema}.prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM {schema}.message_chunks c

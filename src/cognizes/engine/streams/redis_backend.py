@@ -1,8 +1,8 @@
 """The backend for `REDIS_URL`: Redis Streams, on one server or a Cluster.
 
-Each message is a stream of its own; the id of an entry is the number of its last chunk, so Redis itself refuses what
-is there already and finds what is behind a chunk. A hash tag keeps the keys of a message on one node. One more stream
-is the doorbell: every process waits on it with a single blocking read, whoever asks for what.
+Each message is a Redis stream. The id of an entry is the sequence of its last chunk, so Redis refuses entries that
+exist and finds the entries after a chunk. A hash tag keeps the keys of a message on one node. One more stream carries
+the notifications: every process waits on it with a single blocking read.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from redis.exceptions import RedisError
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineClosedError, EngineError, SetupError, StreamUnavailableError
-from cognizes.engine.streams.delta_stream import OnMoved, Refused, Segment, StreamKey, Write
-from cognizes.engine.streams.postgres_deltas import parse_movements, spell_movements
+from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite, format_notifications
+from cognizes.engine.streams.chunks import Segment, StreamKey
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
-_DOORBELL = "cognizes:{doorbell}"
-_DOORBELLS_KEPT = 1000
+_NOTIFICATIONS = "cognizes:{doorbell}"
+"""The key of released versions: processes of both versions must read the same stream."""
+_NOTIFICATIONS_KEPT = 1000
 _SEGMENTS_KEPT = 1_000_000
-"""Beyond it the oldest are trimmed. A flush each 20 ms takes more than five hours to get there."""
+"""Redis trims older segments. At a flush each 20 ms that takes more than five hours."""
 
 _BLOCK_SECONDS = 2.0
 _RETRY_SECONDS = 0.25
 _CONNECT_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 _PING_SECONDS = 2.0
-_SEAL_SECONDS = 120
-"""Longer than storing a message takes, however long PostgreSQL is waited for."""
-_LACKING, _SEALED = 0, 2
+_FREEZE_SECONDS = 120
+"""Longer than storing a message takes, retries included."""
+_INCOMPLETE, _FROZEN = 0, 2
 
-# A script is one step for everybody else: a reader never sees a stream that is being written anew.
+# Redis runs a script atomically: a reader never sees a stream that is being rewritten.
 _WRITE = """
 if redis.call('EXISTS', KEYS[2]) == 1 then return 2 end
 local last = 0
@@ -85,9 +86,9 @@ return 0
 """
 
 
-class RedisDeltas:
-    """Chunks in Redis. A Redis that lost its data is filled again by living producers; one that is away at the start
-    is connected to as soon as it answers."""
+class RedisBackend:
+    """Chunks in Redis. If Redis lost its data, living producers write it again. If Redis is unavailable at the start,
+    the backend connects as soon as it answers."""
 
     def __init__(
         self,
@@ -103,86 +104,88 @@ class RedisDeltas:
         self._database = database
         self._idle = timedelta(seconds=idle_seconds)
         self._kept_milliseconds = int(kept_seconds * 1000)
-        # redis-py types every answer as whatever any option could make of it.
+        # redis-py types every response as the union of what all options could return.
         self._client: Any = None
-        self._bell: Any = None
+        self._blocking_client: Any = None
         self._listening: SupervisedLoop | None = None
-        self._heard = "$"
+        self._last_notification = "$"
         self._unreachable: StreamUnavailableError | None = None
 
-    async def start(self, on_moved: OnMoved) -> None:
-        """Connect and listen. A Redis that is away is connected to later; `SetupError` when the URL cannot be used."""
+    async def start(self, on_notification: OnNotification) -> None:
+        """Connect and listen; if Redis is unavailable, connect later. `SetupError` if the URL is not valid."""
         try:
             await self._open()
         except StreamUnavailableError as error:
             logger.warning("token deltas do not reach other processes until Redis answers: %s", error)
         self._listening = self._supervisor.start(
-            "stream-doorbell", partial(self._listen_round, on_moved), longest_pause=_RETRY_SECONDS
+            "stream-notifications", partial(self._listen_round, on_notification), longest_pause=_RETRY_SECONDS
         )
 
     async def close(self) -> None:
-        """Stops listening and closes the connections."""
+        """Stop listening and close the connections."""
         if self._listening is not None:
             await self._listening.stop()
         self._unreachable = None
-        clients, self._client, self._bell = (self._client, self._bell), None, None
+        clients, self._client, self._blocking_client = (self._client, self._blocking_client), None, None
         for client in clients:
             if client is not None:
                 await client.aclose()
 
     async def _open(self) -> None:
-        bell: Any = None
+        blocking: Any = None
         client: Any = None
         try:
             with _translated():
-                bell = await self._connect()
+                blocking = await self._connect()
                 client = await self._connect()
-                newest = await client.xrevrange(_DOORBELL, count=1)
+                newest = await client.xrevrange(_NOTIFICATIONS, count=1)
         except BaseException as error:
-            for opened in (bell, client):
+            for opened in (blocking, client):
                 if opened is not None:
                     await opened.aclose()
             self._unreachable = error if isinstance(error, StreamUnavailableError) else self._unreachable
             raise
-        # An id, not `$`: what rings between two reads must not be missed.
-        self._heard = newest[0][0].decode() if newest else "0-0"
-        self._bell, self._client, self._unreachable = bell, client, None
+        # An id, not `$`: a notification between two reads must not be lost.
+        self._last_notification = newest[0][0].decode() if newest else "0-0"
+        self._blocking_client, self._client, self._unreachable = blocking, client, None
 
     async def ping(self) -> None:
-        """Asks Redis, and does not wait for long."""
+        """Ping Redis with a short timeout."""
         with _translated():
             async with asyncio.timeout(_PING_SECONDS):
                 await self._connected.ping()
 
-    async def write(self, writes: Sequence[Write]) -> Refused:
-        """One pipeline for all streams and the doorbell."""
+    async def write(self, writes: Sequence[SegmentWrite]) -> RefusedWrites:
+        """Write with one pipeline for all streams and the notification."""
         segments: dict[StreamKey, list[Segment]] = {}
         for write in writes:
             segments.setdefault(write.key, []).append(write.segment)
         heads = [(key.address, found[-1].last_sequence) for key, found in segments.items()]
-        doorbells = list(spell_movements(heads))
+        payloads = list(format_notifications(heads))
         with _translated():
             pipeline = self._connected.pipeline(**self._plain)
             for key, found in segments.items():
                 arguments = [item for segment in found for item in _fields(segment)]
-                pipeline.eval(_WRITE, 2, _name(key), _seal(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments)
+                pipeline.eval(
+                    _WRITE, 2, _name(key), _freeze_name(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments
+                )
             if self._is_cluster:
-                # On several nodes the order of a pipeline means nothing: the bell rings when all is there.
+                # A pipeline over several nodes has no order: notify when all chunks are written.
                 answers = await pipeline.execute()
                 pipeline = self._connected.pipeline()
-                self._ring(pipeline, doorbells)
+                self._notify(pipeline, payloads)
                 await pipeline.execute()
             else:
-                self._ring(pipeline, doorbells)
+                self._notify(pipeline, payloads)
                 answers = await pipeline.execute()
         answered = dict(zip(segments, answers, strict=False))
-        return Refused(
-            lacking={key for key, answer in answered.items() if answer == _LACKING},
-            sealed={key for key, answer in answered.items() if answer == _SEALED},
+        return RefusedWrites(
+            incomplete={key for key, answer in answered.items() if answer == _INCOMPLETE},
+            frozen={key for key, answer in answered.items() if answer == _FROZEN},
         )
 
-    async def append(self, key: StreamKey, app_name: str, segment: Segment) -> tuple[str, int]:
-        """The row says whether the stream is open, a script whether the range fits."""
+    async def append(self, key: StreamKey, segment: Segment) -> tuple[str, int]:
+        """Check in PostgreSQL that the stream is open, and in a script that the range follows the last chunk."""
         row = await self._database.fetch_row("touch_stream", key.thread_id, key.message_id, self._idle)
         if row is None:
             return "missing", 0
@@ -190,15 +193,15 @@ class RedisDeltas:
             return "ended" if row["status"] != "streaming" else "owned", row["final_sequence"] or 0
         with _translated():
             arguments = (_SEGMENTS_KEPT, self._kept_milliseconds, *_fields(segment))
-            answer, last = await self._connected.eval(_APPEND, 2, _name(key), _seal(key), *arguments)
+            answer, last = await self._connected.eval(_APPEND, 2, _name(key), _freeze_name(key), *arguments)
             if answer == b"appended":
                 pipeline = self._connected.pipeline()
-                self._ring(pipeline, list(spell_movements([(key.address, last)])))
+                self._notify(pipeline, list(format_notifications([(key.address, last)])))
                 await pipeline.execute()
         return answer.decode(), last
 
     async def read(self, asked: Sequence[tuple[StreamKey, int]], *, limit: int) -> dict[StreamKey, list[Segment]]:
-        """One pipeline for all."""
+        """Read with one pipeline for all streams."""
         with _translated():
             pipeline = self._connected.pipeline(**self._plain)
             for key, after in asked:
@@ -210,7 +213,7 @@ class RedisDeltas:
         }
 
     async def heads(self, keys: Sequence[StreamKey]) -> dict[StreamKey, int]:
-        """One pipeline for all."""
+        """Read with one pipeline for all streams."""
         if not keys:
             return {}
         with _translated():
@@ -219,15 +222,15 @@ class RedisDeltas:
                 pipeline.eval(_HEAD, 1, _name(key))
             return dict(zip(keys, await pipeline.execute(), strict=True))
 
-    async def seal(self, key: StreamKey) -> None:
-        """Marks the stream, for whoever writes."""
+    async def freeze(self, key: StreamKey) -> None:
+        """Set a key with an expiry that the write scripts check."""
         with _translated():
-            await self._connected.set(_seal(key), 1, ex=_SEAL_SECONDS)
+            await self._connected.set(_freeze_name(key), 1, ex=_FREEZE_SECONDS)
 
-    async def unseal(self, key: StreamKey) -> None:
-        """Takes the mark away."""
+    async def unfreeze(self, key: StreamKey) -> None:
+        """Delete that key."""
         with _translated():
-            await self._connected.delete(_seal(key))
+            await self._connected.delete(_freeze_name(key))
 
     @property
     def _connected(self) -> Any:
@@ -243,15 +246,15 @@ class RedisDeltas:
 
     @property
     def _plain(self) -> dict[str, Any]:
-        """No MULTI around a pipeline: each command stands for itself. Clusters know no other."""
+        """Options of a pipeline without MULTI; a Cluster has no other kind."""
         return {} if self._is_cluster else {"transaction": False}
 
-    def _ring(self, pipeline: Any, doorbells: list[str]) -> None:
-        for payload in doorbells:
-            pipeline.xadd(_DOORBELL, {"m": payload}, maxlen=_DOORBELLS_KEPT, approximate=True)
+    def _notify(self, pipeline: Any, payloads: list[str]) -> None:
+        for payload in payloads:
+            pipeline.xadd(_NOTIFICATIONS, {"m": payload}, maxlen=_NOTIFICATIONS_KEPT, approximate=True)
 
     async def _connect(self) -> Any:
-        # One more try heals a connection that a restart of Redis has broken; for longer outages callers have a plan.
+        # One retry replaces a connection that a restart of Redis broke; callers handle longer outages.
         options: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_SECONDS,
             "socket_timeout": _ANSWER_SECONDS,
@@ -261,8 +264,8 @@ class RedisDeltas:
         try:
             client: Any = Redis.from_url(self._url, **options)
         except ValueError as error:
-            # Not repeated: a password may be in it.
-            raise SetupError("REDIS_URL is no URL of a Redis; write redis://user:password@host:6379/0") from error
+            # The message does not repeat the URL, which may hold a password.
+            raise SetupError("REDIS_URL is not a valid Redis URL; write redis://user:password@host:6379/0") from error
         try:
             cluster = await client.info("cluster")
         except BaseException:
@@ -274,22 +277,24 @@ class RedisDeltas:
         client = RedisCluster.from_url(self._url, **options)
         return await client.initialize()
 
-    async def _listen_round(self, on_moved: OnMoved) -> None:
+    async def _listen_round(self, on_notification: OnNotification) -> None:
         try:
             if self._client is None:
                 await self._open()
                 logger.info("Redis is reachable; token deltas reach other processes")
-            await self._listen(on_moved)
+            await self._listen(on_notification)
         except (EngineError, RedisError, OSError, TimeoutError) as error:
             logger.debug("Redis sends no notifications of streams now: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _listen(self, on_moved: OnMoved) -> None:
-        found = await self._bell.xread({_DOORBELL: self._heard}, count=100, block=int(_BLOCK_SECONDS * 1000))
+    async def _listen(self, on_notification: OnNotification) -> None:
+        found = await self._blocking_client.xread(
+            {_NOTIFICATIONS: self._last_notification}, count=100, block=int(_BLOCK_SECONDS * 1000)
+        )
         for _, entries in found:
             for number, fields in entries:
-                self._heard = number.decode()
-                on_moved(parse_movements(fields[b"m"].decode()))
+                self._last_notification = number.decode()
+                on_notification(fields[b"m"].decode())
 
 
 def _name(key: StreamKey) -> str:
@@ -297,13 +302,13 @@ def _name(key: StreamKey) -> str:
     return f"cognizes:{{{thread_id}:{digest}}}:chunks"
 
 
-def _seal(key: StreamKey) -> str:
+def _freeze_name(key: StreamKey) -> str:
     thread_id, digest = key.address
     return f"cognizes:{{{thread_id}:{digest}}}:sealed"
 
 
 def _fields(segment: Segment) -> tuple[int, int, bytes, bytes]:
-    # Redis holds any bytes: NUL and lone surrogates need no escape here.
+    # Redis stores any bytes: NUL and lone surrogates need no escape.
     text = segment.text.encode(errors="surrogatepass")
     return segment.first_sequence, segment.last_sequence, text, segment.lengths
 

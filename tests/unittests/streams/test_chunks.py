@@ -7,10 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cognizes.engine.database.documents import escape_text, unescape_text
-from cognizes.engine.streams import delta_log
-from cognizes.engine.streams.delta_log import DeltaLog
-from cognizes.engine.streams.delta_stream import Chunk, Segment, StreamStatus, pack_lengths, unpack_lengths
-from cognizes.engine.streams.finished_messages import FinishedMessage, fit_lengths
+from cognizes.engine.streams import chunks
+from cognizes.engine.streams.chunks import (
+    Chunk,
+    DeltaLog,
+    FinishedMessage,
+    Segment,
+    StreamStatus,
+    fit_lengths,
+    pack_lengths,
+    unpack_lengths,
+)
 
 _DELTAS = st.lists(
     st.one_of(
@@ -31,8 +38,8 @@ def test_lengths_come_back(lengths: list[int]) -> None:
 def test_a_log_has_the_same_chunks_however_it_is_packed(deltas: list[str], after: int, limit: int) -> None:
     expected = [Chunk(number, delta) for number, delta in enumerate(deltas, 1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_log, "_PACK_DELTAS", 8)
-        patch.setattr(delta_log, "_SEGMENT_DELTAS", 5)
+        patch.setattr(chunks, "_PACK_DELTAS", 8)
+        patch.setattr(chunks, "_SEGMENT_DELTAS", 5)
         log = DeltaLog()
         for delta in deltas:
             log.append(delta)

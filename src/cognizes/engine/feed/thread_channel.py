@@ -1,0 +1,313 @@
+"""What all subscribers of one thread share: its head, recent events and open streams."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.errors import EngineError
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.pulse.events import event_from_row
+from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead
+from cognizes.engine.streams.stream_rows import StreamRow
+from cognizes.engine.streams.writer import LiveMessage
+
+_RECENT_EVENTS = 256
+_RECENT_BYTES = 1024 * 1024
+_CHUNKS_PER_ITEM = 1000
+_ENDS_KEPT = 256
+_ENDED_KEPT = 4096
+
+
+class StreamView(Enum):
+    """What a subscriber receives of token streams: their text, only their newest heads, or nothing."""
+
+    TEXT = "text"
+    HEADS = "heads"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """New chunks of a streamed message. With `StreamView.HEADS` it has no chunks, only the newest head."""
+
+    head: StreamHead
+    chunks: tuple[Chunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """A stream ended. It follows the stored event of its message, if the stream left one."""
+
+    head: StreamHead
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A notification that announces no stored event."""
+
+    payload: JsonObject
+
+
+FeedItem = Event | Chunks | StreamEnd | Notification
+
+
+class Position:
+    """The position of one subscriber: the last event, the last chunk of each open stream, the last stream end."""
+
+    __slots__ = ("chunks", "ends", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.chunks: dict[str, int] | None = None
+        self.ends = 0
+
+
+class FollowedStream:
+    """An open stream of a followed thread.
+
+    A stream of this process is read from its writer's log. The log of a remote stream is filled from the backend, and
+    exists only while a subscriber reads text. `stored_at` is the sequence of the message's event, once it is known.
+    """
+
+    __slots__ = ("_item", "is_local", "log", "remote_sequence", "row", "stored_at")
+
+    def __init__(self, row: StreamRow, *, live: LiveMessage | None = None) -> None:
+        self.row = row
+        self.is_local = live is not None
+        self.log: DeltaLog | None = live.log if live is not None else None
+        self.remote_sequence = 0
+        self.stored_at: int | None = None
+        self._item: tuple[int, Chunks] | None = None
+
+    @property
+    def sequence(self) -> int:
+        if self.log is None:
+            return self.remote_sequence
+        return max(self.log.last_sequence, self.remote_sequence)
+
+    def is_due(self, sequence: int) -> bool:
+        """Return whether chunks may be delivered to a subscriber that has all events up to a sequence."""
+        return self.row.began_after <= sequence and (self.stored_at is None or self.stored_at > sequence)
+
+    def chunks_after(self, sequence: int) -> Chunks | None:
+        """Return the chunks after a sequence. Subscribers at the same position share the item."""
+        log = self.log
+        if log is None or log.last_sequence <= sequence or sequence < log.base:
+            return None
+        if self._item is not None and self._item[0] == sequence:
+            item = self._item[1]
+            if item.head.current_sequence == min(log.last_sequence, sequence + _CHUNKS_PER_ITEM):
+                return item
+        chunks = tuple(log.chunks(after=sequence, limit=_CHUNKS_PER_ITEM))
+        item = Chunks(self.row.head(chunks[-1].sequence), chunks)
+        self._item = (sequence, item)
+        return item
+
+    def follow_text(self, base: int) -> None:
+        """Keep a log of a remote stream that begins at `base` or before."""
+        if not self.is_local and (self.log is None or self.log.base > base):
+            self.log = DeltaLog(base=base)
+
+
+class ThreadChannel:
+    """The shared state of a followed thread.
+
+    `head` is -1 until it is read for the first time; until then the channel records the sequences of notifications in
+    `notified`. `wanted` holds the positions from which long-polls follow remote streams.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_ended",
+        "_ends",
+        "_ends_dropped",
+        "_recent",
+        "changed",
+        "checked_at",
+        "failure",
+        "has_ended",
+        "head",
+        "kept_until",
+        "needs_look",
+        "notified",
+        "streams",
+        "subscribers",
+        "thread_id",
+        "tracks_ends",
+        "views",
+        "wanted",
+    )
+
+    def __init__(self, thread_id: UUID) -> None:
+        self.thread_id = thread_id
+        self.head = -1
+        self.notified = 0
+        self.changed = WakeUp()
+        self.subscribers = 0
+        self.views = [0, 0]
+        self.streams: dict[str, FollowedStream] = {}
+        self.wanted: dict[str, int] | None = None
+        self.needs_look = False
+        self.tracks_ends = False
+        self.has_ended = False
+        self.failure: EngineError | None = None
+        self.kept_until = 0.0
+        self.checked_at = 0.0
+        self._recent: deque[tuple[Event, int]] | None = None
+        self._bytes = 0
+        self._ended: dict[str, None] | None = None
+        self._ends: deque[tuple[int, StreamEnd]] | None = None
+        self._ends_dropped = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.head >= 0
+
+    @property
+    def reads_text(self) -> bool:
+        return self.views[0] > 0
+
+    @property
+    def reads_heads(self) -> bool:
+        return self.views[1] > 0
+
+    @property
+    def end_count(self) -> int:
+        """The number of stream ends so far; a new subscriber begins after them."""
+        return self._ends_dropped + (len(self._ends) if self._ends else 0)
+
+    @property
+    def recent_count(self) -> int:
+        """The number of events in memory."""
+        return len(self._recent) if self._recent else 0
+
+    def count_view(self, view: StreamView, change: int) -> None:
+        """Count a subscriber that enters (1) or leaves (-1)."""
+        self.subscribers += change
+        if view is not StreamView.NONE:
+            self.views[view is StreamView.HEADS] += change
+
+    def end(self, failure: EngineError | None = None) -> None:
+        """End all subscriptions, with an error if there is one."""
+        self.failure = failure
+        self.has_ended = True
+        self.changed.notify()
+
+    # Events
+
+    def advance(self, rows: Sequence[asyncpg.Record]) -> None:
+        """Take in the events after the head, which have no gap. The newest is always kept, older ones within limits."""
+        if self._recent is None:
+            self._recent = deque()
+        for row in rows:
+            event = event_from_row(row)
+            self._recent.append((event, row["bytes"]))
+            self._bytes += row["bytes"]
+            while len(self._recent) > _RECENT_EVENTS or (self._bytes > _RECENT_BYTES and len(self._recent) > 1):
+                self._bytes -= self._recent.popleft()[1]
+            self.head = event.sequence_num or self.head
+            if self.streams:
+                self._mark_stored(event)
+        self.changed.notify()
+
+    def recent_after(self, sequence: int) -> list[Event] | None:
+        """Return the events after a sequence; None if memory does not reach back to it."""
+        if not self._recent or (self._recent[0][0].sequence_num or 0) > sequence + 1:
+            return None
+        first = self._recent[0][0].sequence_num or 0
+        skip = sequence + 1 - first
+        if skip == 0:
+            return [event for event, _ in self._recent]
+        # Subscribers are usually near the head: take the end of the deque.
+        count = len(self._recent) - skip
+        return [self._recent[place][0] for place in range(-count, 0)]
+
+    def _mark_stored(self, event: Event) -> None:
+        given = event.content.get("message_id")
+        for stream in self.streams.values():
+            name = stream.row.key.message_id
+            if name in (event.id, given) or name == event.id + THOUGHT_SUFFIX:
+                stream.stored_at = event.sequence_num
+
+    # Streams
+
+    def add_local(self, live: LiveMessage) -> None:
+        """Take in a stream that this process opened."""
+        digest = live.row.key.address[1]
+        if digest not in self.streams:
+            self.streams[digest] = FollowedStream(live.row, live=live)
+            self.changed.notify()
+
+    def add_open(self, row: StreamRow, *, live: LiveMessage | None, stored_at: int | None) -> FollowedStream | None:
+        """Take in an open stream as it is in the database; None if it has ended since."""
+        digest = row.key.address[1]
+        if self._ended and digest in self._ended:
+            return None
+        if (stream := self.streams.get(digest)) is None:
+            stream = self.streams[digest] = FollowedStream(row, live=live)
+        if stream.stored_at is None:
+            stream.stored_at = stored_at
+        return stream
+
+    def add_ended(self, row: StreamRow, *, last_sequence: int) -> None:
+        """Take in an ended stream. Subscribers learn it after the events up to `last_sequence`."""
+        digest = row.key.address[1]
+        known = self.streams.pop(digest, None)
+        if self._ended is None:
+            self._ended = {}
+        if digest in self._ended:
+            return
+        self._ended[digest] = None
+        if len(self._ended) > _ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
+        if known is None and not self.tracks_ends:
+            return
+        if self._ends is None:
+            self._ends = deque()
+        self._ends.append((last_sequence, StreamEnd(row.head(row.final_sequence or 0))))
+        if len(self._ends) > _ENDS_KEPT:
+            self._ends.popleft()
+            self._ends_dropped += 1
+
+    def is_ended(self, digest: str) -> bool:
+        """Return whether a stream is known to have ended."""
+        return self._ended is not None and digest in self._ended
+
+    def stream_items(self, position: Position, view: StreamView) -> Iterator[FeedItem]:
+        """Yield what is new of streams for a subscriber that has all events, and advance its position."""
+        if self.streams:
+            if position.chunks is None:
+                position.chunks = {}
+            for digest, stream in list(self.streams.items()):
+                if not stream.is_due(position.sequence):
+                    continue
+                told = position.chunks.get(digest, -1)
+                if view is StreamView.HEADS:
+                    if stream.sequence > told:
+                        position.chunks[digest] = stream.sequence
+                        yield Chunks(stream.row.head(stream.sequence))
+                elif (item := stream.chunks_after(max(told, 0))) is not None:
+                    position.chunks[digest] = item.head.current_sequence
+                    yield item
+        if self._ends is not None:
+            yield from self._ends_after(position)
+        if not self.streams:
+            position.chunks = None
+
+    def _ends_after(self, position: Position) -> Iterator[StreamEnd]:
+        assert self._ends is not None  # noqa: S101 - the caller checks it
+        place = max(position.ends - self._ends_dropped, 0)
+        while place < len(self._ends):
+            at, item = self._ends[place]
+            if at > position.sequence:
+                break
+            place += 1
+            yield item
+        position.ends = self._ends_dropped + place

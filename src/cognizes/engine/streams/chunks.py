@@ -1,0 +1,301 @@
+"""The data of token streams: chunks, segments, heads of streams, and the log that holds an unfinished message.
+
+A message is streamed as chunks 1, 2, 3 … without a gap. Chunks travel in segments: a segment holds what one flush of
+the producing process carried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import accumulate, chain
+from uuid import UUID
+
+THOUGHT = "thought"
+"""The role of a stream that carries a model's reasoning and becomes no message."""
+THOUGHT_SUFFIX = "/thought"
+"""The id of the reasoning before a message is the message's id and this suffix."""
+
+_LONG = 255
+_PACK_DELTAS = 1024
+_PACK_CHARACTERS = 64 * 1024
+_SEGMENT_DELTAS = 16 * 1024
+_SEGMENT_CHARACTERS = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One delta of a message. Sequences begin at 1 and have no gaps."""
+
+    sequence: int
+    delta: str
+
+
+class StreamStatus(StrEnum):
+    """The status of a stream; completed and interrupted are final."""
+
+    STREAMING = "streaming"
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """A stream and its newest chunk."""
+
+    thread_id: str
+    message_id: str
+    role: str
+    author: str
+    run_id: str | None
+    status: StreamStatus
+    current_sequence: int
+
+
+@dataclass(frozen=True)
+class ChunkPage:
+    """Consecutive chunks of a message. `has_more` says that more of the requested range exists now.
+
+    If an ended message has a `current_sequence` below a chunk that the reader received, the producer and the backend
+    lost that chunk before it was stored. The stored message is shorter, and the reader must read it from the start.
+    """
+
+    chunks: list[Chunk]
+    current_sequence: int
+    has_more: bool
+    status: StreamStatus
+
+
+StreamAddress = tuple[UUID, str]
+"""A thread and the digest of a message id: a bounded number of bytes, as notifications carry it."""
+
+
+@dataclass(frozen=True)
+class StreamKey:
+    """Identifies a stream."""
+
+    thread_id: UUID
+    message_id: str
+
+    @cached_property
+    def address(self) -> StreamAddress:
+        digest = hashlib.md5(self.message_id.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
+        return self.thread_id, digest
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive chunks, as one text and the length of each."""
+
+    first_sequence: int
+    text: str
+    lengths: bytes
+    count: int
+
+    @classmethod
+    def of(cls, first_sequence: int, deltas: Sequence[str]) -> Segment:
+        return cls(first_sequence, "".join(deltas), pack_lengths([len(delta) for delta in deltas]), len(deltas))
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + self.count - 1
+
+    def chunks(self, *, after: int = 0) -> list[Chunk]:
+        """Return the chunks after a sequence."""
+        chunks = []
+        start = 0
+        for sequence, length in enumerate(unpack_lengths(self.lengths), self.first_sequence):
+            if sequence > after:
+                chunks.append(Chunk(sequence, self.text[start : start + length]))
+            start += length
+        return chunks
+
+
+def pack_lengths(lengths: Sequence[int]) -> bytes:
+    """Encode lengths in one byte each; a longer one is 255 followed by four bytes."""
+    if not lengths or max(lengths) < _LONG:
+        return bytes(lengths)
+    packed = bytearray()
+    for length in lengths:
+        if length < _LONG:
+            packed.append(length)
+        else:
+            packed.append(_LONG)
+            packed += length.to_bytes(4, "little")
+    return bytes(packed)
+
+
+def unpack_lengths(packed: bytes) -> Sequence[int]:
+    """Decode what `pack_lengths` encoded."""
+    if _LONG not in packed:
+        return packed
+    lengths = []
+    place = 0
+    while place < len(packed):
+        length = packed[place]
+        place += 1
+        if length == _LONG:
+            length = int.from_bytes(packed[place : place + 4], "little")
+            place += 4
+        lengths.append(length)
+    return lengths
+
+
+def fit_lengths(lengths: bytes, *, streamed: str, stored: str) -> tuple[int, bytes]:
+    """Return the number and the lengths of chunks for a message that another component stored.
+
+    Text that was not streamed becomes one more chunk. If the stored text differs from the streamed one, the last chunk
+    takes the remainder.
+    """
+    known = list(unpack_lengths(lengths))
+    if len(stored) > len(streamed) and stored.startswith(streamed):
+        known.append(len(stored) - len(streamed))
+    elif stored != streamed:
+        rest = len(stored)
+        for number, length in enumerate(known):
+            known[number] = rest if number == len(known) - 1 else min(length, rest)
+            rest -= known[number]
+        if rest:
+            known.append(rest)
+    return len(known), pack_lengths(known)
+
+
+class DeltaLog:
+    """The deltas of an unfinished message, in order.
+
+    It keeps the whole text, which is stored when the message ends. Older deltas are packed into segments, so the log
+    costs little more than the text, and no operation is quadratic in it.
+    """
+
+    __slots__ = ("_ends", "_packed", "_recent", "_recent_characters", "base", "last_sequence")
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        self.last_sequence = base
+        self._packed: list[Segment] = []
+        self._ends: list[int] = []
+        self._recent: list[str] = []
+        self._recent_characters = 0
+
+    def append(self, delta: str) -> int:
+        """Add a delta; return its sequence."""
+        self._recent.append(delta)
+        self._recent_characters += len(delta)
+        self.last_sequence += 1
+        if len(self._recent) >= _PACK_DELTAS or self._recent_characters >= _PACK_CHARACTERS:
+            self._pack()
+        return self.last_sequence
+
+    def extend(self, segment: Segment) -> None:
+        """Add the chunks of a segment that are new."""
+        if segment.last_sequence <= self.last_sequence:
+            return
+        if segment.first_sequence == self.last_sequence + 1 and segment.count > _PACK_DELTAS // 8:
+            self._pack()
+            self._add(segment)
+            self.last_sequence = segment.last_sequence
+            return
+        for chunk in segment.chunks(after=self.last_sequence):
+            self.append(chunk.delta)
+
+    def chunks(self, *, after: int, limit: int, up_to: int | None = None) -> list[Chunk]:
+        """Return at most `limit` chunks after a sequence."""
+        found: list[Chunk] = []
+        place = bisect_right(self._ends, after)
+        while place < len(self._packed) and len(found) < limit:
+            found += self._packed[place].chunks(after=after)
+            place += 1
+        if len(found) < limit and self._recent:
+            first = self.last_sequence - len(self._recent) + 1
+            start = max(after + 1 - first, 0)
+            found += [
+                Chunk(first + number, self._recent[number])
+                for number in range(start, min(len(self._recent), start + limit - len(found)))
+            ]
+        if up_to is not None:
+            found = [chunk for chunk in found if chunk.sequence <= up_to]
+        return found[:limit]
+
+    def page(self, *, after: int, limit: int, up_to: int | None = None) -> ChunkPage:
+        """Return a page of a message that is still being streamed."""
+        chunks = self.chunks(after=after, limit=limit, up_to=up_to)
+        last = chunks[-1].sequence if chunks else after
+        wanted = self.last_sequence if up_to is None else min(self.last_sequence, up_to)
+        return ChunkPage(chunks, max(self.last_sequence, self.base), last < wanted, StreamStatus.STREAMING)
+
+    def segments(self, *, after: int) -> list[Segment]:
+        """Return the deltas after a sequence in segments of a bounded size."""
+        segments: list[Segment] = []
+        deltas: list[str] = []
+        characters = 0
+        first = after + 1
+        for delta in self._deltas(after):
+            deltas.append(delta)
+            characters += len(delta)
+            if len(deltas) >= _SEGMENT_DELTAS or characters >= _SEGMENT_CHARACTERS:
+                segments.append(Segment.of(first, deltas))
+                first += len(deltas)
+                deltas, characters = [], 0
+        if deltas:
+            segments.append(Segment.of(first, deltas))
+        return segments
+
+    @property
+    def text(self) -> str:
+        return "".join(chain((segment.text for segment in self._packed), self._recent))
+
+    @property
+    def lengths(self) -> bytes:
+        """The packed lengths of all deltas."""
+        self._pack()
+        return b"".join(segment.lengths for segment in self._packed)
+
+    def _deltas(self, after: int) -> list[str]:
+        if after >= self.last_sequence - len(self._recent):
+            start = after - (self.last_sequence - len(self._recent))
+            return self._recent[start:]
+        return [chunk.delta for chunk in self.chunks(after=after, limit=self.last_sequence - after)]
+
+    def _pack(self) -> None:
+        if self._recent:
+            self._add(Segment.of(self.last_sequence - len(self._recent) + 1, self._recent))
+            self._recent = []
+            self._recent_characters = 0
+
+    def _add(self, segment: Segment) -> None:
+        self._packed.append(segment)
+        self._ends.append(segment.last_sequence)
+
+
+@dataclass(frozen=True)
+class FinishedMessage:
+    """A stored text and the end of each chunk in it."""
+
+    text: str
+    ends: array[int]
+    status: StreamStatus
+
+    @classmethod
+    def of(cls, text: str, lengths: Sequence[int], status: StreamStatus) -> FinishedMessage:
+        return cls(text, array("Q", accumulate(lengths)), status)
+
+    @property
+    def weight(self) -> int:
+        """The approximate number of bytes that the message takes in memory."""
+        return len(self.text) + 8 * len(self.ends)
+
+    def page(self, *, after: int, up_to: int | None, limit: int) -> ChunkPage:
+        """Return some chunks; the cost does not depend on the length of the message."""
+        last = len(self.ends)
+        wanted = last if up_to is None else min(last, up_to)
+        stop = min(wanted, after + limit)
+        chunks = [
+            Chunk(number, self.text[self.ends[number - 2] if number > 1 else 0 : self.ends[number - 1]])
+            for number in range(after + 1, stop + 1)
+        ]
+        return ChunkPage(chunks, last, has_more=stop < wanted, status=self.status)
