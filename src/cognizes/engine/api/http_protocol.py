@@ -30,7 +30,9 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 CONNECTION_LIMITS = "cognizes.connection_limits"
-"""In the lifespan state, which uvicorn hands to its protocols: a function that returns the `ConnectionLimits`."""
+"""In the lifespan state, which uvicorn passes to its protocols: a function that returns the `ConnectionLimits`."""
+TRANSPORT = "cognizes.transport"
+"""The ASGI extension with the connection's transport: ASGI has no message to close a connection before all is sent."""
 _UNLIMITED = 1_048_576
 _WARN_EVERY_SECONDS = 10.0
 
@@ -72,7 +74,7 @@ def descriptor_limit() -> int:
 
 
 class Slot:
-    """The place of one connection among those of its address. It is idle while it waits for its client."""
+    """One counted connection of an address. It is idle while it waits for its client."""
 
     __slots__ = ("address", "protocol")
 
@@ -226,6 +228,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_body = False
         super().on_message_begin()
+        self.scope["extensions"] = {TRANSPORT: {"transport": self.transport}}
 
     def on_headers_complete(self) -> None:
         self._pending_bytes = 0
@@ -256,7 +259,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._limits.mark_idle(self._slot)
 
     def handle_websocket_upgrade(self) -> None:
-        # The transport now calls the WebSocket protocol, which gives the slot back.
+        # The transport now calls the WebSocket protocol, which releases the slot.
         slot, self._slot = self._slot, None
         self._stop_header_timer()
         super().handle_websocket_upgrade()
@@ -290,7 +293,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             seconds = f"{self._limits.header_seconds:g} s (COGNIZES_HEADER_SECONDS)"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the headers did not arrive within {seconds}")
         else:
-            # A connection that was opened ahead and not used: an answer to no request would confuse its client.
+            # The client opened the connection ahead of use: a response without a request would confuse it.
             self.transport.close()
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:

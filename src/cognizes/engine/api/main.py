@@ -53,7 +53,7 @@ Errors are problem details (`application/problem+json`). Every answer carries `X
 def create_app(
     settings: Settings | None = None, engine: Engine | None = None, agents: Sequence[str] | None = None
 ) -> FastAPI:
-    """An application. It opens an engine of its own for as long as it runs, unless it is handed a started one.
+    """Return an application. Without a started engine it opens one of its own while it runs.
 
     `agents` are served over AG-UI, as `package.module:agent`; None means those of the settings, else the demo.
     """
@@ -80,7 +80,7 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        # FastAPI's own pages load scripts from elsewhere; `routes/server.py` serves ours.
+        # FastAPI's pages load scripts of other origins; `routes/server.py` serves ours.
         docs_url=None,
         redoc_url=None,
         # Every route is authorized by what it declares with `@access`.

@@ -1,4 +1,4 @@
-"""What goes over the wire, and back: pydantic models and the shapes of answers."""
+"""The models of request and response bodies that several routes share, and their JSON."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ EventActions = Annotated[
 
 
 class Body(BaseModel):
-    """A request body: a field we do not know is a mistake worth telling, and every text in it has a limit."""
+    """A request body: unknown fields are refused, and every text has a limit."""
 
     model_config = ConfigDict(extra="forbid", str_max_length=MAX_TEXT_LENGTH)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Write the common limit into the document, where pydantic leaves it out."""
+        """Add the common limit to the schema, which pydantic leaves out."""
         document = handler(schema)
         for field in handler.resolve_ref_schema(document).get("properties", {}).values():
             for text in (field, field.get("items", {}), *field.get("anyOf", ())):
@@ -102,7 +102,7 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
-    """What a session starts with."""
+    """A session to create."""
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
@@ -120,7 +120,7 @@ class SessionChange(Body):
 
 
 class Fork(Body):
-    """Where to fork; without a sequence, at the newest event."""
+    """The event after which to fork; by default the newest."""
 
     at_sequence: int | None = Field(default=None, ge=0, le=2**62)
     session_id: str | None = None
@@ -189,14 +189,14 @@ class NewWait(Body):
 
 
 class NewSignal(Body):
-    """What a waiting run is told."""
+    """A signal for a waiting run."""
 
     correlation_key: str = Field(min_length=1)
     payload: Any = None
 
 
 class Signalled(BaseModel):
-    """What became of a signal: `resumed`, `kept` for a wait to come, or a `duplicate` of one that came before."""
+    """The result of a signal: `resumed`, `kept` for a later wait, or `duplicate` of an earlier one."""
 
     outcome: str
     run: RunView
@@ -222,7 +222,7 @@ class ToolCall(Body):
 
 
 class ToolResult(Body):
-    """What a tool answered."""
+    """The result of a tool."""
 
     output: Any = None
     is_error: bool = False
@@ -252,7 +252,7 @@ class SessionPage(BaseModel):
 
 
 class Appended(BaseModel):
-    """What became of an append."""
+    """The result of an append."""
 
     id: str
     sequence_num: int
@@ -356,7 +356,7 @@ class StepView(BaseModel):
 
 
 class MemorySnapshotView(BaseModel):
-    """The memory of the agent when its run began to wait."""
+    """The memory of the agent when its run started to wait."""
 
     id: str
     working_memory: dict[str, Any] = Field(
@@ -414,7 +414,7 @@ class RunPage(BaseModel):
 
 
 def format_time(moment: datetime | None) -> str | None:
-    """A moment as JSON has it."""
+    """Return a time as ISO 8601."""
     return moment.isoformat() if moment else None
 
 

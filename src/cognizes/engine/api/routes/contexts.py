@@ -59,7 +59,7 @@ class ContextMessageView(BaseModel):
 
 
 class FoundMessagesView(BaseModel):
-    """Messages by their ids. `has_more`: ask again for the ids behind the last one."""
+    """Messages by their ids. If `has_more`, ask again for the ids after the last one."""
 
     messages: list[ContextMessageView]
     requested_count: int
@@ -68,7 +68,7 @@ class FoundMessagesView(BaseModel):
 
 
 class BranchMessagesView(BaseModel):
-    """A page of a branch, oldest first. Under `has_more` go on `after` its `last_sequence`, under `has_earlier`
+    """A page of a branch, oldest first. If `has_more`, continue `after` its `last_sequence`; if `has_earlier`,
     `before` its `first_sequence`."""
 
     messages: list[ContextMessageView]
@@ -89,7 +89,7 @@ class ChunkView(BaseModel):
 
 
 class ChunksView(BaseModel):
-    """Chunks of a message, those there are now."""
+    """The chunks of a message that exist now."""
 
     context_id: str
     message_id: str
@@ -99,7 +99,7 @@ class ChunksView(BaseModel):
     status: str
 
 
-@router.get("/metadata", response_model=ContextView, summary="What a context is, without its content")
+@router.get("/metadata", response_model=ContextView, summary="Read a context without its content")
 @access(Reach.THREAD)
 async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Response:
     return DocumentResponse(context_view(await engine.contexts.metadata(context_id)))
@@ -122,11 +122,11 @@ async def read_messages(
     after: OptionalSequence = None,
     before: OptionalSequence = None,
 ) -> Response:
-    """With `ids` those messages, in that order; else a page of a branch, oldest first, the active one unless named.
+    """Return the messages of `ids`, in that order; else a page of a branch (default: the active one), oldest first.
 
-    A page also ends at `COGNIZES_PAGE_BYTES`. Under `has_more` go on `after` its `last_sequence`, under `has_earlier`
-    `before` its `first_sequence`; with `ids`, ask again for those behind the last one. A message that is being streamed
-    has no content here: pull its chunks.
+    A page also ends at `COGNIZES_PAGE_BYTES`. If `has_more`, continue `after` its `last_sequence`; if
+    `has_earlier`, `before` its `first_sequence`. With `ids`, ask again for the ids after the last one. A message that
+    is being streamed has no content here: pull its chunks.
     """
     if ids is not None:
         asked = list(dict.fromkeys(name for name in ids.split(",") if name))
@@ -171,9 +171,9 @@ async def read_chunks(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for more.")] = 0,
 ) -> Response:
-    """Those behind `from_sequence`. `has_more` is true when more of what was asked for is there now.
+    """Return the chunks after `from_sequence`. `has_more` is true when more of the requested chunks exist.
 
-    Go on from the last chunk you received, not from `current_sequence`: under `has_more` that is further.
+    Continue from the last chunk received, not from `current_sequence`, which is later if `has_more`.
     """
     page = await engine.feed.read_chunks(context_id, message_id, after=from_sequence, up_to=to, limit=limit, wait=wait)
     document = {
@@ -190,12 +190,11 @@ async def read_chunks(
 
 
 def _is_closed(page: ChunkPage, last: int, to: int | None) -> bool:
-    """Whether the same question will always have the same answer: the message is finished, or all that was asked for
-    is there."""
+    """Return whether the response never changes: the message is finished, or all requested chunks exist."""
     return page.status is not StreamStatus.STREAMING or (to is not None and last == to)
 
 
-@router.get("/llm-context", summary="The input of a model")
+@router.get("/llm-context", summary="Read the input of a model")
 @access(Reach.THREAD)
 async def read_llm_context(
     context_id: ContextId,
@@ -204,7 +203,7 @@ async def read_llm_context(
     max_tokens: Annotated[int, Query(ge=1, le=LARGEST)] = 8000,
     branch: str | None = None,
 ) -> Response:
-    """The newest messages that fit, calls and their results together. Tokens are estimated."""
+    """Return the newest messages that fit, tool calls with their results. Tokens are estimated."""
     context = await engine.llm_contexts.read(context_id, max_tokens=max_tokens, branch=branch)
     document = {
         "context_id": str(context_id),
@@ -219,14 +218,14 @@ async def read_llm_context(
 
 
 class NewBranch(Body):
-    """A branch that forks right after an event, or now."""
+    """A branch that forks after an event, or at the newest one."""
 
     name: str = Field(min_length=1)
     at_sequence: int | None = Field(default=None, ge=0, le=2**62)
 
 
 class ActiveBranch(Body):
-    """The branch to go on with."""
+    """The branch to switch to."""
 
     name: str
 
@@ -241,7 +240,7 @@ async def list_branches(context_id: ContextId, engine: CurrentEngine) -> Respons
 @router.post("/branches", status_code=201, summary="Create a branch")
 @access(Reach.THREAD, Permission.WRITE)
 async def create_branch(context_id: ContextId, body: NewBranch, engine: CurrentEngine) -> Response:
-    """It forks right after an event, or now; nothing is copied, and it is not switched to."""
+    """Create a branch after an event, or at the newest one. Nothing is copied; the active branch stays."""
     branch = await engine.branches.create(context_id, body.name, at_sequence=body.at_sequence)
     return DocumentResponse(branch_view(branch), status_code=201)
 
@@ -249,11 +248,11 @@ async def create_branch(context_id: ContextId, body: NewBranch, engine: CurrentE
 @router.put("/branches/active", summary="Switch to a branch")
 @access(Reach.THREAD, Permission.WRITE)
 async def switch_branch(context_id: ContextId, body: ActiveBranch, engine: CurrentEngine) -> Response:
-    """What is appended from now on belongs to it. The session's state is again what it was at its tip."""
+    """Append to this branch from now on. The session's state becomes the state at its tip."""
     return DocumentResponse(branch_view(await engine.branches.switch(context_id, body.name)))
 
 
-@router.get("/branches/{name:path}/state", summary="The state at a branch's tip")
+@router.get("/branches/{name:path}/state", summary="Read the state at a branch's tip")
 @access(Reach.THREAD)
 async def read_branch_state(context_id: ContextId, name: str, engine: CurrentEngine) -> Response:
     past = await engine.branches.state(context_id, name)
@@ -263,7 +262,7 @@ async def read_branch_state(context_id: ContextId, name: str, engine: CurrentEng
 @router.delete("/branches/{name:path}", status_code=204, summary="Delete a branch")
 @access(Reach.THREAD, Permission.WRITE, is_audited=True)
 async def delete_branch(context_id: ContextId, name: str, engine: CurrentEngine) -> Response:
-    """Its events stay in the log and are shown no more. Not `main`, the active one, or one that others fork from."""
+    """Hide a branch; its events stay in the log. 409 for `main`, the active branch, and one that others fork from."""
     await engine.branches.delete(context_id, name)
     return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""The timeline of a conversation, and talking to its agent."""
+"""The timeline of a conversation, and chat with its agent."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class TimelineView(BaseModel):
 
 
 class NewChat(Body):
-    """What the user says."""
+    """The message of the user."""
 
     message: Content = Field(min_length=1)
 
 
 class ChatView(TimelineView):
-    """The conversation behind the agent's answer, and the run that gave it."""
+    """The conversation with the agent's answer, and the run that wrote it."""
 
     runId: str  # noqa: N815
     status: str
@@ -56,7 +56,7 @@ async def read_timeline(
     after: OptionalSequence = None,
     branch: str | None = None,
 ) -> Response:
-    """The newest items, or those right before or right after an event: `firstSequence` and `lastSequence` go on.
+    """Return the newest items, or those before or after an event: continue with `firstSequence` or `lastSequence`.
 
     The items of one event stay together. Without `branch`, the active one is shown.
     """
@@ -64,12 +64,12 @@ async def read_timeline(
     return DocumentResponse(_timeline_view(context_id, page))
 
 
-@router.post("/chat", response_model=ChatView, summary="Say something to the agent of this conversation")
+@router.post("/chat", response_model=ChatView, summary="Send a message to the agent of a conversation")
 @access(Reach.THREAD, Permission.WRITE)
 async def chat(
     context_id: ContextId, body: NewChat, engine: CurrentEngine, host: CurrentHost, limit: Limit = 100
 ) -> Response:
-    """Runs the hosted agent that has the name of the conversation's app, waits for the end of the run and returns the
+    """Run the hosted agent that has the name of the conversation's app, wait for the end of the run and return the
     newest items. The run belongs to the server: it continues when the client leaves. `POST /agui/{agent}` streams it.
 
     404 when no agent of that name is hosted, 409 while another run executes in the conversation. A run that failed is

@@ -1,6 +1,6 @@
-"""The debug API behind the monitor, for other tools too: find threads, look into state and events, export.
+"""The debug API of the Monitor and of other tools: find threads, read state and events, export, act on runs.
 
-Large values are cut (`{"$cut": …}`) where a screen full of them is asked for, and whole where one is asked for.
+Lists cut large values (`{"$cut": …}`); routes for one value return it whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cognizes.engine.api.authorization import (
     ThreadId,
     access,
 )
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
 from cognizes.engine.api.routes.runs import answerable_kinds
 from cognizes.engine.api.views import Body, RunView, event_view, run_view, session_view
 from cognizes.engine.database.documents import dump_json
@@ -69,7 +69,7 @@ Queries = Annotated[MonitorQueries, Depends(_queries)]
 # Threads
 
 
-@router.get("/threads", summary="Find threads across apps and users, newest activity first")
+@router.get("/threads", responses=NOT_FOUND, summary="Find threads across apps and users, newest activity first")
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def find_threads(
     queries: Queries,
@@ -81,7 +81,7 @@ async def find_threads(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: str | None = None,
 ) -> Response:
-    """`q` is looked for in titles, session ids, users and apps. `next_cursor` is null on the last page."""
+    """Find threads with `q` in their title, session id, user or app. `next_cursor` is null on the last page."""
     if ids is not None:
         found = await queries.read_threads([thread_uuid(one) for one in ids.split(",")[:500] if one])
         return DocumentResponse({"threads": [_summary_view(item) for item in found], "next_cursor": None})
@@ -91,13 +91,13 @@ async def find_threads(
     return DocumentResponse({"threads": [_summary_view(item) for item in page.items], "next_cursor": page.next_cursor})
 
 
-@router.get("/apps", summary="The names of all apps")
+@router.get("/apps", summary="List all apps")
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def list_apps(queries: Queries) -> Response:
     return DocumentResponse({"apps": await queries.list_apps()})
 
 
-@router.get("/threads/{thread_id}", summary="What a list shows of one thread")
+@router.get("/threads/{thread_id}", summary="Read the summary of a thread")
 @access(Reach.THREAD)
 async def read_summary(thread_id: ThreadId, queries: Queries) -> Response:
     found = await queries.read_threads([thread_id])
@@ -109,20 +109,20 @@ async def read_summary(thread_id: ThreadId, queries: Queries) -> Response:
 # Events
 
 
-@router.get("/threads/{thread_id}/events", summary="Events with large values cut, oldest first")
+@router.get("/threads/{thread_id}/events", summary="Read events with large values cut, oldest first")
 @access(Reach.THREAD)
 async def preview_events(
     thread_id: ThreadId, queries: Queries, after: Sequence = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> Response:
-    """An event has `cut: true` when some of it was left out; `/events/{sequence_num}` has it whole."""
+    """Return events; one with `cut: true` is incomplete, and `/events/{sequence_num}` returns it whole."""
     page = await queries.preview_events(thread_id, after=after, limit=limit)
     return DocumentResponse({"events": page.events, "last_sequence": page.last_sequence})
 
 
-@router.get("/threads/{thread_id}/events/{sequence_num}", summary="One event, whole, with its AG-UI frames")
+@router.get("/threads/{thread_id}/events/{sequence_num}", summary="Read one event with its AG-UI frames")
 @access(Reach.THREAD)
 async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
-    """`frames` are those of the monitor's profile, `agui` those a strict AG-UI client would see of this event alone."""
+    """Return an event; `frames` has the Monitor's profile, `agui` what a strict AG-UI client receives for it alone."""
     event = await _event(engine, thread_id, sequence_num)
     before = await engine.time_travel.at(thread_id, sequence=sequence_num - 1)
     translator = Translator(
@@ -138,7 +138,7 @@ async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
     )
 
 
-@router.get("/threads/{thread_id}/events/{sequence_num}/diff", summary="What one event changed in the state")
+@router.get("/threads/{thread_id}/events/{sequence_num}/diff", summary="Read what one event changed in the state")
 @access(Reach.THREAD)
 async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     return DocumentResponse(_diff_view(await engine.debug.diff_event(thread_id, sequence_num)))
@@ -147,28 +147,28 @@ async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 # State
 
 
-@router.get("/threads/{thread_id}/state", summary="State by scope, with its history")
+@router.get("/threads/{thread_id}/state", summary="Read the state by scope, with its history")
 @access(Reach.THREAD)
 async def debug_state(
     thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1000, after_version: Sequence = 0
 ) -> Response:
-    """The history is a page of `limit` changes and `COGNIZES_PAGE_BYTES`; under `has_more` go on with `after_version`,
+    """The history is a page of `limit` changes and `COGNIZES_PAGE_BYTES`; if `has_more`, continue with `after_version`,
     the `version` of its last change."""
     await engine.sessions.store.get_thread(thread_id)
     info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit, after_version=after_version))
     return DocumentResponse({**info, "state_history": [_plain(item) for item in info["state_history"]]})
 
 
-@router.get("/threads/{thread_id}/scopes", summary="State by scope, now or after an event, with large values cut")
+@router.get("/threads/{thread_id}/scopes", summary="Read the current or a past state by scope, with large values cut")
 @access(Reach.THREAD)
 async def read_scopes(thread_id: ThreadId, engine: CurrentEngine, sequence: OptionalSequence = None) -> Response:
-    """Time travel: `sequence=0` is the state the thread was created with. `/value` has one key whole."""
+    """Return the state after an event; `sequence=0` is the initial state. `/value` returns one key whole."""
     past = await engine.debug.state_at(thread_id, sequence)
     scopes = {name: _cut_scope(values) for name, values in group_by_prefix(past.state).items()}
     return DocumentResponse({"sequence_num": past.sequence_num, "version": past.version, "scopes": scopes})
 
 
-@router.get("/threads/{thread_id}/value", summary="One key of the state, whole")
+@router.get("/threads/{thread_id}/value", summary="Read one key of the state")
 @access(Reach.THREAD)
 async def read_value(
     thread_id: ThreadId, engine: CurrentEngine, key: str, sequence: OptionalSequence = None
@@ -180,7 +180,7 @@ async def read_value(
     return DocumentResponse({"key": key, "scope": parse_state_prefix(key)[0], "value": past.state[key]})
 
 
-@router.get("/threads/{thread_id}/keys", summary="Every write to one key: who, when, in which run")
+@router.get("/threads/{thread_id}/keys", summary="Read the writes of one key: author, time, run")
 @access(Reach.THREAD)
 async def key_history(
     thread_id: ThreadId,
@@ -190,7 +190,7 @@ async def key_history(
     limit: Limit = 1000,
     before_version: OptionalSequence = None,
 ) -> Response:
-    """The newest writes that fit into `limit` and `COGNIZES_PAGE_BYTES`; under `has_more` go on with `before_version`,
+    """Return the newest writes within `limit` and `COGNIZES_PAGE_BYTES`; if `has_more`, continue with `before_version`,
     the `version` of the first.
 
     An `app:` key is written in threads of many users: an end user is told where and by whom only of its own.
@@ -202,7 +202,7 @@ async def key_history(
     return DocumentResponse({"key": key, "history": [_plain(item) for item in page.changes], "has_more": page.has_more})
 
 
-@router.get("/threads/{thread_id}/diff", summary="What changed between two versions")
+@router.get("/threads/{thread_id}/diff", summary="Compare the state at two versions")
 @access(Reach.THREAD)
 async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version, to_version: Version) -> Response:
     return DocumentResponse(asdict(await engine.debug.diff(thread_id, from_version, to_version)))
@@ -211,14 +211,14 @@ async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version
 # Export
 
 
-@router.get("/threads/{thread_id}/export", summary="A whole thread as JSON or NDJSON", response_class=Response)
+@router.get("/threads/{thread_id}/export", summary="Export a thread as JSON or NDJSON", response_class=Response)
 @access(Reach.THREAD)
 async def export_thread(
     thread_id: ThreadId,
     engine: CurrentEngine,
     file_format: Annotated[Literal["json", "ndjson"], Query(alias="format")] = "json",
 ) -> Response:
-    """Streamed, page by page. NDJSON has the session first, then an event a line."""
+    """Stream a thread page by page. NDJSON has the session first, then one event per line."""
     session = await engine.sessions.store.get_thread(thread_id)
     parts = _json_parts(engine, thread_id, session_view(session))
     if file_format == "ndjson":
@@ -246,10 +246,10 @@ async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) ->
 # Pulse
 
 
-@router.get("/pulse", summary="How the engine is doing, in figures of this process")
+@router.get("/pulse", summary="Read the metrics of this process")
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
-    """Counters are since the process started; `events_per_second` has the last minute, oldest first."""
+    """Return counters since the process started; `events_per_second` has the last minute, oldest first."""
     pool = engine.database.pool
     state = request.app.state
     meter: PulseMeter = state.meter
@@ -284,13 +284,13 @@ class Answers(Body):
 
 
 class ApprovalAnswer(Body):
-    """Whether a tool may be called."""
+    """Approval or denial of a tool call."""
 
     approved: bool
 
 
 class RunSignal(Body):
-    """What a waiting run is told."""
+    """A signal for a waiting run."""
 
     correlation_key: str
     payload: Any = None
@@ -301,7 +301,7 @@ class RunSignal(Body):
 async def cancel_run(
     thread_id: ThreadId, run_id: str, engine: CurrentEngine, agents: Served, caller: Caller
 ) -> Response:
-    """A hosted agent is stopped; any other run is marked as cancelled."""
+    """Stop a hosted agent; mark any other run as cancelled."""
     run = await engine.runs.get(thread_id, run_id)
     if run.status in _ENDED:
         raise ConflictError(f"run {run_id} has ended already: {run.status}")
@@ -316,7 +316,7 @@ async def cancel_run(
 async def signal_run(
     thread_id: ThreadId, run_id: str, body: RunSignal, engine: CurrentEngine, caller: Caller
 ) -> Response:
-    """Ends the wait for this key. `outcome` is `resumed`, `kept` for a wait to come, or `duplicate`."""
+    """End the wait for a key. `outcome` is `resumed`, `kept` for a later wait, or `duplicate`."""
     run = await engine.runs.get(thread_id, run_id)
     if run.status in _ENDED:
         raise ConflictError(f"run {run_id} has ended already: {run.status}")
@@ -331,10 +331,10 @@ async def signal_run(
     return DocumentResponse({"outcome": outcome, "run": run_view(await engine.runs.get(thread_id, run_id))})
 
 
-@router.get("/threads/{thread_id}/questions", summary="What people are asked for in a thread")
+@router.get("/threads/{thread_id}/questions", summary="List open questions to people")
 @access(Reach.THREAD)
 async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    """What nobody has answered yet: the interrupts of its hosted agent, and tool approvals (`"kind": "approval"`)."""
+    """Return unanswered interrupts of the hosted agent, and open tool approvals (`"kind": "approval"`)."""
     await engine.sessions.store.get_thread(thread_id)
     history = await read_history(engine.sessions.log, thread_id)
     questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
@@ -347,24 +347,22 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
 async def answer_approval(
     thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine, caller: Caller
 ) -> Response:
-    """A run that waits for this approval goes on."""
+    """Answer an approval; a run that waits for it resumes."""
     asked = next((one for one in await engine.approvals.list_open(thread_id) if one.id == approval_id), None)
     if asked is None:
-        raise ConflictError(f"the approval {approval_id[:80]!r} is not open: it was answered, or is not awaited now")
+        raise ConflictError(f"the approval {approval_id[:80]!r} is not open: it was answered, or no run waits for it")
     content: JsonObject = {"action": "approve" if body.approved else "deny", "approval_id": approval_id}
     await _note(engine, caller, thread_id, asked.run_id, content)
     await engine.approvals.answer(thread_id, approval_id, approved=body.approved, reason="answered in the monitor")
     return DocumentResponse({"approval_id": approval_id, "approved": body.approved})
 
 
-@router.post(
-    "/threads/{thread_id}/answers", status_code=202, summary="Approve or deny what an agent asked for, audited"
-)
+@router.post("/threads/{thread_id}/answers", status_code=202, summary="Answer the questions of an agent, audited")
 @access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def answer_questions(
     thread_id: ThreadId, body: Answers, engine: CurrentEngine, host: CurrentHost, caller: Caller
 ) -> Response:
-    """Starts the run that goes on with the answers, and does not wait for its end."""
+    """Start the run that resumes with the answers, without waiting for its end."""
     session = await engine.sessions.store.get_thread(thread_id)
     history = await read_history(engine.sessions.log, thread_id)
     open_ids = {interrupt.id for interrupt in history.interrupts}
@@ -447,7 +445,7 @@ def _diff_view(difference: StateDiff) -> JsonObject:
 
 
 def _plain(item: JsonObject) -> JsonObject:
-    """A write as JSON; the other keys of its delta are another question."""
+    """Return a write as JSON, without the other keys of its delta."""
     return {**item, "time": item["time"].isoformat()}
 
 

@@ -70,7 +70,7 @@ class NewStream(Body):
 
 
 class NewChunks(Body):
-    """Chunks that follow each other, from `first_sequence` on; the first of a message is 1."""
+    """Consecutive chunks from `first_sequence` on; the first chunk of a message is 1."""
 
     first_sequence: int = Field(ge=1, le=2**62)
     deltas: list[Content]
@@ -83,7 +83,7 @@ class Completion(Body):
 
 
 class NewApproval(Body):
-    """A tool that is called only if a person says yes."""
+    """A tool call that needs the approval of a person."""
 
     tool_name: str
     tool_input: Any = None
@@ -94,7 +94,7 @@ class NewApproval(Body):
 
 
 class ApprovalAnswer(Body):
-    """What the person said."""
+    """The decision of the person."""
 
     approved: bool
     reason: str | None = None
@@ -110,12 +110,12 @@ async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
     return DocumentResponse(context_view(await engine.contexts.metadata(session.thread_id)), status_code=201)
 
 
-@router.post("/{context_id}/messages", status_code=201, summary="Say something whole")
+@router.post("/{context_id}/messages", status_code=201, summary="Add a whole message")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine) -> Response:
-    """Sent again with the same `message_id` and content it is stored once; with another content it is a conflict."""
+    """Add a message. A resend with the same `message_id` and content is stored once; other content is a conflict."""
     if isinstance(body.content, list) and not any(isinstance(part.get("text"), str) for part in body.content):
-        raise InvalidInputError("content has no part with a text; add one, it is what models and searches read")
+        raise InvalidInputError("content has no part with a text; add one, because models and searches read it")
     message_id = body.message_id or str(new_id())
     is_resent = body.message_id is not None and await engine.sessions.log.find(context_id, message_id) is not None
     if body.role == "user" and not is_resent:
@@ -135,7 +135,7 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
     return DocumentResponse({"message_id": message_id, "sequence_num": event.sequence_num}, status_code=201)
 
 
-@router.post("/{context_id}/messages/stream", status_code=201, summary="Begin a message that is sent in chunks")
+@router.post("/{context_id}/messages/stream", status_code=201, summary="Start a message that is sent in chunks")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStream | None = None) -> Response:
     new = body or NewStream()
@@ -146,14 +146,14 @@ async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStr
 @router.post("/{context_id}/messages/{message_id:path}/chunks", summary="Send chunks")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks, engine: CurrentEngine) -> Response:
-    """Sending the same range again changes nothing; a gap, or another content, is a conflict."""
+    """Append chunks. A resend of the same range changes nothing; a gap or other content is a conflict."""
     current = await engine.streams.append(
         context_id, message_id, first_sequence=body.first_sequence, deltas=body.deltas
     )
     return DocumentResponse({"current_sequence": current})
 
 
-@router.post("/{context_id}/messages/{message_id:path}/complete", summary="The message is whole")
+@router.post("/{context_id}/messages/{message_id:path}/complete", summary="Complete a message")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def complete_stream(
     context_id: ContextId, message_id: str, engine: CurrentEngine, body: Completion | None = None
@@ -163,45 +163,45 @@ async def complete_stream(
     return DocumentResponse({"final_sequence": final})
 
 
-@router.post("/{context_id}/messages/{message_id:path}/abort", summary="Keep what there is of a message")
+@router.post("/{context_id}/messages/{message_id:path}/abort", summary="Abort a message")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def abort_stream(context_id: ContextId, message_id: str, engine: CurrentEngine) -> Response:
-    """The text stays, as `interrupted`."""
+    """Store the text so far, with the status `interrupted`."""
     return DocumentResponse({"final_sequence": await engine.streams.abort(context_id, message_id)})
 
 
-@router.get("/{context_id}/tool-approvals", summary="The approvals that nobody has given or refused yet")
+@router.get("/{context_id}/tool-approvals", summary="List open approvals")
 @access(Reach.THREAD)
 async def list_approvals(context_id: ContextId, engine: CurrentEngine) -> Response:
     waiting = await engine.approvals.list_open(context_id)
     return DocumentResponse({"approvals": [approval_view(approval) for approval in waiting]})
 
 
-@router.post("/{context_id}/tool-approvals", status_code=201, summary="Ask whether a tool may be called")
+@router.post("/{context_id}/tool-approvals", status_code=201, summary="Request an approval")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True)
 async def ask_approval(context_id: ContextId, body: NewApproval, engine: CurrentEngine) -> Response:
     approval = await engine.approvals.ask(context_id, **body.model_dump())
     return DocumentResponse(approval_view(approval), status_code=201)
 
 
-@router.post("/{context_id}/tool-approvals/{approval_id:path}", summary="Answer")
+@router.post("/{context_id}/tool-approvals/{approval_id:path}", summary="Answer an approval")
 @access(Reach.THREAD, Permission.WRITE)
 async def answer_approval(
     context_id: ContextId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
 ) -> Response:
-    """The same answer again changes nothing; another one is a conflict."""
+    """Approve or deny a tool call. The same answer again changes nothing; another one is a conflict."""
     approval = await engine.approvals.answer(context_id, approval_id, approved=body.approved, reason=body.reason)
     return DocumentResponse(approval_view(approval))
 
 
-@router.post("/{context_id}/cancel", summary="Stop what is going on")
+@router.post("/{context_id}/cancel", summary="Cancel runs and streams")
 @access(Reach.THREAD, Permission.WRITE)
 async def cancel_context(context_id: ContextId, engine: CurrentEngine, served: Served) -> Response:
-    """Ends its runs and streamed messages; a conflict when nothing is going on."""
+    """End the runs and streamed messages of a context; a conflict when none is active."""
     run_ids = await _cancel(engine, context_id, await served.find_host())
     state = await engine.contexts.state(context_id)
     if state is ContextState.CANCELLING and not run_ids:
-        raise ConflictError("what is going on cannot be stopped from here; it will end by itself")
+        raise ConflictError("the active run or message cannot be stopped by this server; it ends by itself")
     return DocumentResponse({"current_state": state, "run_ids": run_ids})
 
 
@@ -220,9 +220,9 @@ def approval_view(approval: ToolApproval) -> JsonObject:
 
 
 async def _cancel(engine: Engine, thread_id: UUID, host: AgentHost | None) -> list[str]:
-    """Stops the runs of a context, those of hosted agents by their host, and its streamed messages.
+    """Stop the runs of a context (hosted agents through their host) and its streamed messages.
 
-    Returns the runs that ended. `IllegalTransitionError` when nothing goes on.
+    Returns the runs that ended. `IllegalTransitionError` when nothing is active.
     """
     context = await engine.contexts.metadata(thread_id)
     check_transition(context.current_state, ContextState.CANCELLING)

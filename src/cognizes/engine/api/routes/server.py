@@ -36,11 +36,11 @@ _TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-"""Not what the machine's own table says: a module that is not text/javascript is not run."""
+"""Instead of the types of the machine: browsers refuse modules that are not text/javascript."""
 
 
 class DeltasView(BaseModel):
-    """What carries token deltas between processes, and whether it answers."""
+    """The backend of token deltas, and whether it answers."""
 
     carried_by: Literal["redis", "postgresql"]
     status: str
@@ -55,7 +55,7 @@ class PoolView(BaseModel):
 
 
 class FailingTaskView(BaseModel):
-    """A background task whose last round failed, and how often it was restarted."""
+    """A background task whose last round failed, and its number of restarts."""
 
     name: str
     error: str
@@ -63,7 +63,7 @@ class FailingTaskView(BaseModel):
 
 
 class BackgroundView(BaseModel):
-    """How many background tasks run, and which of them fail now."""
+    """The number of background tasks, and those that fail now."""
 
     tasks: int
     failing: list[FailingTaskView]
@@ -84,15 +84,18 @@ class HealthView(BaseModel):
 
 
 @router.get(
-    "/health", tags=["server"], response_model=HealthView, summary="Whether the database, the listener and Redis work"
+    "/health",
+    tags=["server"],
+    response_model=HealthView,
+    responses={503: {"model": HealthView, "description": "The database or the listener is unavailable"}},
+    summary="Check the database, the listener and Redis",
 )
 @access(Reach.PUBLIC)
 async def health(engine: CurrentEngine) -> Response:
-    """200 with `"status": "ok"`, or 503 and what is wrong.
+    """Return 200 with `"status": "ok"`, or 503 with what is wrong.
 
-    200 with `"degraded"` while the Redis that carries token deltas is away, or while a background task fails
-    (`background.failing` names it): requests are answered and answers are stored all the same, and taking every server
-    out of service would end those, too.
+    200 with `"degraded"` while the Redis of token deltas is unavailable, or while a background task fails
+    (`background.failing` names it): the server still serves requests, so it stays in service.
     """
     with acting_as_engine():
         database, deltas = await asyncio.gather(
@@ -132,17 +135,17 @@ async def _ask(question: Awaitable[object]) -> str:
     return "ok"
 
 
-@router.get("/version", tags=["server"], summary="Which engine this is")
+@router.get("/version", tags=["server"], summary="Read the versions")
 @access(Reach.PUBLIC)
 async def version(engine: CurrentEngine) -> Response:
-    """The versions of the engine and of PostgreSQL."""
+    """Return the versions of the engine and of PostgreSQL."""
     with acting_as_engine():
         postgresql = await engine.database.fetch_value("read_version")
     return DocumentResponse({"engine": __version__, "postgresql": postgresql})
 
 
 class CallerView(BaseModel):
-    """A caller. No apps means all of them; no user means that it may speak for any."""
+    """A caller. Without apps it is for all apps; without a user it may act for any user."""
 
     name: str
     permissions: list[str]
@@ -152,16 +155,16 @@ class CallerView(BaseModel):
 
 
 class TicketView(BaseModel):
-    """What opens one stream."""
+    """A ticket that opens one stream."""
 
     ticket: str
     expires_in: int
 
 
-@router.get("/api/access/me", tags=["access"], response_model=CallerView, summary="Who am I")
+@router.get("/api/access/me", tags=["access"], response_model=CallerView, summary="Read the caller")
 @access(Reach.CALLER)
 async def who_am_i(caller: Caller) -> Response:
-    """What the key or token of this request is for."""
+    """Return the rights of the key or token of this request."""
     return DocumentResponse(
         {
             "name": caller.name,
@@ -178,19 +181,21 @@ async def who_am_i(caller: Caller) -> Response:
     tags=["access"],
     status_code=201,
     response_model=TicketView,
-    summary="A ticket for one stream",
+    summary="Create a ticket for one stream",
 )
 @access(Reach.CALLER)
 async def create_ticket(caller: Caller, engine: CurrentEngine) -> Response:
-    """For EventSource and WebSocket in browsers, which can send no key: open them with `?ticket=…`, once, within half a
-    minute. The stream ends when the key is revoked or the token expires."""
+    """Create a ticket for EventSource and WebSocket in browsers, which send no headers.
+
+    `?ticket=…` opens one stream within half a minute. It ends when the key is revoked or the token expires.
+    """
     ticket = await engine.access.tickets.issue(caller)
     return DocumentResponse({"ticket": ticket, "expires_in": TICKET_SECONDS}, status_code=201)
 
 
 @access(Reach.PUBLIC)
 class MonitorFiles(StaticFiles):
-    """The files of the page, with its headers. Revalidated each time, by ETag."""
+    """The files of the page with its headers. Clients revalidate them by ETag."""
 
     def __init__(self) -> None:
         super().__init__(directory=STATIC)
@@ -208,7 +213,7 @@ class MonitorFiles(StaticFiles):
 @router.get("/", include_in_schema=False)
 @access(Reach.PUBLIC)
 async def first_page() -> Response:
-    """The Monitor."""
+    """Return the page of the Monitor."""
     return FileResponse(STATIC / "index.html", headers=_HEADERS)
 
 

@@ -67,7 +67,7 @@ async def list_sessions(
     cursor: str | None = None,
     include_state: bool = False,
 ) -> Response:
-    """A page; `next_cursor` is null on the last one. States are left out unless asked for."""
+    """Return a page; `next_cursor` is null on the last one. `include_state` adds the states."""
     page = await engine.sessions.list(app_name, user_id, limit=limit, cursor=cursor, with_state=include_state)
     return DocumentResponse(
         {"sessions": [session_view(session) for session in page.items], "next_cursor": page.next_cursor}
@@ -98,7 +98,7 @@ async def delete_session(thread_id: ThreadId, engine: CurrentEngine) -> Response
 @router.post("/{thread_id}/fork", status_code=201, response_model=SessionView, summary="Fork a session")
 @access(Reach.THREAD, Permission.WRITE)
 async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | None = None) -> Response:
-    """A new session with the same past, up to an event or up to now."""
+    """Create a session with the same history, up to an event or up to now."""
     where = body or Fork()
     source = await engine.sessions.store.get_thread(thread_id)
     fork = await engine.sessions.fork(source, at_sequence=where.at_sequence, session_id=where.session_id)
@@ -109,12 +109,12 @@ async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | 
     "/{thread_id}/events",
     status_code=201,
     response_model=Appended,
-    responses={200: {"model": Appended, "description": "The same event was there already"}},
+    responses={200: {"model": Appended, "description": "The same event was stored before"}},
     summary="Append an event",
 )
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine, caller: Caller) -> Response:
-    """Stored once, however often it is sent with the same id and content. An end user's event has the author `user`."""
+    """Append an event. A resend with the same id and content is stored once. An end user's author is `user`."""
     event = Event(
         id=body.id,
         thread_id=str(thread_id),
@@ -144,7 +144,7 @@ async def read_events(
     recent: Annotated[int | None, Query(ge=1, le=10_000)] = None,
     before: OptionalSequence = None,
 ) -> Response:
-    """Those after a sequence number, or the `recent` newest, with `before` the newest before that event.
+    """Return the events after a sequence number, or the `recent` newest, with `before` the newest before that event.
 
     A page also ends at `COGNIZES_PAGE_BYTES`. `has_more`: there are events after the page; `has_earlier`: before it.
     """
@@ -165,7 +165,7 @@ async def read_events(
     )
 
 
-@router.get("/{thread_id}/state", response_model=StateView, summary="Read state, now or as it was")
+@router.get("/{thread_id}/state", response_model=StateView, summary="Read the current or a past state")
 @access(Reach.THREAD)
 async def read_state(
     thread_id: ThreadId,
@@ -173,7 +173,7 @@ async def read_state(
     sequence: OptionalSequence = None,
     version: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
 ) -> Response:
-    """With `sequence` right after that event, with `version` at that version: time travel."""
+    """Return the current state, the state after an event (`sequence`), or the state at a version."""
     if sequence is None and version is None:
         session = await engine.sessions.store.get_thread(thread_id)
         return DocumentResponse(
@@ -186,9 +186,9 @@ async def read_state(
 @router.patch("/{thread_id}/state", response_model=Appended, responses=CONFLICT, summary="Change state")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEngine, caller: Caller) -> Response:
-    """Sets keys in the scopes their prefixes name, as one event. Its author is the caller unless the body names one."""
+    """Set keys in the scopes of their prefixes, as one event. Its author is the caller unless the body names one."""
     if not body.delta:
-        raise InvalidInputError("delta is empty; name the keys to set")
+        raise InvalidInputError("delta is empty; add the keys to set")
     event = Event(
         id="",
         thread_id=str(thread_id),
@@ -201,10 +201,10 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
     return DocumentResponse(_appended(event))
 
 
-@router.post("/{thread_id}/snapshots", status_code=201, summary="Keep the present state")
+@router.post("/{thread_id}/snapshots", status_code=201, summary="Store a snapshot of the state")
 @access(Reach.THREAD, Permission.WRITE)
 async def take_snapshot(thread_id: ThreadId, engine: CurrentEngine) -> Response:
-    """Replays of the past can start here."""
+    """Time travel can start at the snapshot."""
     return DocumentResponse({"version": await engine.time_travel.snapshot(thread_id)}, status_code=201)
 
 
@@ -217,9 +217,9 @@ async def read_messages(
     at_sequence: OptionalSequence = None,
     limit: Limit = 100,
 ) -> Response:
-    """`at_sequence` shows the conversation as it was right after that event.
+    """Return a page of messages; `at_sequence` shows the conversation as it was after that event.
 
-    A page also ends at `COGNIZES_PAGE_BYTES`; under `has_more` go on `after` the `sequence_num` of its last message.
+    A page also ends at `COGNIZES_PAGE_BYTES`; if `has_more`, continue `after` the `sequence_num` of its last message.
     """
     await _last_sequence(engine, thread_id)
     page = await engine.messages.read_page(thread_id, after=after, up_to=at_sequence, limit=limit)
