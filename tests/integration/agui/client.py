@@ -42,11 +42,11 @@ class AgentClient:
 
     async def run(self, text: str | None = None, *, path: str = "", **more: Any) -> list[Frame]:
         """A turn, to its end."""
-        return await self._follow(path or f"/agui/{self.agent}", self.input(text, **more))
+        return await self.follow(path or f"/agui/{self.agent}", self.input(text, **more))
 
     async def connect(self, *, path: str = "", **more: Any) -> list[Frame]:
         """Attaches to the thread, until its run ends."""
-        return await self._follow(path or f"/agui/{self.agent}/connect", self.input(**more))
+        return await self.follow(path or f"/agui/{self.agent}/connect", self.input(**more))
 
     async def leave_after(self, kind: str, text: str, *, count: int = 1, **more: Any) -> list[Frame]:
         """Starts a turn and goes away after so many frames of a kind."""
@@ -57,7 +57,7 @@ class AgentClient:
                 frames.append(frame)
                 if sum(seen["type"] == kind for seen in frames) == count:
                     break
-        self._fold(frames)
+        self.fold(frames)
         return frames
 
     async def until(self, kind: str, *, count: int = 1) -> None:
@@ -71,7 +71,7 @@ class AgentClient:
         cancelled: bool = answer.json()["cancelled"]
         return cancelled
 
-    async def _follow(self, path: str, body: Frame) -> list[Frame]:
+    async def follow(self, path: str, body: Frame) -> list[Frame]:
         frames = self.seen = []
         async with asyncio.timeout(60), self.http.stream("POST", path, json=body) as response:
             if response.status_code != 200:
@@ -81,10 +81,10 @@ class AgentClient:
                 frames.append(frame)
         assert_legal(frames, protocol_1=body.get("protocolVersion") == "1.0")
         assert frames[-1]["type"] in TERMINAL
-        self._fold(frames)
+        self.fold(frames)
         return frames
 
-    def _fold(self, frames: list[Frame]) -> None:
+    def fold(self, frames: list[Frame]) -> None:
         known = {message["id"] for message in self.view.messages}
         self.view.fold(_EVENT.validate_python(frame) for frame in frames)
         assert known <= {message["id"] for message in self.view.messages}, (known, self.view.messages)

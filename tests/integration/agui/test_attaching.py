@@ -85,7 +85,7 @@ async def test_two_connects_in_the_same_run(http: httpx.AsyncClient, engine: Eng
         frames = read_frames(response)
         seen = [await anext(frames) for _ in range(4)]
     assert seen[-1]["type"] == "TEXT_MESSAGE_START"
-    client._fold(seen)
+    client.fold(seen)
     gate.open()
     await client.connect()
     await assert_as_stored(engine, client)

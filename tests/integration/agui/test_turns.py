@@ -343,7 +343,7 @@ async def test_the_strict_profile_of_the_runs_own_route(http: httpx.AsyncClient,
     late = await follow()
     assert [frame["type"] for frame in late] == [frame["type"] for frame in frames]
     observer = AgentClient(http, "demo", client.thread_id)
-    observer._fold(late)
+    observer.fold(late)
     assert observer.view.messages == client.view.messages
     assert observer.view.state == client.view.state
 
@@ -366,7 +366,7 @@ async def test_the_monitor_profile_shows_an_adk_run_word_by_word(http: httpx.Asy
     body = client.input(gate.text, run_id="r-monitor")
     said = body["messages"][-1]
     following = asyncio.create_task(follow())
-    running = asyncio.create_task(client._follow("/agui/slow", body))
+    running = asyncio.create_task(client.follow("/agui/slow", body))
     async with asyncio.timeout(60):
         while len(words()) < HELD_AT:
             await asyncio.sleep(0.01)

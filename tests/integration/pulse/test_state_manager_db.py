@@ -350,12 +350,12 @@ class TestBatches:
         )  # fmt: skip
         assert {session.version for session in sessions} == {2}
 
-    async def test_appends_survive_cut_connections(self, pool: asyncpg.Pool) -> None:
+    async def test_appends_survive_cut_connections(self, pool: asyncpg.Pool, database_url: str) -> None:
         """The backend is killed again and again; every acknowledged event is there once, in a gapless order."""
         manager = StateManager(pool, Settings(retry_seconds=120))
         session = await manager.create_session("app", "user")
         thread = UUID(session.thread_id)
-        killer = await asyncpg.connect(await _dsn(pool))
+        killer = await asyncpg.connect(database_url)
         done = False
         acknowledged = 0
 
@@ -380,10 +380,6 @@ class TestBatches:
         stored = await killer.fetch("SELECT id, sequence_num FROM events WHERE thread_id = $1 ORDER BY 2", thread)
         await killer.close()
         assert [tuple(row) for row in stored] == [(f"e{n}", n + 1) for n in range(100)]
-
-
-async def _dsn(pool: asyncpg.Pool) -> str:
-    return str(pool._connect_args[0])
 
 
 class TestPlainSQL:

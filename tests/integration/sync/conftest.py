@@ -102,13 +102,13 @@ class SignalReader:
         self.ids: list[str] = []
         self.seen: list[dict[str, Any]] = []
         self.bytes = 0
-        self._lines = response.aiter_lines()
+        self.lines = response.aiter_lines()
 
     async def next(self) -> dict[str, Any]:
         """The next signal."""
         frame: dict[str, str] = {}
         async with asyncio.timeout(PATIENCE):
-            async for line in self._lines:
+            async for line in self.lines:
                 self.bytes += len(line.encode()) + 1
                 if line:
                     name, _, value = line.partition(": ")

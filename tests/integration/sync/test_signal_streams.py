@@ -211,7 +211,7 @@ async def test_a_deleted_context_ends_its_stream(engine: Engine, session: Sessio
         await reader.next()
         await engine.sessions.delete(session)
         async with asyncio.timeout(PATIENCE):
-            rest = [line async for line in reader._lines if line.startswith("data") and "heartbeat" not in line]
+            rest = [line async for line in reader.lines if line.startswith("data") and "heartbeat" not in line]
         assert rest == []
 
 

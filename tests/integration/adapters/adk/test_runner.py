@@ -28,8 +28,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL.*:UserWarning", "
 
 
 @pytest.fixture(params=["raise", "rebase"])
-async def service(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[OpenSessionService]:
-    async with OpenSessionService(database_url, on_conflict=request.param) as opened:
+def on_conflict(request: pytest.FixtureRequest) -> str:
+    choice: str = request.param
+    return choice
+
+
+@pytest.fixture
+async def service(on_conflict: Any, database_url: str) -> AsyncIterator[OpenSessionService]:
+    async with OpenSessionService(database_url, on_conflict=on_conflict) as opened:
         await opened.create_session(app_name="shop", user_id="ada", session_id="s", state={"visits": 0})
         yield opened
 
@@ -221,11 +227,11 @@ async def test_the_sync_runner_with_a_loop_per_call(database_url: str) -> None:
         assert len((await stored(service)).events) == 4
 
 
-async def test_two_runs_at_once_on_one_session(service: OpenSessionService) -> None:
+async def test_two_runs_at_once_on_one_session(service: OpenSessionService, on_conflict: str) -> None:
     runners = [runner_of(service, LlmAgent(name="clerk", model=ScriptedModel("ok", "ok"))) for _ in range(2)]
     results = await asyncio.gather(*(say(runner, "hi") for runner in runners), return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
-    if service._on_conflict == "rebase":
+    if on_conflict == "rebase":
         assert not failed
         assert len((await stored(service)).events) == 4
     else:

@@ -133,7 +133,7 @@ async def test_a_tail_grows_and_is_replaced_when_there_is_a_gap(
 
 @pytest.mark.parametrize("warm", [None, {}, {"num_recent_events": 2}, {"num_recent_events": 0}])
 async def test_filters_answer_the_same_whatever_is_cached(
-    ours: OpenSessionService, other: OpenSessionService, warm: dict[str, Any] | None
+    ours: OpenSessionService, other: OpenSessionService, database_url: str, warm: dict[str, Any] | None
 ) -> None:
     await filled(ours, 6)
     for config in (
@@ -145,7 +145,7 @@ async def test_filters_answer_the_same_whatever_is_cached(
         {"after_timestamp": 500.0},
         {"after_timestamp": 102.0, "num_recent_events": 2},
     ):
-        async with OpenSessionService(database_url=str(ours._lease.settings.url)) as fresh:
+        async with OpenSessionService(database_url=database_url) as fresh:
             if warm is not None:
                 await reload(fresh, **warm)
                 await other.append_event(await reload(other, num_recent_events=0), said("new", timestamp=200.0))

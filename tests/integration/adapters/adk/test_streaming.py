@@ -15,7 +15,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.genai import types
-from pydantic import PrivateAttr
+from pydantic import ConfigDict, Field
 
 from cognizes.engine import Engine, RunStatus, Session
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
@@ -27,11 +27,12 @@ HELLO = types.Content(role="user", parts=[types.Part(text="hi")])
 
 
 class FragmentModel(BaseLlm):
-    """Says "one two three" in fragments; before the last of them it waits to be told so, or breaks."""
+    """Say "one two three" in fragments; wait before the last one, then send it or raise an error."""
 
     model: str = "fragments"
-    _go_on: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
-    _breaks: bool = PrivateAttr(default=False)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    may_finish: asyncio.Event = Field(default_factory=asyncio.Event)
+    breaks: bool = False
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -39,8 +40,8 @@ class FragmentModel(BaseLlm):
         yield _response([types.Part(text="let me see", thought=True)], partial=True)
         yield _response([types.Part(text="one ")], partial=True)
         yield _response([types.Part(text="two ")], partial=True)
-        await self._go_on.wait()
-        if self._breaks:
+        await self.may_finish.wait()
+        if self.breaks:
             raise RuntimeError("the model is out of order")
         # The last word comes with the whole only.
         yield _response([types.Part(text="let me see", thought=True), types.Part(text="one two three")])
@@ -95,7 +96,7 @@ async def test_fragments_are_chunks_of_the_message_that_is_stored(
         assert page.status is StreamStatus.STREAMING
         thought = await elsewhere.feed.read_chunks(session.thread_id, f"{message_id}/thought", wait=60)
         assert [chunk.delta for chunk in thought.chunks] == ["let me see"]
-        model._go_on.set()
+        model.may_finish.set()
         events = await talking
         page = await elsewhere.streams.read(session.thread_id, message_id)
         assert [chunk.delta for chunk in page.chunks] == ["one ", "two ", "three"]
@@ -115,11 +116,11 @@ async def test_a_model_that_breaks_leaves_an_interrupted_message(
     ours: OpenSessionService, session: Session, database_url: str
 ) -> None:
     model = FragmentModel()
-    model._breaks = True
+    model.breaks = True
     async with Engine.open(database_url) as elsewhere:
         talking = asyncio.create_task(talk(ours, model))
         message_id, _ = await streamed(elsewhere, session, 2)
-        model._go_on.set()
+        model.may_finish.set()
         with pytest.raises(RuntimeError, match="out of order"):
             await talking
         (event,) = [event for event in await elsewhere.sessions.events(session) if event.id == message_id]
