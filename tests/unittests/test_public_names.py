@@ -23,6 +23,7 @@ EXPORTED = [
     "EngineClosedError",
     "EngineError",
     "Event",
+    "HistoryExpiredError",
     "IllegalTransitionError",
     "InvalidInputError",
     "LeaseLostError",

@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from cognizes.engine.errors import DatabaseUnavailableError, EngineError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,8 @@ class Sweeper:
             seen = due.version
             try:
                 await job()
-            except EngineError as error:
+            except (DatabaseUnavailableError, PoolTimeoutError) as error:
+                # The database's own state is in `/health`; every other error marks this job as failing there.
                 logger.warning("the periodic job %s failed and runs again in %g s: %s", name, seconds, error)
 
         return self._supervisor.start(name, round_, longest_pause=seconds)

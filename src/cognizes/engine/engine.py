@@ -230,7 +230,7 @@ class Engine:
         self.sessions = Sessions(self.database, self.settings)
         self.memory = Memory(self.database, self.sessions, self.settings, supervisor=self.supervisor)
         self.debug = StateDebugService(self.database)
-        self.maintenance = Maintenance(self.database, self.settings, supervisor=self.supervisor)
+        self.maintenance = Maintenance(self.database, self.settings, sweeper=self.sweeper)
         listen_url = self.settings.listen_url
         self.listener = PgNotifyListener(
             listen_url.get_secret_value() if listen_url else self.url,

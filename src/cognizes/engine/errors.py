@@ -4,6 +4,7 @@ EngineError
 ├── InvalidInputError              a value that cannot be stored or understood
 │   └── LimitExceededError         larger than a configured limit
 ├── NotFoundError                  a session, run, message or version that does not exist
+│   └── HistoryExpiredError        a moment of the past that is older than the retention of the state's history
 ├── ConflictError                  the world is not as the caller believed
 │   ├── ConcurrencyConflictError   somebody changed the state first (carries expected and actual)
 │   ├── AlreadyExistsError         the session or run id is taken
@@ -49,6 +50,10 @@ class LimitExceededError(InvalidInputError):
 
 class NotFoundError(EngineError):
     """A session, run, message or version that does not exist."""
+
+
+class HistoryExpiredError(NotFoundError):
+    """The state at this moment is no longer known: it is older than COGNIZES_STATE_HISTORY_KEPT_DAYS."""
 
 
 class ConflictError(EngineError):

@@ -1,4 +1,4 @@
-"""Housekeeping by the engine itself, and the five functions it calls."""
+"""Maintenance by the engine itself, and the functions it calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from cognizes.engine import DatabaseError, Engine
+from cognizes.engine import DELETE, DatabaseError, Engine, HistoryExpiredError
 from cognizes.engine.api.main import create_app
+from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
-from cognizes.engine.database.maintenance import Maintenance
+from cognizes.engine.database.maintenance import Maintenance, jobs
+from cognizes.engine.supervision import Supervisor
 
 
 async def test_snapshots_keep_the_newest_and_the_first(engine: Engine) -> None:
@@ -81,16 +83,20 @@ async def test_expired_leases_are_released_with_an_event(engine: Engine) -> None
 async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
     await engine.maintenance.close()
     await engine.database.pool.execute("TRUNCATE maintenance_jobs")
-    schedulers = [Maintenance(engine.database, engine.settings) for _ in range(5)]
-    for scheduler in schedulers:
-        # However slow the machine is, nothing is due twice in this test.
-        scheduler._jobs = [replace(job, every=timedelta(hours=1)) for job in scheduler._jobs]
+    # However slow the machine is, nothing is due twice in this test.
+    schedule = [replace(job, every=timedelta(hours=1)) for job in jobs(engine.settings)]
+    schedulers = [
+        Maintenance(engine.database, engine.settings, sweeper=engine.sweeper, schedule=schedule) for _ in range(5)
+    ]
     done = await asyncio.gather(*(scheduler.run_due_jobs() for scheduler in schedulers))
     ran = [name for jobs in done for name in jobs]
     assert sorted(ran) == [
+        "fold_state_writes",
+        "prune_audit_log",
         "prune_chunks",
         "prune_runs",
         "prune_snapshots",
+        "prune_streams",
         "release_expired_leases",
         "resume_due_waits",
     ]
@@ -104,10 +110,10 @@ async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
 async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
     assert engine.maintenance.scheduler == "engine"
     for _ in range(1200):
-        if await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 5:
+        if await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 8:
             break
         await asyncio.sleep(0.05)
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 5
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") == 8
 
 
 class FlawedDatabase(Database):
@@ -128,11 +134,11 @@ async def test_an_unexpected_exception_does_not_end_housekeeping(
     await engine.maintenance.close()
     await engine.database.pool.execute("TRUNCATE maintenance_jobs")
     flawed = FlawedDatabase(engine.database.pool)
-    maintenance = Maintenance(flawed, engine.settings)
+    maintenance = Maintenance(flawed, engine.settings, sweeper=Sweeper(Supervisor()))
     await maintenance.start()
     flawed.flaws = 1  # its first round comes after this
     async with asyncio.timeout(60):
-        while await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") < 5:
+        while await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") < 8:
             await asyncio.sleep(0.05)
     await maintenance.close()
     assert "a defect" in caplog.text
@@ -145,7 +151,7 @@ async def test_a_job_that_fails_does_not_keep_the_others_from_running(engine: En
     )  # the first of all jobs
     with pytest.raises(DatabaseError):
         await engine.maintenance.run_due_jobs()
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") >= 4
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM maintenance_jobs") >= 7
 
 
 async def test_health_shows_a_failing_background_task(engine: Engine) -> None:
@@ -177,3 +183,63 @@ async def test_every_background_task_of_an_engine_is_supervised(engine: Engine) 
     own = asyncio.current_task()
     others = {task.get_name() for task in asyncio.all_tasks() if task is not own} - supervised
     assert not {name for name in others if not name.startswith(("Task-", "group-commit"))}
+
+
+async def test_the_audit_log_is_pruned_by_age_in_batches(engine: Engine) -> None:
+    await engine.maintenance.close()
+    await engine.database.pool.execute(
+        "INSERT INTO audit_log (app_name, created_at, actor, action) "
+        "SELECT 'app', now() - make_interval(days => day), 'a', 'x' || day FROM generate_series(1, 20) AS old (day)"
+    )
+    age = timedelta(days=10, hours=1)
+    assert [await engine.database.fetch_value("prune_audit_log", age, 4) for _ in range(4)] == [4, 4, 2, 0]
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM audit_log") == 10
+
+
+async def test_rows_of_completed_streams_are_pruned_and_their_messages_stay(engine: Engine) -> None:
+    await engine.maintenance.close()
+    session = await engine.sessions.create("app", "user")
+    for name in ("old", "new", "interrupted"):
+        async with engine.stream_message(session, message_id=name) as writer:
+            await writer.write("hello")
+    await engine.database.pool.execute(
+        "UPDATE message_streams SET ended_at = now() - interval '100 days' WHERE message_id <> 'new';"
+        "UPDATE message_streams SET status = 'interrupted' WHERE message_id = 'interrupted'"
+    )
+    assert await engine.database.fetch_value("prune_streams", timedelta(days=90), 100) == 1
+    rows = await engine.database.pool.fetch("SELECT message_id FROM message_streams ORDER BY message_id")
+    assert [row["message_id"] for row in rows] == ["interrupted", "new"]
+    assert [message.content for message in await engine.sessions.messages(session)] == ["hello"] * 3
+
+
+async def test_folded_history_keeps_later_moments_and_earlier_ones_expire(engine: Engine) -> None:
+    """The writes of another thread are folded too; states after the fold are exactly those from before it."""
+    await engine.maintenance.close()
+    first = await engine.sessions.create("app", "user")
+    other = await engine.sessions.create("app", "user")
+    for number in range(1, 7):
+        session = (first, other)[number % 2]
+        await engine.sessions.refresh(session)
+        changes = {"user:n": number, "app:n": number, f"user:k{number}": number}
+        await engine.sessions.update(session, changes | ({f"user:k{number - 1}": DELETE} if number == 4 else {}))
+    before = {n: (await engine.sessions.at(first, sequence=n)).state for n in range(first.last_sequence + 1)}
+    assert before[3] == {"user:n": 6, "app:n": 6} | {f"user:k{n}": n for n in (1, 2, 4, 5, 6)}
+    # The writes 1 to 4 are old; the fourth is event 2 of the first thread.
+    await engine.database.pool.execute(
+        "UPDATE state_writes SET created_at = now() - interval '400 days' WHERE version <= 4"
+    )
+    fold = "fold_state_writes", timedelta(days=365)
+    assert await engine.database.fetch_value(*fold, 3) == 4  # three writes of each scope became one
+    assert await engine.database.fetch_value(*fold, 100) == 2
+    assert await engine.database.fetch_value(*fold, 100) == 0
+    assert await engine.database.pool.fetchval("SELECT count(*) FROM state_writes") == 6
+    assert {n: (await engine.sessions.at(first, sequence=n)).state for n in (2, 3)} == {n: before[n] for n in (2, 3)}
+    for sequence in (0, 1):
+        with pytest.raises(HistoryExpiredError, match="COGNIZES_STATE_HISTORY_KEPT_DAYS"):
+            await engine.sessions.at(first, sequence=sequence)
+    new = await engine.sessions.create("app", "user")
+    assert (await engine.sessions.at(new, sequence=0)).state == before[3]
+    transport = httpx.ASGITransport(create_app(engine=engine, agents=[]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        answer = await http.get(f"/api/sessions/{first.thread_id}/state", params={"sequence": 1})
+    assert answer.status_code == 410

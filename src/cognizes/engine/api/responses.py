@@ -28,6 +28,7 @@ from cognizes.engine.errors import (
     DatabaseUnavailableError,
     EngineClosedError,
     EngineError,
+    HistoryExpiredError,
     InvalidInputError,
     LimitExceededError,
     NotFoundError,
@@ -44,6 +45,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (LimitExceededError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (HistoryExpiredError, HTTPStatus.GONE),
     (NotFoundError, HTTPStatus.NOT_FOUND),
     (ConflictError, HTTPStatus.CONFLICT),
     (AuthenticationError, HTTPStatus.UNAUTHORIZED),

@@ -1,102 +1,110 @@
-"""Housekeeping: by pg_cron where the server has it, else by the engine, one process at a time."""
+"""Maintenance jobs: scheduled by pg_cron where the server has it, else by the engine, in one process at a time."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
+from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database.connection_pool import Database
 from cognizes.engine.database.queries import quote_schema
 from cognizes.engine.errors import DatabaseError, DatabaseUnavailableError
 from cognizes.engine.settings import Settings
-from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
 
 _JOB_SECONDS = 600.0
-"""The time limit of one job: a backlog of days takes longer than a request may."""
+"""The time limit of one call of a job: a backlog of days takes longer than a request may."""
+_BATCH = 10_000
+"""How many rows one call of a batched job deletes: its locks are short, and so is a rollback."""
+
+_EVERY_MINUTES = {5: "*/5 * * * *", 15: "*/15 * * * *", 60: "7 * * * *"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One SQL function that keeps a table small or true. `cron_arguments` spells the argument for pg_cron."""
+    """One SQL function that returns how many rows it changed. A batched job is called until it has none left."""
 
     name: str
     every: timedelta
     cron: str
-    arguments: tuple[Any, ...] = ()
-    cron_arguments: str = ""
+    arguments: tuple[timedelta | int, ...] = ()
+    is_batched: bool = False
+
+    @property
+    def cron_arguments(self) -> str:
+        """The arguments as SQL text."""
+        return ", ".join(
+            f"interval '{value.total_seconds():.0f} seconds'" if isinstance(value, timedelta) else str(value)
+            for value in self.arguments
+        )
 
 
 def jobs(settings: Settings) -> list[Job]:
-    """The housekeeping of an engine with these settings."""
-    chunk_age = timedelta(hours=settings.chunks_kept_hours)
-    run_age = timedelta(days=settings.runs_kept_days)
-    return [
+    """Return the maintenance jobs of an engine with these settings."""
+
+    def every_minutes(minutes: int, name: str, *arguments: timedelta | int, is_batched: bool = False) -> Job:
+        batch = (_BATCH,) if is_batched else ()
+        return Job(name, timedelta(minutes=minutes), _EVERY_MINUTES[minutes], (*arguments, *batch), is_batched)
+
+    found = [
         Job("release_expired_leases", timedelta(seconds=10), "10 seconds"),
         Job("resume_due_waits", timedelta(seconds=5), "5 seconds"),
-        Job(
-            "prune_chunks",
-            timedelta(minutes=5),
-            "*/5 * * * *",
-            (chunk_age,),
-            f"interval '{chunk_age.total_seconds():.0f} seconds'",
-        ),
-        Job(
-            "prune_snapshots",
-            timedelta(minutes=15),
-            "*/15 * * * *",
-            (settings.snapshots_kept,),
-            str(settings.snapshots_kept),
-        ),
-        Job(
-            "prune_runs",
-            timedelta(hours=1),
-            "7 * * * *",
-            (run_age,),
-            f"interval '{run_age.total_seconds():.0f} seconds'",
-        ),
+        every_minutes(5, "prune_chunks", timedelta(hours=settings.chunks_kept_hours)),
+        every_minutes(15, "prune_snapshots", settings.snapshots_kept),
+        every_minutes(60, "prune_runs", timedelta(days=settings.runs_kept_days)),
     ]
+    for name, days in (
+        ("prune_audit_log", settings.audit_kept_days),
+        ("prune_streams", settings.streams_kept_days),
+        ("fold_state_writes", settings.state_history_kept_days),
+    ):
+        if days:
+            found.append(every_minutes(60, name, timedelta(days=days), is_batched=True))
+    return found
 
 
 class Maintenance:
-    """Schedules the jobs. With pg_cron they run without us; without it this process asks for its turn."""
+    """Schedules the jobs. With pg_cron they run in the server; without it the processes of the engine claim them."""
 
-    def __init__(self, database: Database, settings: Settings, *, supervisor: Supervisor | None = None) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, *, sweeper: Sweeper, schedule: Sequence[Job] | None = None
+    ) -> None:
         self._database = database
-        self._supervisor = supervisor or Supervisor()
-        self._jobs = jobs(settings)
+        self._sweeper = sweeper
+        self._jobs = list(jobs(settings) if schedule is None else schedule)
         self._loop: SupervisedLoop | None = None
         self.scheduler = "none"
 
     async def start(self) -> None:
-        """Hands the jobs to pg_cron, or starts our own scheduler."""
+        """Schedule the jobs in pg_cron, or as a job of the sweeper."""
         if await self._schedule_by_cron():
             self.scheduler = "pg_cron"
         else:
             self.scheduler = "engine"
-            self._loop = self._supervisor.start("maintenance", self._run_round, longest_pause=self._shortest)
+            seconds = min(job.every for job in self._jobs).total_seconds()
+            self._loop = self._sweeper.start("maintenance", self.run_due_jobs, seconds=seconds)
 
     async def close(self) -> None:
-        """Stops our scheduler; pg_cron's goes on."""
+        """Stop the sweeper's job; those of pg_cron continue."""
         if self._loop is not None:
             await self._loop.stop()
             self._loop = None
 
     async def run_due_jobs(self) -> dict[str, int]:
-        """Run what is due and not claimed by another process; return what each job counted.
+        """Run the jobs that are due and not claimed by another process; return what each job counted.
 
-        A job that fails does not keep the others from running: the first error is raised after the last job.
+        A failing job does not stop the others: the first error is raised after the last job.
         """
         done: dict[str, int] = {}
         failures: list[DatabaseError] = []
         for job in self._jobs:
             try:
                 if await self._database.fetch_value("claim_job", job.name, job.every):
-                    done[job.name] = await self._database.fetch_value_within(_JOB_SECONDS, job.name, *job.arguments)
+                    done[job.name] = await self._run(job)
             except DatabaseUnavailableError:
                 raise
             except DatabaseError as error:
@@ -105,6 +113,14 @@ class Maintenance:
         if failures:
             raise failures[0]
         return done
+
+    async def _run(self, job: Job) -> int:
+        total = 0
+        while True:
+            changed: int = await self._database.fetch_value_within(_JOB_SECONDS, job.name, *job.arguments)
+            total += changed
+            if not job.is_batched or not changed:
+                return total
 
     async def _schedule_by_cron(self) -> bool:
         if not await self._database.fetch_value("has_cron"):
@@ -120,14 +136,6 @@ class Maintenance:
         except DatabaseUnavailableError:
             raise
         except DatabaseError as error:
-            logger.warning("pg_cron is there but refuses us (%s); the engine schedules its jobs itself", error)
+            logger.warning("pg_cron is installed but refuses the jobs (%s); the engine schedules them", error)
             return False
         return True
-
-    @property
-    def _shortest(self) -> float:
-        return min(job.every for job in self._jobs).total_seconds()
-
-    async def _run_round(self) -> None:
-        await self.run_due_jobs()
-        await asyncio.sleep(self._shortest)

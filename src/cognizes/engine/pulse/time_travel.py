@@ -8,7 +8,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.errors import HistoryExpiredError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, PastState
 from cognizes.engine.pulse.state import apply_delta, join_state, split_delta
 
@@ -58,6 +58,11 @@ class TimeTravel:
             rows = await self._database.fetch("read_past", thread_id, sequence, *places, _PAGE, _LARGE)
             if not any(row["kind"] == "thread" for row in rows):
                 raise NotFoundError(f"there is no thread {thread_id}")
+            if any(row["kind"] == "expired" for row in rows):
+                raise HistoryExpiredError(
+                    f"the user: and app: state of thread {thread_id} at event {sequence} is no longer stored; its "
+                    "history is kept for COGNIZES_STATE_HISTORY_KEPT_DAYS"
+                )
             for row in rows:
                 if row["kind"] == "snapshot":
                     past.apply(row, row["document"])

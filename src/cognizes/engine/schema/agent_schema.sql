@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 15 OR max(number) > 30 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 16 OR max(number) > 30 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -791,6 +791,16 @@ VALUES ('0022_append.sql', 22, '57669be27c3f4dc08e197890e7da61c13ab1fa403043c535
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0023_retention.sql
+-- Old writes to `user:` and `app:` state are folded into one row, which holds the whole state as of its version.
+ALTER TABLE "public".state_writes ADD COLUMN IF NOT EXISTS is_folded boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN "public".state_writes.is_folded IS 'Whether delta is the whole state at this version; earlier writes are gone.';
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0023_retention.sql', 23, '3b8d3ba6d34ee799d62d7b752493ff3ab2d7bc6b54d338ec811411d1d73f102a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0025_run_leases.sql
 -- `lease_duration` is what the present attempt asked for: progress of a run extends its lease by it.
 ALTER TABLE "public".runs ADD COLUMN IF NOT EXISTS lease_duration interval;
@@ -995,6 +1005,25 @@ SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('access/protect_tenants.sql', 0, '877b1fb21f7a51261045ed4686e98112ed056333569d12a3dcaccc4a6d86c230', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- access/prune_audit_log.sql
+-- Deletes up to p_limit entries of the audit log of a certain age. Returns how many.
+CREATE OR REPLACE FUNCTION "public".prune_audit_log(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH old AS (
+        SELECT app_name, created_at, id FROM "public".audit_log
+         WHERE created_at < now() - p_age LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM "public".audit_log a USING old
+         WHERE a.app_name = old.app_name AND a.created_at = old.created_at AND a.id = old.id
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('access/prune_audit_log.sql', 0, 'da5141dfdad6c999c6b252a1561321a34440ce3810d6784f72d52ff15d1a37f1', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3978,6 +4007,59 @@ VALUES ('snapshots/take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- state/fold_state_writes.sql
+-- Folds the writes to a user's or an app's state that are older than p_age into the newest of them, which then holds the whole
+-- state as of that write (`is_folded`). Every moment after it can still be read; an earlier one is expired, see `read_past`.
+-- The state itself, snapshots and events do not change. Reads up to p_limit writes of a scope. Returns how many rows went.
+CREATE OR REPLACE FUNCTION "public".fold_state_writes(p_age interval, p_limit integer) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_scope record;
+    v_write record;
+    v_state jsonb;
+    v_last bigint;
+    v_gone bigint := 0;
+    v_count bigint;
+BEGIN
+    FOR v_scope IN
+        SELECT app_name, scope, user_id FROM "public".state_writes
+         WHERE created_at < now() - p_age
+         GROUP BY app_name, scope, user_id HAVING count(*) > 1
+         LIMIT 100
+    LOOP
+        v_state := '{}';
+        v_last := NULL;
+        -- In the order of versions, the order in which the writes were applied. The row locks keep a second call out.
+        FOR v_write IN
+            SELECT version, delta, created_at FROM "public".state_writes
+             WHERE app_name = v_scope.app_name AND scope = v_scope.scope AND user_id = v_scope.user_id
+             ORDER BY version LIMIT p_limit FOR UPDATE
+        LOOP
+            EXIT WHEN v_write.created_at >= now() - p_age;
+            v_state := "public".merge_state(v_state, v_write.delta);
+            v_last := v_write.version;
+        END LOOP;
+        DELETE FROM "public".state_writes
+         WHERE app_name = v_scope.app_name AND scope = v_scope.scope AND user_id = v_scope.user_id AND version < v_last;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        IF v_count > 0 THEN
+            UPDATE "public".state_writes
+               SET delta = v_state, is_folded = true, thread_id = NULL, sequence_num = NULL
+             WHERE app_name = v_scope.app_name AND scope = v_scope.scope AND user_id = v_scope.user_id
+               AND version = v_last;
+        END IF;
+        v_gone := v_gone + v_count;
+        EXIT WHEN v_gone >= p_limit;
+    END LOOP;
+    RETURN v_gone;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('state/fold_state_writes.sql', 0, 'f9d5ebca420489b78f328a388873bdc2516f12777971ccfd3d4efa1bcd0afccb', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- state/import_states.sql
 -- Adds the keys of an app's state that are not there yet.
 CREATE OR REPLACE FUNCTION "public".import_app_state(p_app_name text, p_state jsonb, p_max_bytes integer)
@@ -4426,5 +4508,25 @@ VALUES ('streams/prune_chunks.sql', 0, 'b583a96fe6cf5ed132daba8c5d07b5b34594cc1b
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 15 WHERE number = 0;
+-- streams/prune_streams.sql
+-- Deletes up to p_limit rows of streams that completed a certain time ago: their messages are stored, and are then read like
+-- messages that were never streamed. Interrupted streams stay, because only their row says so. Returns how many.
+CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH old AS (
+        SELECT thread_id, message_id FROM "public".message_streams
+         WHERE status = 'completed' AND ended_at < now() - p_age LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM "public".message_streams s USING old
+         WHERE s.thread_id = old.thread_id AND md5(s.message_id) = md5(old.message_id) AND s.message_id = old.message_id
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('streams/prune_streams.sql', 0, 'c76b7f6b6414b581dd785c73e4fb19c73d88ec62e67b4ef029522040ff8a6304', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+UPDATE "public".schema_migrations SET revision = 16 WHERE number = 0;
 COMMIT;

@@ -7,6 +7,15 @@ SELECT {schema}.prune_chunks($1);
 -- prune_runs: Drops old finished runs.
 SELECT {schema}.prune_runs($1);
 
+-- prune_audit_log: Deletes a batch of old entries of the audit log.
+SELECT {schema}.prune_audit_log($1, $2);
+
+-- prune_streams: Deletes a batch of old rows of completed streams.
+SELECT {schema}.prune_streams($1, $2);
+
+-- fold_state_writes: Folds old writes to wider scopes into one per scope.
+SELECT {schema}.fold_state_writes($1, $2);
+
 -- release_expired_leases: Makes the runs of silent workers claimable.
 SELECT {schema}.release_expired_leases();
 

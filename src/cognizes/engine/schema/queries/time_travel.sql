@@ -1,7 +1,7 @@
--- take_snapshot: Keeps the state as it is now.
+-- take_snapshot: Store the present state as a snapshot.
 SELECT {schema}.take_snapshot($1);
 
--- find_past: The sequence number and version that a question about the past means.
+-- find_past: Find the sequence number of a moment in the past, and the head of the thread.
 SELECT t.last_sequence, t.version,
        CASE
            WHEN $2::bigint IS NOT NULL THEN $2
@@ -11,11 +11,12 @@ SELECT t.last_sequence, t.version,
   FROM {schema}.threads t
  WHERE t.id = $1;
 
--- read_past: What the past is made of: the nearest snapshot, the deltas after it, and the writes to wider scopes
--- up to the event: of this thread by sequence number, of others by write number. The row `thread` is there as long as
--- the thread is. At most $6 deltas and writes of each scope, behind the keys $3 (null: the snapshot), $4 and $5;
--- documents larger than $7 are left null (`read_past_documents`). PostgreSQL does not tell the size of compressed JSON
--- without reading it: 256 times what is stored is more than it can be.
+-- read_past: Read the parts of a past state: the nearest snapshot, the deltas after it, and the writes to wider scopes up to the
+-- event, of this thread by sequence number, of others by write number. The row `thread` exists while the thread does. The row
+-- `expired` says that a write to a wider scope that the moment needs was folded into a later one. At most $6 deltas and writes
+-- of each scope, after the keys $3 (null: the snapshot), $4 and $5; documents larger than $7 are null
+-- (`read_past_documents`). PostgreSQL does not tell the size of compressed JSON without reading it: 256 times the stored
+-- size is an upper bound.
 WITH thread AS (
     SELECT id, app_name, user_id, began_at, began_number FROM {schema}.threads WHERE id = $1
 ), moment AS (
@@ -33,6 +34,18 @@ WITH thread AS (
      WHERE id = $1 AND is_as_created AND NOT EXISTS (SELECT FROM newest)
 )
 SELECT 'thread' AS kind, 0 AS version, 0 AS key, 0 AS bytes, NULL::text AS document FROM thread
+UNION ALL
+SELECT 'expired', 0, 0, 0, NULL
+  FROM thread
+ CROSS JOIN moment
+ CROSS JOIN LATERAL (VALUES ('user', thread.user_id), ('app', '')) AS wider (scope, user_id)
+ CROSS JOIN LATERAL (
+        SELECT s.is_folded, s.write_number, s.created_at FROM {schema}.state_writes s
+         WHERE s.app_name = thread.app_name AND s.scope = wider.scope AND s.user_id = wider.user_id
+         ORDER BY s.version
+         LIMIT 1) first
+ WHERE first.is_folded
+   AND NOT {schema}.is_written_by(first.write_number, first.created_at, moment.number, moment.at)
 UNION ALL
 SELECT 'snapshot', version, 0, 0, state::text FROM base WHERE $3::bigint IS NULL
 UNION ALL
