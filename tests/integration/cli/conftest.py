@@ -1,4 +1,4 @@
-"""The `cognizes` command, in a data directory of its own."""
+"""The `cognizes` command, in a separate data directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.cli.running_command import Cognizes, QuickCognizes, proce
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A directory with nothing in it. Not pytest's own: the path of a unix socket has to be short."""
+    """An empty directory. Not `tmp_path`: the path of a unix socket has to be short."""
     with tempfile.TemporaryDirectory(prefix="cognizes-cli-") as directory:
         yield Path(directory) / "data"
         assert processes_of(Path(directory)) == [], "a test left a process behind"
@@ -22,19 +22,19 @@ def data_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def cognizes(data_dir: Path) -> Cognizes:
-    """The command, on the test's data directory unless told otherwise."""
+    """The command, by default on the data directory of the test."""
     return Cognizes(data_dir)
 
 
 @pytest.fixture
 def quick(data_dir: Path) -> Cognizes:
-    """The same without a process of its own."""
+    """The command in the process of the test."""
     return QuickCognizes(data_dir)
 
 
 @pytest.fixture(scope="package")
 def kept_data_dir() -> Iterator[Path]:
-    """A data directory with an embedded PostgreSQL in it, for tests that only look."""
+    """A data directory with an embedded PostgreSQL in it, for tests that only read."""
     directory = Path(tempfile.mkdtemp(prefix="cognizes-cli-"))
     try:
         QuickCognizes(directory)("migrate").check_returncode()

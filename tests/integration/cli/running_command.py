@@ -1,4 +1,4 @@
-"""The `cognizes` command as a user runs it: a process of its own."""
+"""The `cognizes` command in a separate process, as a user runs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cognizes:
     data_dir: Path
 
     def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end."""
+        """Run it to its end."""
         return subprocess.run(
             [PROGRAM, *arguments],
             check=False,
@@ -50,7 +50,7 @@ class Cognizes:
         )
 
     def fail(self, *arguments: str, **environment: str) -> str:
-        """Runs it, sees it fail as a user's mistake should, and returns the one sentence it says."""
+        """Run it, check that it fails with a one-line error, and return that line."""
         finished = self(*arguments, **environment)
         assert finished.returncode == 1, finished.stderr
         assert finished.stdout == ""
@@ -83,7 +83,7 @@ class Cognizes:
 
 
 class QuickCognizes(Cognizes):
-    """The same without a process, for the many cases that differ in words only: a process costs a second of imports.
+    """The command without a process, which would cost a second of imports per case.
 
     In a thread, where `asyncio.run` does not meet the loop of the test.
     """
@@ -120,18 +120,18 @@ class Serving:
 
     @property
     def url(self) -> str:
-        """Where it says its page is; no slash at the end."""
+        """The URL of its page, without a slash at the end."""
         found = re.search(r"Page +(http://\S+)/$", self.banner(), re.MULTILINE)
         assert found, self.output.read_text()
         return found[1]
 
     def banner(self) -> str:
-        """What it prints once it serves."""
+        """The banner that it prints when it is ready."""
         self.wait_for(lambda: "Ctrl-C" in self.output.read_text())
         return self.output.read_text()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Waits, but not for a process that has ended."""
+        """Wait, but fail if the process has ended."""
         deadline = time.monotonic() + 120
         while not condition():
             assert self.process.poll() is None, self.log.read_text()
@@ -139,6 +139,6 @@ class Serving:
             time.sleep(0.02)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal; returns the exit code."""
+        """Send a signal; return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(30)

@@ -27,7 +27,7 @@ def test_every_setting_is_listed(cognizes: Cognizes) -> None:
     assert "Seconds to wait for a free connection." in shown.stdout
 
 
-def test_machines_get_json(quick: Cognizes) -> None:
+def test_json_output(quick: Cognizes) -> None:
     shown = quick("config", "--json", COGNIZES_POOL_SIZE="33")
     settings = {setting["name"]: setting for setting in json.loads(shown.stdout)}
     assert list(settings) == list(Settings.model_fields)
@@ -42,7 +42,7 @@ def test_machines_get_json(quick: Cognizes) -> None:
     assert settings["database_url"]["value"] is None
 
 
-def test_an_option_goes_before_the_environment(quick: Cognizes, tmp_path: Path) -> None:
+def test_an_option_takes_precedence_over_the_environment(quick: Cognizes, tmp_path: Path) -> None:
     shown = quick("config", "--json", "--data-dir", str(tmp_path), DATABASE_URL="postgresql://host/shop")
     settings = {setting["name"]: setting["value"] for setting in json.loads(shown.stdout)}
     assert settings["data_dir"] == str(tmp_path)
@@ -128,7 +128,7 @@ def test_help_names_every_command(quick: Cognizes) -> None:
     assert quick("no-such-command").returncode == 2
 
 
-def test_the_web_framework_is_for_serve_only() -> None:
+def test_only_serve_imports_the_web_framework() -> None:
     loaded = "import sys; import cognizes.engine.cli; print({'uvicorn', 'fastapi'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "set()\n"
 
@@ -163,5 +163,5 @@ def test_urls_without_passwords(url: str, shown: str) -> None:
         ("postgresql:///shop", "postgresql:///shop", None),
     ],
 )
-def test_psql_gets_the_password_apart(url: str, shown: str, password: str | None) -> None:
+def test_psql_gets_the_password_in_the_environment(url: str, shown: str, password: str | None) -> None:
     assert hide_password(url) == (shown, password)

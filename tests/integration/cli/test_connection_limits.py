@@ -207,7 +207,7 @@ async def test_more_half_sent_requests_than_descriptors_disconnect_no_client(
 
 
 @pytest.mark.parametrize(("proxies", "is_believed"), [("", False), ("127.0.0.0/8", True), ("192.0.2.1", False)])
-async def test_x_forwarded_for_is_believed_of_trusted_proxies_only(
+async def test_x_forwarded_for_counts_only_from_trusted_proxies(
     cognizes: Cognizes, database_url: str, proxies: str, is_believed: bool
 ) -> None:
     limits = {"COGNIZES_FAILED_KEYS_PER_SECOND": "0.0001", "COGNIZES_FAILED_KEYS_AT_ONCE": "2"}

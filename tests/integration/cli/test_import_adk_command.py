@@ -1,4 +1,4 @@
-"""`cognizes import-adk`, from a database that ADK's own service wrote."""
+"""`cognizes import-adk`, from a database of ADK's service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def write_source(path: Path, events: int) -> None:
     await service.close()
 
 
-async def test_it_copies_once_and_then_what_is_new(cognizes: Cognizes, database_url: str, tmp_path: Path) -> None:
+async def test_it_copies_once_and_then_only_new_events(cognizes: Cognizes, database_url: str, tmp_path: Path) -> None:
     source = tmp_path / "sessions.db"
     await write_source(source, 3)
     command = ("import-adk", f"sqlite:///{source}", "--database-url", database_url)
@@ -52,7 +52,7 @@ async def test_it_copies_once_and_then_what_is_new(cognizes: Cognizes, database_
 
 
 @pytest.mark.parametrize("source", ["nonsense", "sqlite:////nowhere/at/all.db"])
-def test_a_source_that_is_none_is_one_sentence(cognizes: Cognizes, database_url: str, source: str) -> None:
+def test_an_invalid_source_is_a_one_line_error(cognizes: Cognizes, database_url: str, source: str) -> None:
     finished = cognizes("import-adk", source, "--database-url", database_url)
     assert finished.returncode == 1
     assert "Traceback" not in finished.stderr

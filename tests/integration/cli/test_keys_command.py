@@ -1,4 +1,4 @@
-"""`cognizes keys`, and who `cognizes serve` lets in."""
+"""`cognizes keys`, and access to `cognizes serve`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_listening_beyond_this_machine_needs_keys(quick: Cognizes) -> None:
     assert "cognizes keys create" in sentence
 
 
-def test_a_server_that_asks_for_keys(cognizes: Cognizes) -> None:
+def test_a_server_that_requires_keys(cognizes: Cognizes) -> None:
     with cognizes.serve("--host", "0.0.0.0", COGNIZES_AUTH="required") as serving:
         assert "with a key or a token" in serving.banner()
         key = cognizes("keys", "create", "--app", "shop").stdout.strip()

@@ -27,7 +27,7 @@ async def _claim_and_die(data_dir: Path) -> None:
         assert len(await engine.database.fetch("claim_embeddings", 1, timedelta(seconds=1))) == 1
 
 
-def test_reembed_gives_every_memory_a_vector_and_goes_on_where_it_stopped(quick: Cognizes, data_dir: Path) -> None:
+def test_reembed_embeds_every_memory_and_continues_after_an_interruption(quick: Cognizes, data_dir: Path) -> None:
     asyncio.run(_remember(data_dir, "none"))
     assert "0 memories wait" in quick("memory", "status").stdout
     asyncio.run(_claim_and_die(data_dir))

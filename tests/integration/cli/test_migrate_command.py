@@ -1,4 +1,4 @@
-"""`cognizes migrate`: what ran, what is pending, and the schema as text."""
+"""`cognizes migrate`: applied scripts, pending scripts, and the schema as text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_database_of_a_newer_engine_is_left_alone(quick: Cognizes, datab
         ({"number": 170002, "spelling": "17.2", "has_vector": False}, "the server lacks pgvector; .*postgresql-17-pgv"),
     ],
 )
-async def test_a_server_that_will_not_do(server: dict[str, object], sentence: str) -> None:
+async def test_an_unsuitable_server(server: dict[str, object], sentence: str) -> None:
     class OldServer:
         async def fetchrow(self, _query: str) -> dict[str, object]:
             return server

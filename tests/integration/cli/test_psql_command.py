@@ -14,7 +14,7 @@ def test_it_starts_the_embedded_server_and_stops_it_again(cognizes: Cognizes, da
     assert cognizes("psql", "-Atc", "select one from kept").stdout == "1\n"
 
 
-def test_its_exit_code_comes_back(cognizes: Cognizes, database_url: str) -> None:
+def test_its_exit_code_is_returned(cognizes: Cognizes, database_url: str) -> None:
     failed = cognizes("psql", "-c", "no sql", DATABASE_URL=database_url)
     assert failed.returncode == 1
     assert "syntax error" in failed.stderr

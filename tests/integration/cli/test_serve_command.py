@@ -1,4 +1,4 @@
-"""`cognizes serve`: one command gives a running engine, and every mistake one sentence."""
+"""`cognizes serve` starts an engine; each wrong setting is a one-line error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_it_serves_and_a_restart_keeps_the_data(cognizes: Cognizes, data_d
     assert processes_of(data_dir) == []
 
 
-def test_a_second_serve_on_the_same_directory_is_told_who_has_it(
+def test_a_second_serve_on_the_same_directory_names_the_first(
     cognizes: Cognizes, quick: Cognizes, kept_data_dir: Path
 ) -> None:
     chosen = ("--data-dir", str(kept_data_dir))
@@ -60,7 +60,7 @@ def test_a_second_serve_on_the_same_directory_is_told_who_has_it(
     assert not cognizes.data_dir.exists()
 
 
-def test_a_taken_port_is_noticed_first(cognizes: Cognizes) -> None:
+def test_a_used_port_is_an_error_before_the_start(cognizes: Cognizes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         sentence = cognizes.fail("serve", "--port", str(port))
@@ -79,7 +79,7 @@ def test_a_signal_during_the_start_stops_everything(cognizes: Cognizes, data_dir
     assert processes_of(data_dir) == []
 
 
-def test_a_server_of_yours_and_a_log_for_machines(cognizes: Cognizes, database_url: str) -> None:
+def test_a_configured_server_and_a_json_log(cognizes: Cognizes, database_url: str) -> None:
     with cognizes.serve("--log-format", "json", DATABASE_URL=database_url) as serving:
         database = database_url.partition("?")[0].rpartition("/")[2]
         assert f"/{database} (your PostgreSQL)" in serving.banner()
@@ -91,7 +91,7 @@ def test_a_server_of_yours_and_a_log_for_machines(cognizes: Cognizes, database_u
     assert not cognizes.data_dir.exists()
 
 
-def test_a_second_signal_waits_for_nobody(cognizes: Cognizes, database_url: str) -> None:
+def test_a_second_signal_cancels_requests(cognizes: Cognizes, database_url: str) -> None:
     with cognizes.serve(DATABASE_URL=database_url) as serving:
         address = httpx.URL(serving.url)
         with socket.create_connection((address.host, address.port)) as client:
@@ -107,7 +107,7 @@ def test_a_second_signal_waits_for_nobody(cognizes: Cognizes, database_url: str)
         assert "Traceback" not in serving.log.read_text()
 
 
-def test_open_streams_do_not_hold_up_the_end(cognizes: Cognizes, database_url: str) -> None:
+def test_open_streams_do_not_delay_the_shutdown(cognizes: Cognizes, database_url: str) -> None:
     with cognizes.serve("--database-url", database_url) as serving:
         url = serving.url
         with httpx.stream("GET", f"{url}/api/runs/r/events", timeout=20) as stream:
@@ -121,7 +121,7 @@ def test_open_streams_do_not_hold_up_the_end(cognizes: Cognizes, database_url: s
         assert time.monotonic() - started < 9
 
 
-def test_the_banner_warns_of_open_doors_and_missing_agents(cognizes: Cognizes, database_url: str) -> None:
+def test_the_banner_warns_of_open_access_and_missing_agents(cognizes: Cognizes, database_url: str) -> None:
     without_adk = "import sys; sys.modules['google.adk'] = None; from cognizes.engine.cli import main; main()"
     options = ("--host", "0.0.0.0", "--insecure", "--log-level", "warning")
     program = (sys.executable, "-c", without_adk)
@@ -169,7 +169,7 @@ def test_other_machines_are_refused_without_keys(quick: Cognizes, host: str) -> 
     assert "--insecure" in sentence
 
 
-def test_an_unreachable_server_is_one_sentence_without_its_password(cognizes: Cognizes) -> None:
+def test_an_unreachable_server_is_a_one_line_error_without_its_password(cognizes: Cognizes) -> None:
     said = cognizes.fail("serve", "--port", "0", DATABASE_URL=UNREACHABLE, COGNIZES_RETRY_SECONDS="0")
     assert said.startswith("cannot use the PostgreSQL server at 127.0.0.1:1/shop (")
     assert said.endswith("check DATABASE_URL and the server")
@@ -195,7 +195,7 @@ def test_an_unreachable_server_is_one_sentence_without_its_password(cognizes: Co
         pytest.param([], {"COGNIZES_LOG_FORMAT": "xml"}, "COGNIZES_LOG_FORMAT is 'xml'; string should", id="format"),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_a_wrong_setting_is_a_one_line_error(
     quick: Cognizes, arguments: list[str], environment: dict[str, str], sentence: str
 ) -> None:
     said = quick.fail("serve", *arguments, **{"COGNIZES_PORT": "0", **environment})
@@ -208,7 +208,7 @@ def test_a_wrong_option_is_a_wrong_use(quick: Cognizes) -> None:
     assert quick("serve", "--data-dir", "here", "--database-url", UNREACHABLE).returncode == 2
 
 
-def test_serve_starts_degraded_while_redis_is_away(cognizes: Cognizes, tmp_path: Path) -> None:
+def test_serve_starts_degraded_without_redis(cognizes: Cognizes, tmp_path: Path) -> None:
     with cognizes.serve(REDIS_URL=f"unix://{tmp_path / 'nothing.sock'}") as serving:
         answer = httpx.get(f"{serving.url}/health")
         assert (answer.status_code, answer.json()["status"]) == (200, "degraded")

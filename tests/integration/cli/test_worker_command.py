@@ -1,4 +1,4 @@
-"""`cognizes worker`: what it says when it cannot start. That it works is in `faults/test_run_faults.py`."""
+"""`cognizes worker`: errors at the start. `faults/test_run_faults.py` tests its work."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_handlers_have_the_name_of_their_function_or_one_of_their_own() -> None:
         ([f"{MODULE}:journey", f"{MODULE}:journey"], "two handlers"),
     ],
 )
-def test_what_is_no_handler_is_a_clear_error(quick: QuickCognizes, handlers: list[str], complaint: str) -> None:
+def test_an_invalid_handler_is_a_clear_error(quick: QuickCognizes, handlers: list[str], complaint: str) -> None:
     assert complaint in quick.fail("worker", *(f"--handler={handler}" for handler in handlers))

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 16 OR max(number) > 30 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 17 OR max(number) > 30 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1296,7 +1296,7 @@ BEGIN
     ) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
             'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
-            'session and go on there', v_at, v_max_depth);
+            'session and continue there', v_at, v_max_depth);
     END IF;
     INSERT INTO "public".branches (thread_id, number, app_name, name, parent, forked_at)
     SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at
@@ -1309,7 +1309,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/create_branch.sql', 0, '769c7b3198e9b15307eeb485cb8b150240f1933ff4fb124f44f208132bbbc780', '0.1.0')
+VALUES ('branches/create_branch.sql', 0, '2cd8411c08ea9a848ae4cb68fee47346d6b85a97e00823854f2a4dfc38fef5c1', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1384,7 +1384,7 @@ BEGIN
      WHERE thread_id = p_thread_id AND status IN ('running', 'waiting') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
-            format('run %s goes on in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
+            format('run %s is active in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
     END IF;
     SELECT answer.status, answer.sequence_num INTO status, sequence_num
       FROM "public".append_event(
@@ -1402,7 +1402,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/switch_branch.sql', 0, '3b415b9eec0d4ada4834306236b4c43d50881de8149d2e9c502fbaa2060473e4', '0.1.0')
+VALUES ('branches/switch_branch.sql', 0, 'd69bdf3f3a45430b20db6a45b54a9acd01614b36b975101cf7e6e81bdc4cc59f', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4528,5 +4528,5 @@ VALUES ('streams/prune_streams.sql', 0, 'c76b7f6b6414b581dd785c73e4fb19c73d88ec6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 16 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 17 WHERE number = 0;
 COMMIT;

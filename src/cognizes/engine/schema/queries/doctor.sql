@@ -1,10 +1,10 @@
--- read_clock: The server's time, now and not at the start of the transaction.
+-- read_clock: Return the current time of the server, not that of the start of the transaction.
 SELECT clock_timestamp();
 
--- send_notification: Rings a channel, to see whether the bell is heard.
+-- send_notification: Send a notification on a channel.
 SELECT pg_notify($1, $2);
 
--- explain_cron: Why pg_cron does or does not run our jobs.
+-- explain_cron: Return why pg_cron can or cannot run maintenance jobs.
 SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron') AS is_available,
        pg_has_role('pg_read_all_settings', 'USAGE') AS may_look,
        CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE')

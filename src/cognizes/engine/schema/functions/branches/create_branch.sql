@@ -39,7 +39,7 @@ BEGIN
     ) THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE = format(
             'event %s is on a branch that is nested %s deep, which is the limit; fork at an earlier event, or fork the '
-            'session and go on there', v_at, v_max_depth);
+            'session and continue there', v_at, v_max_depth);
     END IF;
     INSERT INTO {schema}.branches (thread_id, number, app_name, name, parent, forked_at)
     SELECT p_thread_id, coalesce(max(number), 0) + 1, v_thread.app_name, p_name, v_parent, v_at

@@ -30,7 +30,7 @@ BEGIN
      WHERE thread_id = p_thread_id AND status IN ('running', 'waiting') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409', MESSAGE =
-            format('run %s goes on in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
+            format('run %s is active in this thread; wait for its end or cancel it, then switch', left(v_run, 200));
     END IF;
     SELECT answer.status, answer.sequence_num INTO status, sequence_num
       FROM {schema}.append_event(
