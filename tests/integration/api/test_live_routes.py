@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from cognizes.engine import Engine
+from cognizes.engine import Engine, Event
 from cognizes.engine.api.main import create_app
+from cognizes.engine.errors import FeedRewoundError
 
 
 @pytest.fixture
@@ -72,8 +75,9 @@ def stream(app: FastAPI, path: str, **headers: str) -> Call:
     return made
 
 
-def websocket(app: FastAPI, path: str) -> Call:
-    made = Call(app, {"type": "websocket", "path": path, "raw_path": path.encode(), "scheme": "ws", "subprotocols": []})
+def websocket(app: FastAPI, path: str, *, query: bytes = b"") -> Call:
+    scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "scheme": "ws", "subprotocols": []}
+    made = Call(app, {**scope, "query_string": query})
     made.say({"type": "websocket.connect"})
     return made
 
@@ -138,7 +142,7 @@ async def test_the_listener_stays_subscribed_when_the_last_follower_of_a_run_lea
     await call.until(lambda: b"connected" in call.body)
     call.say({"type": "http.disconnect"})
     await call.end()
-    assert "event_stream" in engine.listener._heard
+    assert "event_stream" in engine.listener._subscribed
     heard = asyncio.Event()
     engine.listener.tap("event_stream", lambda _: heard.set())
     await engine.sessions.append(session, author="a", kind="message", text="x")
@@ -184,3 +188,53 @@ async def test_a_websocket_that_leaves_leaves_nothing(app: FastAPI, engine: Engi
         await call.end()
     assert not engine.feed.followed_threads
     assert engine.feed.subscribers == 0
+
+
+async def test_a_notification_right_after_the_greeting_is_delivered(app: FastAPI, engine: Engine) -> None:
+    """The subscription exists before the client reads `connected`, also for a run that does not exist."""
+    call = stream(app, "/api/runs/none/events")
+    await call.until(lambda: b"connected" in call.body)
+    for run_id in ("other", "none"):
+        await engine.database.fetch_value("notify", "event_stream", json.dumps({"run_id": run_id, "n": 1}))
+    await call.until(lambda: b"RAW" in call.body)
+    call.say({"type": "http.disconnect"})
+    await call.end()
+    frames = [json.loads(frame.removeprefix("data: ")) for frame in call.body.decode().strip().split("\n\n")]
+    assert [frame["type"] for frame in frames] == ["CUSTOM", "RAW"]
+    assert frames[1]["payload"] == {"run_id": "none", "n": 1}
+
+
+async def test_a_thread_that_lost_events_ends_the_streams_with_an_error(
+    app: FastAPI, engine: Engine, http: httpx.AsyncClient, pool: asyncpg.Pool
+) -> None:
+    """What a failover to a replica without the newest events does to the clients of a thread."""
+    session = await engine.sessions.create("app", "user")
+    for _ in range(3):
+        await engine.sessions.append(session, author="a", kind="message", text="x", run_id="r")
+    calls = [stream(app, "/api/runs/r/events"), websocket(app, f"/ws/events/{session.thread_id}")]
+    await calls[0].until(lambda: b"id: 3\n" in calls[0].body)
+    await calls[1].until(lambda: calls[1].sent)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute("DELETE FROM events WHERE thread_id = $1 AND sequence_num = 3", session.thread_id)
+        await connection.execute("UPDATE threads SET last_sequence = 2 WHERE id = $1", session.thread_id)
+    for call in calls:
+        await call.end()
+    assert b'"code":"FEED_REWOUND"' in calls[0].body
+    assert (calls[1].sent[-1]["type"], calls[1].sent[-1]["code"]) == ("websocket.close", 4409)
+    # A client that reconnects with its cursor learns it before the stream opens.
+    answer = await http.get("/api/runs/r/events", headers={"Last-Event-ID": "3"})
+    assert answer.status_code == 409
+    assert "reload" in answer.json()["detail"]
+    again = websocket(app, f"/ws/events/{session.thread_id}", query=b"after=3")
+    await again.end()
+    assert (again.sent[-1]["type"], again.sent[-1]["code"]) == ("websocket.close", 4409)
+    with pytest.raises(FeedRewoundError):
+        await anext(engine.live(session, after=3))
+    assert [event.sequence_num async for event in _first(engine.live(session), 2)] == [1, 2]
+
+
+async def _first(events: AsyncGenerator[Event, None], count: int) -> AsyncIterator[Event]:
+    async with aclosing(events):
+        for _ in range(count):
+            yield await anext(events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 from redis.asyncio import Redis
 
@@ -396,3 +397,27 @@ async def test_closing_flushes_what_could_not_be_stored(
         await message.write("all of it")
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert "".join(chunk.delta for chunk in page.chunks) == "all of it"
+
+
+async def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(
+    pair: Pair, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL refuses the row of one stream, and with it the statement for all."""
+    messages = [await pair.ours.stream_message(pair.session, message_id=name).open() for name in ("a", "bad", "c")]
+    await pool.execute(
+        """CREATE FUNCTION refuse_bad() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN RAISE EXCEPTION 'this row cannot be updated'; END $$;
+           CREATE TRIGGER refuse_bad BEFORE UPDATE ON message_streams FOR EACH ROW
+           WHEN (NEW.message_id = 'bad' AND NEW.status = 'streaming') EXECUTE FUNCTION refuse_bad()"""
+    )
+    await pool.execute("UPDATE message_streams SET lease_expires_at = now() + '9 s' WHERE message_id <> 'bad'")
+    before = {message.message_id: message.live.leased_until for message in messages}
+    await pair.ours.streams.leases.extend()
+    after = {message.message_id: message.live.leased_until for message in messages}
+    assert [name for name in after if after[name] > before[name]] == ["a", "c"]
+    assert "'bad' is not extended" in caplog.text
+    extended = "SELECT count(*) FROM message_streams WHERE message_id <> 'bad' AND lease_expires_at > now() + '60 s'"
+    assert await pool.fetchval(extended) == 2
+    for message in messages:
+        await message.write("x")
+        assert await message.complete() == 1

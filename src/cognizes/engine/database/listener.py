@@ -1,7 +1,7 @@
-"""PgNotifyListener: hears PostgreSQL's NOTIFY on one direct connection, and keeps hearing it.
+"""`PgNotifyListener`: receives PostgreSQL's notifications on one direct connection, and reconnects by itself.
 
-A notification is a doorbell, not a delivery: PostgreSQL keeps none for a listener that was away. After every
-reconnection the callbacks of `on_reconnect` are told, so that they read what they missed.
+PostgreSQL keeps no notifications for a disconnected listener. After every reconnection the listener calls the callbacks
+of `on_reconnect`, so that they read what they missed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CHANNEL = "event_stream"
 APPLICATION_NAME = "cognizes-listener"
-"""How `pg_stat_activity` shows the connection of a listener."""
+"""The name of a listener's connection in `pg_stat_activity`."""
 
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
 TextCallback = Callable[[str, str], Any]
@@ -50,9 +50,9 @@ class NotifyEvent:
 class PgNotifyListener:
     """Calls back for every notification on its channels.
 
-    Notifications that name the same `thread_id` are handled one after the other, in their order; different threads
-    do not wait for each other. A callback that raises is logged and hurts nobody else. A dropped connection is made
-    anew, with growing pauses.
+    Notifications with the same `thread_id` are handled one after the other, in order; different threads do not wait for
+    each other. An exception of a callback is logged and does not affect other callbacks. The listener replaces a lost
+    connection, with growing pauses between attempts.
     """
 
     def __init__(self, dsn: str, channels: list[str] | None = None, *, supervisor: Supervisor | None = None) -> None:
@@ -65,9 +65,9 @@ class PgNotifyListener:
         self._taps: dict[str, list[Callable[[str], None]]] = {}
         self._reconnect_listeners: list[Reconnected] = []
         self._connection: asyncpg.Connection[Any] | None = None
-        self._heard: set[str] = set()
-        # asyncpg takes one statement at a time: two subscribers, or one and the check, would refuse each other.
-        self._speaking = asyncio.Lock()
+        self._subscribed: set[str] = set()
+        # An asyncpg connection runs one statement at a time: subscriptions and the check take turns.
+        self._statement = asyncio.Lock()
         self._running = False
         self._keeper: SupervisedLoop | None = None
         self._lost = asyncio.Event()
@@ -76,37 +76,37 @@ class PgNotifyListener:
 
     @property
     def is_running(self) -> bool:
-        """Whether it hears notifications right now."""
+        """Whether it receives notifications now."""
         return self._running and self._connection is not None and not self._connection.is_closed()
 
     def on_event(self, channel: str, callback: EventCallback) -> None:
-        """Registers an async callback for a channel."""
+        """Register an async callback for a channel."""
         self._listeners.setdefault(channel, []).append(callback)
 
     def tap(self, channel: str, callback: Callable[[str], None]) -> None:
-        """Registers a plain function for a channel's payloads, called at once. It must be quick and must not raise:
-        every append of every process passes by here."""
+        """Register a synchronous function for a channel's payloads, called at once.
+
+        It must be quick and must not raise: it runs for every append of every process.
+        """
         self._taps.setdefault(channel, []).append(callback)
 
     def off_event(self, channel: str, callback: EventCallback) -> None:
-        """Forgets a callback that `on_event` registered."""
+        """Remove a callback that `on_event` registered."""
         self._listeners[channel].remove(callback)
 
     def on_reconnect(self, callback: Reconnected) -> None:
-        """Registers an async callback for the moment after a reconnection: catch up now."""
+        """Register an async callback that runs after each reconnection."""
         self._reconnect_listeners.append(callback)
 
     async def subscribe(self, channel: str, callback: TextCallback) -> None:
-        """Listens to a channel, with a callback for the payload's text. While the connection is being made anew, the
-        channel is heard as soon as it is there."""
+        """Listen to a channel, with a callback for the payload's text; while disconnected, after the reconnection."""
         self._text_listeners.setdefault(channel, []).append(callback)
         if channel not in self.channels:
             self.channels.append(channel)
-        await self._settle_channels()
+        await self._apply_channels()
 
     async def unsubscribe(self, channel: str, callback: TextCallback | None = None) -> None:
-        """Forgets a callback that `subscribe` registered for a channel, or all of them. The channel is left when
-        nobody hears it any more."""
+        """Remove a callback that `subscribe` registered, or all of a channel; leave a channel without callbacks."""
         callbacks = self._text_listeners.get(channel, [])
         if callback is None:
             callbacks.clear()
@@ -114,15 +114,15 @@ class PgNotifyListener:
             callbacks.remove(callback)
         if not callbacks:
             self._text_listeners.pop(channel, None)
-        if channel in self.channels and not self._is_heard(channel):
+        if channel in self.channels and not self._has_callbacks(channel):
             self.channels.remove(channel)
-        await self._settle_channels()
+        await self._apply_channels()
 
-    def _is_heard(self, channel: str) -> bool:
+    def _has_callbacks(self, channel: str) -> bool:
         return any(known.get(channel) for known in (self._text_listeners, self._listeners, self._taps))
 
     async def start(self) -> None:
-        """Connects and listens; from now on it reconnects by itself."""
+        """Connect and listen; reconnect from now on."""
         if self._running:
             return
         self._running = True
@@ -136,7 +136,7 @@ class PgNotifyListener:
         self._keeper = self._supervisor.start("notify-listener", self._keep_connected, longest_pause=_LONGEST_PAUSE)
 
     async def stop(self) -> None:
-        """Stops listening; notifications already received are still handled, but not for ever."""
+        """Stop; wait for the callbacks of received notifications, up to a limit."""
         self._running = False
         if self._keeper is not None:
             await self._keeper.stop()
@@ -145,21 +145,21 @@ class PgNotifyListener:
         if self._workers:
             _, stuck = await asyncio.wait(self._workers, timeout=_LAST_CALLBACKS_SECONDS)
             for worker in stuck:
-                logger.error("a callback of the listener does not return; it is cancelled")
+                logger.error("a callback of the listener does not return and is cancelled")
                 worker.cancel()
             if stuck:
                 await asyncio.wait(stuck)
 
     async def _connect(self) -> None:
-        """It counts as connected when it hears all its channels."""
+        """Connect, and listen to all channels."""
         connection = await asyncpg.connect(
             self.dsn, timeout=10, command_timeout=10, server_settings={"application_name": APPLICATION_NAME}
         )
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:
-            async with self._speaking:
-                self._heard = set()
+            async with self._statement:
+                self._subscribed = set()
                 await self._listen(connection)
                 self._lost, self._connection = lost, connection
         except BaseException:
@@ -167,23 +167,23 @@ class PgNotifyListener:
             raise
 
     async def _listen(self, connection: asyncpg.Connection[Any]) -> None:
-        """Hears exactly the channels that are wanted now, whoever changed them meanwhile."""
-        while (wanted := set(self.channels)) != self._heard:
-            for channel in wanted - self._heard:
+        """Listen to exactly the wanted channels."""
+        while (wanted := set(self.channels)) != self._subscribed:
+            for channel in wanted - self._subscribed:
                 await connection.add_listener(channel, self._handle_notification)
-                self._heard.add(channel)
-            for channel in self._heard - wanted:
+                self._subscribed.add(channel)
+            for channel in self._subscribed - wanted:
                 await connection.remove_listener(channel, self._handle_notification)
-                self._heard.discard(channel)
+                self._subscribed.discard(channel)
 
-    async def _settle_channels(self) -> None:
-        async with self._speaking:
+    async def _apply_channels(self) -> None:
+        async with self._statement:
             if self._connection is None or self._connection.is_closed():
-                return  # whoever connects listens to all that is wanted then
+                return  # The next connection listens to all wanted channels.
             try:
                 await self._listen(self._connection)
             except DRIVER_ERRORS as error:
-                logger.debug("the listener's connection fails and is made anew: %s", error)
+                logger.debug("the listener replaces a failed connection: %s", error)
                 self._lost.set()
 
     async def _disconnect(self) -> None:
@@ -206,7 +206,7 @@ class PgNotifyListener:
             await self._guarded(callback)
 
     async def _wait_for_loss(self) -> None:
-        """Returns when the connection is gone. A half-dead one says nothing, so it is asked from time to time."""
+        """Return when the connection is lost. A half-open one is silent, so the listener checks it periodically."""
         while self._connection is not None and not self._connection.is_closed():
             try:
                 await asyncio.wait_for(self._lost.wait(), timeout=_CHECK_SECONDS)
@@ -214,7 +214,7 @@ class PgNotifyListener:
             except TimeoutError:
                 pass
             try:
-                async with self._speaking:
+                async with self._statement:
                     await self._connection.fetchval("SELECT 1", timeout=_CHECK_SECONDS)
             except DRIVER_ERRORS as error:
                 logger.debug("the listener's connection does not answer: %s", error)
@@ -227,7 +227,7 @@ class PgNotifyListener:
                 await self._connect()
                 return
             except Exception as error:
-                # Whatever it is: without a listener everybody waits for the sweep.
+                # Retry after any error: without a listener, subscribers wait for the sweep.
                 known = isinstance(error, DRIVER_ERRORS)
                 logger.log(
                     logging.DEBUG if known else logging.ERROR,
@@ -250,11 +250,11 @@ class PgNotifyListener:
             self._queues[key].append((event, text))
             return
         self._queues[key] = deque([(event, text)])
-        worker = asyncio.get_running_loop().create_task(self._work_off(key), name="notify-callbacks")
+        worker = asyncio.get_running_loop().create_task(self._handle_queue(key), name="notify-callbacks")
         self._workers.add(worker)
         worker.add_done_callback(self._workers.discard)
 
-    async def _work_off(self, key: str) -> None:
+    async def _handle_queue(self, key: str) -> None:
         queue = self._queues[key]
         while queue:
             event, text = queue.popleft()
@@ -271,11 +271,11 @@ class PgNotifyListener:
             if inspect.isawaitable(result):
                 await result
         except Exception:
-            logger.exception("a callback of the listener failed; the others go on")
+            logger.exception("a callback of the listener failed")
 
 
 def parse_payload(text: str) -> JsonObject:
-    """A payload as an object; what is none becomes `{"raw": text}`."""
+    """Return a payload as an object; `{"raw": text}` if it is none."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -280,6 +280,12 @@ class Feed:
         finally:
             self.close_inbox(inbox)
 
+    async def check_run_cursor(self, run_id: str, after: int, thread_id: UUID | None = None) -> None:
+        """Raise `FeedRewoundError` if a cursor is after the head of the thread of an existing run."""
+        run = await self._database.fetch_row("find_run", run_id, thread_id)
+        if run is not None:
+            await self.check_cursor(run["thread_id"], after)
+
     async def check_cursor(self, thread_id: UUID, after: int) -> None:
         """Raise `FeedRewoundError` if a cursor is after the head of an existing thread."""
         row = await self._database.fetch_row("read_thread_head", thread_id)

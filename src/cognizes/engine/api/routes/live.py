@@ -69,8 +69,8 @@ async def run_events(
     ends with the run. 409 if the thread ends before the event to resume after: reload it.
     """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
-    if thread is not None and resumed:
-        await engine.feed.check_cursor(thread, resumed)
+    if resumed:
+        await engine.feed.check_run_cursor(run_id, resumed, thread)
     if profile == "agui":
         return streams.open(engine.observer.observe_run(run_id, after=resumed, thread_id=thread))
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
