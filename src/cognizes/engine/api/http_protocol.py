@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 CONNECTION_LIMITS = "cognizes.connection_limits"
 """In the lifespan state, which uvicorn passes to its protocols: a function that returns the `ConnectionLimits`."""
-TRANSPORT = "cognizes.transport"
-"""The ASGI extension with the connection's transport: ASGI has no message to close a connection before all is sent."""
 _UNLIMITED = 1_048_576
 _WARN_EVERY_SECONDS = 10.0
 
@@ -228,7 +226,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_body = False
         super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: {"transport": self.transport}}
 
     def on_headers_complete(self) -> None:
         self._pending_bytes = 0

@@ -34,7 +34,7 @@ from cognizes.engine.api.authorization import (
     only_reads,
     origins_of,
 )
-from cognizes.engine.api.http_protocol import CONNECTION_LIMITS, TRANSPORT
+from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.responses import problem, problem_of, request_id
 from cognizes.engine.database.tenancy import acting_as_engine, acting_for, serving_request
@@ -231,12 +231,19 @@ class _Exchange:
         self.grant: Grant | None = None
         self.has_started = False
         self.status: int | None = None
-        self.transport: asyncio.WriteTransport | None = scope.get("extensions", {}).get(TRANSPORT, {}).get("transport")
-        """The connection, which `EventStream` closes when its client stops reading; None under other servers."""
         self._receive = receive
         self._send = send
         self._is_complete = False
         self._end_stream: Callable[[], None] | None = None
+
+    @property
+    def transport(self) -> Any:
+        """The transport under uvicorn, with which `EventStream` closes the connection of a client that stops reading.
+
+        ASGI has no message for that, so there is no public way under a plain uvicorn: `receive` is a method of its
+        request, which has the transport. None under other servers.
+        """
+        return getattr(getattr(self._receive, "__self__", None), "transport", None)
 
     @property
     def template(self) -> str:
