@@ -7,6 +7,7 @@ import logging
 import time
 from datetime import timedelta
 
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
@@ -33,7 +34,7 @@ class MemoryBackground:
     def __init__(
         self,
         database: Database,
-        pending: asyncio.Event,
+        wake_up: WakeUp,
         *,
         queue: EmbeddingQueue | None,
         vector_index: VectorIndex | None,
@@ -42,7 +43,7 @@ class MemoryBackground:
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
-        self._pending = pending
+        self._wake_up = wake_up
         self._queue = queue
         self._vector_index = vector_index
         self._messages = messages
@@ -65,7 +66,7 @@ class MemoryBackground:
         self._loops = []
 
     async def _index_round(self) -> None:
-        self._pending.clear()
+        seen = self._wake_up.version
         try:
             # Words first: they do not depend on the embedder.
             indexed = await self._messages.work()
@@ -76,7 +77,7 @@ class MemoryBackground:
                     self._indexed_at = time.monotonic()
                     await self._vector_index.grow()
                     await self._messages.build_vector_index()
-                await _wait(self._pending, _POLL_SECONDS)
+                await self._wake_up.wait(seen, timeout=_POLL_SECONDS)
             return
         except EmbedderUnavailableError as error:
             logger.warning("memories and messages cannot be embedded now: %s", error)
@@ -109,11 +110,3 @@ class MemoryBackground:
                 logger.exception("no episode of run %s after %s attempts", row["run_id"], _ATTEMPTS)
             await self._database.fetch("finish_episode", row["thread_id"], row["run_id"])
         return len(rows)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -115,7 +115,7 @@ class EpisodicMemoryStore:
             self._ingest.embeds,
         )
         if is_new:
-            self._ingest.pending.set()
+            self._ingest.wake_up.notify()
             return new
         existing = await self.get(new.scope, new.id)
         return existing if existing is not None else new

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text
 from cognizes.engine.memory.scope import MemoryScope
@@ -38,7 +38,7 @@ class Ingest:
     def __init__(self, database: Database, *, embeds: bool) -> None:
         self._database = database
         self.embeds = embeds
-        self.pending = asyncio.Event()
+        self.wake_up = WakeUp()
 
     async def store(self, scope: MemoryScope, kind: str, items: Iterable[Remembered]) -> int:
         """Store new and changed items; return their number. Each batch is one transaction."""
@@ -47,7 +47,7 @@ class Ingest:
         while batch := list(islice(remaining, _BATCH)):
             stored += await self._store_batch(scope, kind, batch)
         if stored:
-            self.pending.set()
+            self.wake_up.notify()
         return stored
 
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:

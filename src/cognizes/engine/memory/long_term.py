@@ -77,7 +77,7 @@ class LongTermMemoryStore:
             words,
             self._ingest.embeds,
         )
-        self._ingest.pending.set()
+        self._ingest.wake_up.notify()
         assert row is not None  # noqa: S101 - the function returns one row
         return LongTermEntry(scope, namespace, key, value, readable, row["created_at"], row["updated_at"])
 

@@ -67,7 +67,7 @@ class Memory:
         self._message_search = MessageSearch(database, self.embedder)
         self.background = MemoryBackground(
             database,
-            self._ingest.pending,
+            self._ingest.wake_up,
             queue=self.queue,
             vector_index=VectorIndex(database, self.embedder) if self.embedder else None,
             messages=self.message_index,

@@ -26,6 +26,7 @@ import httpx
 from cachetools import LRUCache
 from httpx_sse import EventSource
 
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database.documents import load_json
 from cognizes.engine.models import JsonObject
 from cognizes.engine.sync.signals import parse_signal
@@ -171,8 +172,8 @@ class SignalPullClient:
         self._unknown_messages: dict[str, None] = {}
         self._pending_chunks: dict[str, int] = {}
         self._sequence_nums: dict[str, int] = {}
-        self._has_work = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._has_work = WakeUp()
+        self._changed = WakeUp()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -193,12 +194,12 @@ class SignalPullClient:
     async def wait_for(self, condition: Callable[[ContextCopy], Any]) -> ContextCopy:
         """Return the copy when it satisfies a condition; raise if the context does not exist any more."""
         while True:
+            seen = self._changed.version
             if self.error is not None:
                 raise self.error
             if condition(self.copy):
                 return self.copy
-            self._changed.clear()
-            await self._changed.wait()
+            await self._changed.wait(seen)
 
     async def _receive_forever(self) -> None:
         delay = _FIRST_DELAY
@@ -230,7 +231,7 @@ class SignalPullClient:
             self._set_connection(Connection.OPEN)
             # Signals sent while the client was disconnected are lost: compare everything with the server.
             self._needs_refresh = True
-            self._has_work.set()
+            self._has_work.notify()
             async for event in EventSource(response).aiter_sse():
                 if event.event == "signal":
                     if (signal := self._parse(event.data)) is not None:
@@ -276,7 +277,7 @@ class SignalPullClient:
                 self._needs_refresh = True
             case "heartbeat":
                 self._check_completeness(signal.get("sequence_num", 0))
-        self._has_work.set()
+        self._has_work.notify()
 
     def _request_chunks(self, message_id: str, sequence: int) -> None:
         message = self.copy.find(message_id)
@@ -298,16 +299,17 @@ class SignalPullClient:
     async def _pull_forever(self) -> None:
         """Pull sequentially, so that two responses never race for the same copy."""
         delay = _FIRST_DELAY
+        seen = 0
         while True:
-            await self._has_work.wait()
+            await self._has_work.wait(seen)
             await asyncio.sleep(self._debounce)
-            self._has_work.clear()
+            seen = self._has_work.version
             try:
                 await self._pull()
                 delay = _FIRST_DELAY
             except httpx.HTTPError as error:
                 logger.debug("a pull of %s failed, retrying: %s", self._path, error)
-                self._has_work.set()
+                self._has_work.notify()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _LONGEST_DELAY)
             except Exception as error:
@@ -362,7 +364,7 @@ class SignalPullClient:
     def _request_refresh(self, branch: str) -> bool:
         """Refresh again: the branch was switched once more, or the signals are older than the metadata."""
         self._signalled_branch = branch
-        self._has_work.set()
+        self._has_work.notify()
         return True
 
     def _copy_of(self, branch: str) -> ContextCopy:
@@ -431,7 +433,7 @@ class SignalPullClient:
                 # The producer died before its last chunks were stored, so the stored message is shorter; or there is
                 # no text, and maybe no message.
                 self._unknown_messages[message.id] = None
-                self._has_work.set()
+                self._has_work.notify()
                 return
             if has_ended and message.sequence >= page["current_sequence"]:
                 message.is_complete, message.is_interrupted = True, page["status"] == "interrupted"
@@ -448,9 +450,9 @@ class SignalPullClient:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self._changed.set()
+        self._changed.notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        self._changed.notify()
         if self._on_change is not None:
             self._on_change(self.copy)
