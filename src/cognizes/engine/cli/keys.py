@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
@@ -20,6 +20,7 @@ from cognizes.engine.cli.database import migrator
 from cognizes.engine.settings import Settings
 
 _ACTOR = "cognizes keys"
+_Result = TypeVar("_Result")
 
 keys = typer.Typer(help="API keys: create, list, revoke, rotate.", no_args_is_help=True)
 
@@ -113,12 +114,12 @@ def rotate(
     _print_new(key, text, as_json=as_json)
 
 
-def _run(settings: Settings, action: str, work: Any) -> Any:
-    async def run() -> Any:
+def _run(settings: Settings, action: str, work: Callable[[Authenticator], Awaitable[_Result]]) -> _Result:
+    async def run() -> _Result:
         async with _authenticator(settings) as authenticator:
             result = await work(authenticator)
             if action:
-                key = result[0].id if isinstance(result, tuple) else result
+                key = result[0].id if isinstance(result, tuple) else str(result)
                 await authenticator.audit.write(actor=_ACTOR, action=f"keys {action}", target=key)
             return result
 
