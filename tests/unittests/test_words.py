@@ -19,7 +19,6 @@ _NOT_YET: frozenset[str] = frozenset(
         "src/cognizes/engine/api/sse.py",
         "src/cognizes/engine/database/documents.py",
         "src/cognizes/engine/database/embedded.py",
-        "src/cognizes/engine/database/listener.py",
         "src/cognizes/engine/engine.py",
         "src/cognizes/engine/errors.py",
         "src/cognizes/engine/pulse/state_debug.py",
