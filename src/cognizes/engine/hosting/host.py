@@ -26,6 +26,7 @@ from cognizes.engine.models import JsonObject, Run, Session
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state import SESSION, parse_state_prefix
+from cognizes.engine.runs.runs import executes_on_thread
 
 
 class AgentHost:
@@ -77,9 +78,16 @@ class AgentHost:
             raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
         key = (name, user_id, run_input.thread_id)
         async with self._starting.acquire(key):
-            turn = await agent.read_turn(run_input, user_id, is_end_user=is_end_user)
             if active := self._active.get(key):
-                raise _is_busy(active.run_id)
+                raise executes_on_thread(active.run_id)
+            try:
+                turn = await agent.read_turn(run_input, user_id, is_end_user=is_end_user)
+            except InvalidInputError as error:
+                # The input may be late: a run of another server has answered the same question.
+                session = await self._engine.sessions.get(*key)
+                if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
+                    raise executes_on_thread(elsewhere) from error
+                raise
             context = await self._begin(key, run_input, turn)
             return self._start(agent, key, context, run_input)
 
@@ -147,31 +155,20 @@ class AgentHost:
         return found
 
     async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn) -> RunContext:
-        """Begin the run in the database; nothing else executes on its thread."""
-        if elsewhere := await self._find_leased_run(turn.thread_id):
-            raise _is_busy(elsewhere)
-        answered = [entry.interrupt_id for entry in run_input.resume or ()]
-        if answered and await self._engine.database.fetch_value("find_cancelled_wait", turn.thread_id, answered):
-            raise ConflictError("the run that asked was cancelled, and its question with it; connect again")
-        if answered or turn.has_text:
-            await end_waiting_runs(self._engine, turn.thread_id, handler_of(key[0]), is_answered=bool(answered))
-        session = await self._engine.sessions.get(*key)
-        if session is None:
-            raise NotFoundError(f"the thread {key[2]} was deleted a moment ago")
-        run = await self._engine.runs.begin_leased(
-            session,
-            run_id=await self._free_id(turn.thread_id, run_input),
-            handler=handler_of(key[0]),
+        """Begin the run in the database; no other run executes on its thread."""
+        app_name, user_id, session_id = key
+        run, session = await self._engine.runs.begin_hosted(
+            Session(session_id, app_name, user_id, thread_id=str(turn.thread_id)),
+            run_id=run_input.run_id,
+            handler=handler_of(app_name),
             input=_kept_input(run_input),
+            answered=[entry.interrupt_id for entry in run_input.resume or ()],
+            has_text=turn.has_text,
         )
         try:
-            # Another process may have begun a run at the same moment: the first one wins.
-            first = await self._find_leased_run(turn.thread_id)
-            if first is not None and first != run.id:
-                raise _is_busy(first)
             if delta := await self._client_changes(session, run_input):
                 await self._engine.sessions.update(session, delta, author="user")
-            session = await self._engine.sessions.store.get_thread(run.thread_id)
+                session = await self._engine.sessions.store.get_thread(run.thread_id)
         except BaseException as error:
             await self._engine.runs.fail(run.thread_id, run.id, error=f"the run could not be started: {error!r}")
             raise
@@ -195,14 +192,6 @@ class AgentHost:
         async for item in self._engine.debug.iterate_history(thread_id, after_version=past.version):
             delta = _without_known(delta, item["delta"])
         return delta
-
-    async def _free_id(self, thread_id: UUID, run_input: RunAgentInput) -> str | None:
-        """Return the client's run id, or None if it is taken: a client that resumes may send the id of the run that
-        asked (CopilotKit does)."""
-        if not run_input.resume:
-            return run_input.run_id
-        taken = await self._engine.database.fetch_row("read_run", thread_id, run_input.run_id)
-        return None if taken else run_input.run_id
 
     async def _cancel_elsewhere(self, name: str, user_id: str, session_id: str, run_id: str | None) -> bool:
         """Cancel a run of the thread that another process executes, which notices at once, or that waits."""
@@ -282,10 +271,6 @@ def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
         for key, value in client_state.items()
         if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
     }
-
-
-def _is_busy(run_id: str) -> ConflictError:
-    return ConflictError(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
 
 
 def _kept_input(run_input: RunAgentInput) -> JsonObject:

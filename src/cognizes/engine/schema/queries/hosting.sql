@@ -1,3 +1,7 @@
+-- begin_hosted_run: Begin a leased run of a hosted agent, and read the state of its thread.
+SELECT outcome, (run).*, state, user_state, app_state, version, last_sequence, user_version, app_version
+  FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11);
+
 -- find_leased_run: The run with a valid lease on a thread; the oldest one if there are two.
 SELECT id FROM {schema}.runs
  WHERE thread_id = $1 AND status = 'running' AND lease_expires_at > clock_timestamp()
@@ -8,12 +12,6 @@ SELECT id FROM {schema}.runs
 SELECT id, wait_key FROM {schema}.runs
  WHERE thread_id = $1 AND status = 'waiting' AND handler IS NOT DISTINCT FROM $2 AND wait_kind = 'human'
  ORDER BY created_at, id;
-
--- find_cancelled_wait: A run that asked for one of these answers and was cancelled.
-SELECT id FROM {schema}.runs
- WHERE thread_id = $1 AND status = 'cancelled' AND wait_kind = 'human'
-   AND string_to_array(wait_key, ',') && $2::text[]
- LIMIT 1;
 
 -- find_invocation_of_run: The last invocation that wrote an event of a run.
 SELECT invocation_id FROM {schema}.events
