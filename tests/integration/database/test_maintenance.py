@@ -175,9 +175,8 @@ async def test_health_shows_a_failing_background_task(engine: Engine) -> None:
 async def test_every_background_task_of_an_engine_is_supervised(engine: Engine) -> None:
     supervised = set(engine.supervisor.names)
     assert supervised >= {
-        "followed-streams", "followed-sweep", "live-read-back", "live-sweep", "maintenance", "memory-episodes",
-        "memory-index", "notify-listener", "stream-flusher", "stream-leases", "stream-look", "stream-silence",
-        "stream-sweep",
+        "feed-events", "feed-streams", "feed-sweep", "maintenance", "memory-episodes", "memory-index",
+        "notify-listener", "stream-expiry", "stream-flusher", "stream-leases",
     }  # fmt: skip
     # Whatever else runs now belongs to this test, or was started for one request and ends with it.
     own = asyncio.current_task()
