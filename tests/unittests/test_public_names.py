@@ -3,19 +3,22 @@
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import cognizes.engine
+from cognizes.engine import errors
 
 EXPORTED = [
-    "DELETE",
     "AccessError",
     "AlreadyExistsError",
     "AuthenticationError",
     "ConcurrencyConflictError",
     "ConflictError",
+    "DELETE",
     "DatabaseError",
     "DatabaseUnavailableError",
     "DuplicateEventError",
@@ -23,12 +26,15 @@ EXPORTED = [
     "EngineClosedError",
     "EngineError",
     "Event",
+    "FeedRewoundError",
     "HistoryExpiredError",
     "IllegalTransitionError",
     "InvalidInputError",
     "LeaseLostError",
     "LimitExceededError",
+    "MemoryScope",
     "Message",
+    "MessageWriter",
     "MigrationError",
     "NotFoundError",
     "Page",
@@ -38,13 +44,17 @@ EXPORTED = [
     "Run",
     "RunFailedError",
     "RunStatus",
+    "RunWait",
     "Session",
     "Settings",
     "SetupError",
+    "StatementTimeoutError",
+    "StepInterruptedError",
     "StreamUnavailableError",
     "TooManyRequestsError",
-    "StepInterruptedError",
     "WaitExpiredError",
+    "WaitKind",
+    "Worker",
     "__version__",
 ]
 
@@ -52,6 +62,31 @@ EXPORTED = [
 def test_exported_names() -> None:
     assert sorted(cognizes.engine.__all__) == sorted(EXPORTED)
     assert all(hasattr(cognizes.engine, name) for name in EXPORTED)
+
+
+def test_every_error_is_exported() -> None:
+    defined = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert defined <= set(EXPORTED)
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("database", ["Database", "EmbeddedPostgres"]),
+        ("pulse", ["Overlay", "Sessions", "StateManager"]),
+    ],
+)
+def test_names_of_packages(package: str, names: list[str]) -> None:
+    module = importlib.import_module(f"cognizes.engine.{package}")
+    assert sorted(module.__all__) == names
+    assert all(hasattr(module, name) for name in names)
+
+
+def test_the_import_loads_no_web_framework_and_no_adapter() -> None:
+    heavy = "{'fastapi', 'starlette', 'uvicorn', 'google.adk', 'langgraph', 'typer', 'redis', 'numpy'}"
+    script = f"import sys, cognizes.engine; print(sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 _CLASSES_OF_SEED_000 = {

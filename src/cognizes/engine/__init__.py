@@ -1,4 +1,4 @@
-"""Cognizes Engine: the durable heartbeat of AI agents, on nothing but PostgreSQL."""
+"""Cognizes Engine: sessions, state, events, streams, runs and memory of AI agents on PostgreSQL."""
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
@@ -12,6 +12,7 @@ from cognizes.engine.errors import (
     DuplicateEventError,
     EngineClosedError,
     EngineError,
+    FeedRewoundError,
     HistoryExpiredError,
     IllegalTransitionError,
     InvalidInputError,
@@ -23,13 +24,17 @@ from cognizes.engine.errors import (
     PoolTimeoutError,
     RunFailedError,
     SetupError,
+    StatementTimeoutError,
     StepInterruptedError,
     StreamUnavailableError,
     TooManyRequestsError,
     WaitExpiredError,
 )
-from cognizes.engine.models import DELETE, Event, Message, Page, PastState, Run, RunStatus, Session
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.models import DELETE, Event, Message, Page, PastState, Run, RunStatus, RunWait, Session
+from cognizes.engine.runs import WaitKind, Worker
 from cognizes.engine.settings import Settings
+from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.version import __version__
 
 __all__ = [
@@ -46,12 +51,15 @@ __all__ = [
     "EngineClosedError",
     "EngineError",
     "Event",
+    "FeedRewoundError",
     "HistoryExpiredError",
     "IllegalTransitionError",
     "InvalidInputError",
     "LeaseLostError",
     "LimitExceededError",
+    "MemoryScope",
     "Message",
+    "MessageWriter",
     "MigrationError",
     "NotFoundError",
     "Page",
@@ -61,12 +69,16 @@ __all__ = [
     "Run",
     "RunFailedError",
     "RunStatus",
+    "RunWait",
     "Session",
     "Settings",
     "SetupError",
+    "StatementTimeoutError",
     "StepInterruptedError",
     "StreamUnavailableError",
     "TooManyRequestsError",
     "WaitExpiredError",
+    "WaitKind",
+    "Worker",
     "__version__",
 ]
