@@ -1,4 +1,4 @@
-"""Rows of the view `run_rows` as `Run` objects, and the cursor of a list of runs."""
+"""Rows of the view `run_rows` as `Run` objects, the documents of a run, and the cursor of a list of runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from uuid import UUID
 
 import asyncpg
 
-from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.database.documents import check_depth, dump_json, load_json, load_jsonb, text_bytes, unescape_text
+from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.models import Run, RunStatus, RunWait
 
 
@@ -58,6 +58,18 @@ def read_cursor(cursor: str) -> tuple[datetime, UUID, str]:
         raise InvalidInputError(
             f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
         ) from error
+
+
+def checked_document(what: str, value: Any, *, max_depth: int, max_bytes: int) -> str:
+    """Return a value as JSON text; raise `InvalidInputError` for one that cannot be stored or exceeds a limit."""
+    try:
+        text = dump_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{what} cannot be stored as JSON: {error}") from error
+    check_depth(text, value, max_depth)
+    if (size := text_bytes(text)) > max_bytes:
+        raise LimitExceededError(what, size=size, limit=max_bytes, setting="COGNIZES_MAX_EVENT_BYTES")
+    return text
 
 
 def _document(text: str | None) -> Any:

@@ -19,17 +19,10 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import (
-    check_depth,
-    dump_json,
-    dump_jsonb,
-    escape_text,
-    load_jsonb,
-    text_bytes,
-)
+from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb
 from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.database.tenancy import continue_in_task
-from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
@@ -43,7 +36,7 @@ from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
 from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
 from cognizes.engine.runs.notifications import RunNotifications, RunSweep
-from cognizes.engine.runs.run_rows import make_cursor, read_cursor, run_from_row
+from cognizes.engine.runs.run_rows import checked_document, make_cursor, read_cursor, run_from_row
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
 from cognizes.engine.settings import Settings
@@ -317,52 +310,48 @@ class Runs:
 
     async def finish(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
         """End a running run as completed. A caller that may repeat the call gives the `event_id`: it counts once."""
-        thread = thread_uuid(thread_id)
-        return await self._end(thread, run_id, RunStatus.COMPLETED, attempt_at(thread, run_id), event_id=event_id)
+        return await self._end(thread_id, run_id, RunStatus.COMPLETED, event_id=event_id)
 
     async def fail(self, thread_id: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run:
         """End a run as failed."""
-        thread = thread_uuid(thread_id)
-        return await self._end(
-            thread, run_id, RunStatus.FAILED, attempt_at(thread, run_id), error=error, event_id=event_id
-        )
+        return await self._end(thread_id, run_id, RunStatus.FAILED, error=error, event_id=event_id)
 
     async def cancel(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
         """End a run as cancelled; the process that executes it stops."""
-        thread = thread_uuid(thread_id)
-        return await self._end(thread, run_id, RunStatus.CANCELLED, attempt_at(thread, run_id), event_id=event_id)
+        return await self._end(thread_id, run_id, RunStatus.CANCELLED, event_id=event_id)
 
     async def complete(self, run: Run, result: Any = None, *, event_id: str | None = None) -> Run:
         """End a claimed run as completed, with its result."""
         document = self._document("the result of a run", result)
         return await self._end(
-            UUID(run.thread_id), run.id, RunStatus.COMPLETED, run.attempt, result=document, event_id=event_id
+            run.thread_id, run.id, RunStatus.COMPLETED, attempt=run.attempt, result=document, event_id=event_id
         )
 
     async def abandon(self, run: Run, *, error: str, event_id: str | None = None) -> Run:
         """End a claimed run as failed, without another attempt."""
         return await self._end(
-            UUID(run.thread_id), run.id, RunStatus.FAILED, run.attempt, error=error, event_id=event_id
+            run.thread_id, run.id, RunStatus.FAILED, attempt=run.attempt, error=error, event_id=event_id
         )
 
     async def _end(
         self,
-        thread_id: UUID,
+        thread_id: str | UUID,
         run_id: str,
         status: RunStatus,
-        attempt: int | None,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         error: str | None = None,
         event_id: str | None = None,
     ) -> Run:
+        thread = thread_uuid(thread_id)
         content: JsonObject = {"run_id": run_id, "status": status}
         if error is not None:
             content["error"] = error
         end = RunEnd(
-            thread_id,
+            thread,
             run_id,
-            attempt,
+            attempt if attempt is not None else attempt_at(thread, run_id),
             status,
             result,
             _escape(error),
@@ -370,9 +359,9 @@ class Runs:
             dump_json(content),
             self.database.acting_apps,
         )
-        with releasing(thread_id, run_id):
-            ended = await self._once(thread_id, end.event_id, lambda: self._batcher.end(end))
-        return ended or await self._read(thread_id, run_id)
+        with releasing(thread, run_id):
+            ended = await self._once(thread, end.event_id, lambda: self._batcher.end(end))
+        return ended or await self._read(thread, run_id)
 
     async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
         """Make a claimed run claimable again; return its status.
@@ -652,15 +641,9 @@ class Runs:
             return None
 
     def _document(self, what: str, value: Any) -> str:
-        try:
-            text = dump_json(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{what} cannot be stored as JSON: {error}") from error
-        check_depth(text, value, self.settings.max_json_depth)
-        limit = self.settings.max_event_bytes
-        if (size := text_bytes(text)) > limit:
-            raise LimitExceededError(what, size=size, limit=limit, setting="COGNIZES_MAX_EVENT_BYTES")
-        return text
+        return checked_document(
+            what, value, max_depth=self.settings.max_json_depth, max_bytes=self.settings.max_event_bytes
+        )
 
 
 def _escape(text: str | None) -> str | None:
