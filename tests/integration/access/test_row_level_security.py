@@ -132,7 +132,7 @@ async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
 async def test_nothing_stays_behind_on_a_connection(two_tenants: Engine) -> None:
     database = two_tenants.database
     with acting_for(["a"]):
-        assert await database.fetch("read_thread_heads", []) == []
+        assert await database.fetch("list_open_streams", []) == []
         await database.fetch_value(ask(two_tenants, "DELETE FROM threads WHERE false RETURNING id"))
     async with tenant_connections(two_tenants) as held:
         for connection in held:
@@ -161,7 +161,7 @@ async def test_one_question_is_one_round_trip(two_tenants: Engine) -> None:
 
 async def _look(engine: Engine) -> None:
     with acting_for(["a"]):
-        await engine.database.fetch("read_thread_heads", [])
+        await engine.database.fetch("list_open_streams", [])
 
 
 async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:

@@ -125,12 +125,12 @@ async def test_open_streams_and_sockets_are_counted(app: FastAPI, engine: Engine
     calls = [stream(app, "/api/runs/r/events"), websocket(app, "/ws/events/t")]
     for call in calls:
         await call.until(lambda: call.sent)  # noqa: B023
-    assert (app.state.wheel.connections, app.state.connections.websockets) == (1, 1)
+    assert (app.state.heartbeats.connections, app.state.connections.websockets) == (1, 1)
     calls[0].say({"type": "http.disconnect"})
     calls[1].say({"type": "websocket.disconnect", "code": 1000})
     for call in calls:
         await call.end()
-    assert (app.state.wheel.connections, app.state.connections.websockets) == (0, 0)
+    assert (app.state.heartbeats.connections, app.state.connections.websockets) == (0, 0)
 
 
 async def test_the_listener_stays_subscribed_when_the_last_follower_of_a_run_leaves(
@@ -164,7 +164,7 @@ async def test_streams_end_when_the_engine_closes(database_url: str) -> None:
     for call in calls:
         await call.end()
     assert calls[2].sent[-1]["type"] == "websocket.close"
-    await app.state.wheel.close()
+    await app.state.heartbeats.close()
 
 
 async def test_a_websocket_is_closed_when_its_thread_is_deleted(app: FastAPI, engine: Engine) -> None:

@@ -16,7 +16,7 @@ import uvicorn
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.api.main import create_app
-from cognizes.engine.api.sse import HeartbeatWheel
+from cognizes.engine.api.sse import HeartbeatTimer
 from tests.integration.api.conftest import client
 
 __all__ = ["client"]
@@ -48,9 +48,9 @@ def _bound(port: int) -> socket.socket:
 
 @asynccontextmanager
 async def serving(engine: Engine, *, beat: float = 1.0, seconds: int = 30, port: int = 0) -> AsyncIterator[str]:
-    """Serves an engine on a free port; yields the URL. `beat` is how long a tick of the heartbeats' wheel takes."""
+    """Serves an engine on a free port; yields the URL. `beat` is how long a tick of the heartbeat timer takes."""
     app = create_app(engine=engine)
-    app.state.wheel = HeartbeatWheel(seconds, tick=beat)
+    app.state.heartbeats = HeartbeatTimer(seconds, tick=beat)
     listening = _bound(port)
     server = _Server(uvicorn.Config(app, lifespan="off", log_level="warning", ws="websockets-sansio"))
     task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -60,9 +60,9 @@ async def serving(engine: Engine, *, beat: float = 1.0, seconds: int = 30, port:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        app.state.wheel.end()
+        app.state.heartbeats.end()
         await task
-        await app.state.wheel.close()
+        await app.state.heartbeats.close()
         listening.close()
 
 

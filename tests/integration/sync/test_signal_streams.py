@@ -299,8 +299,8 @@ async def test_a_websocket_whose_reader_stopped_reading_is_given_up(database_url
         app: Any = create_app(engine=engine, agents=[])
         await asyncio.wait_for(app(scope, inbox.get, send), PATIENCE)
         assert sent[:2] == ["websocket.accept", "websocket.send"]
-        assert app.state.wheel.connections == 0
-        await app.state.wheel.close()
+        assert app.state.heartbeats.connections == 0
+        await app.state.heartbeats.close()
 
 
 async def test_websocket_heartbeats_and_the_servers_end(engine: Engine, session: Session) -> None:

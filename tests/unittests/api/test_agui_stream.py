@@ -15,7 +15,7 @@ from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.api import agui_stream
 from cognizes.engine.api.agui_stream import FrameStreams
-from cognizes.engine.api.sse import HeartbeatWheel
+from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.errors import NotFoundError
 
 
@@ -31,7 +31,7 @@ async def observation(*items: BaseEvent | Exception | asyncio.Event) -> Observat
 
 def make_streams() -> tuple[FrameStreams, asyncio.Event]:
     have_stopped = asyncio.Event()
-    return FrameStreams(HeartbeatWheel(1), SimpleNamespace(have_stopped=have_stopped)), have_stopped  # type: ignore[arg-type]
+    return FrameStreams(HeartbeatTimer(1), SimpleNamespace(have_stopped=have_stopped)), have_stopped  # type: ignore[arg-type]
 
 
 async def read(encoded: AsyncGenerator[str, None]) -> list[dict[str, Any]]:

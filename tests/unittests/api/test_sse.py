@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from cognizes.engine.api.middleware import Middleware, OpenConnections
-from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Source, each
+from cognizes.engine.api.sse import EventStream, HeartbeatTimer, Source, each
 from cognizes.engine.settings import Settings
 
 FINAL = ""
@@ -68,10 +68,10 @@ class Connection:
 class Running:
     """A stream that is being sent."""
 
-    def __init__(self, source: Source, *, wheel: HeartbeatWheel | None = None, send_seconds: float = 3600) -> None:
-        self.wheel = wheel or HeartbeatWheel(1, tick=3600, send_seconds=send_seconds)
+    def __init__(self, source: Source, *, heartbeats: HeartbeatTimer | None = None, send_seconds: float = 3600) -> None:
+        self.heartbeats = heartbeats or HeartbeatTimer(1, tick=3600, send_seconds=send_seconds)
         self.connection = Connection()
-        self.stream = EventStream(source, wheel=self.wheel, heartbeat=lambda: "beat")
+        self.stream = EventStream(source, heartbeats=self.heartbeats, heartbeat=lambda: "beat")
         self.task = asyncio.create_task(self.stream.run(self.connection.receive, self.connection.send))
 
     async def settle(self) -> None:
@@ -82,8 +82,8 @@ class Running:
     async def end(self) -> list[str]:
         """What was sent, once it has ended by itself."""
         await asyncio.wait_for(self.task, 30)
-        assert self.wheel.connections == 0
-        await self.wheel.close()
+        assert self.heartbeats.connections == 0
+        await self.heartbeats.close()
         return self.connection.sent
 
 
@@ -129,18 +129,18 @@ async def test_a_reader_that_leaves_ends_the_source() -> None:
     assert closed.is_set()
 
 
-async def test_the_end_of_the_wheel_ends_every_response() -> None:
+async def test_the_end_of_the_timer_ends_every_response() -> None:
     running = Running(forever)
     await running.settle()
-    running.wheel.end()
+    running.heartbeats.end()
     assert await running.end() == [FINAL]
 
 
-async def test_whoever_comes_after_the_end_of_the_wheel_ends_at_once() -> None:
+async def test_a_response_after_the_end_of_the_timer_ends_at_once() -> None:
     """Its source is cancelled before its first step; the response must be completed all the same."""
-    wheel = HeartbeatWheel(1, tick=3600)
-    wheel.end()
-    assert await Running(forever, wheel=wheel).end() == [FINAL]
+    heartbeats = HeartbeatTimer(1, tick=3600)
+    heartbeats.end()
+    assert await Running(forever, heartbeats=heartbeats).end() == [FINAL]
 
 
 async def test_a_heartbeat_goes_out_unless_something_waits() -> None:
@@ -211,7 +211,7 @@ async def test_a_reader_that_stops_reading_is_cut_off(by: str) -> None:
 async def test_a_reader_is_left_where_its_connection_cannot_be_cut() -> None:
     """Under a server that shows no transport the request ends, and the server closes what it can."""
     connection = Connection()
-    wheel = HeartbeatWheel(1, tick=3600, send_seconds=0.01)
+    heartbeats = HeartbeatTimer(1, tick=3600, send_seconds=0.01)
 
     async def receive() -> Message:
         return await connection.receive()
@@ -220,13 +220,13 @@ async def test_a_reader_is_left_where_its_connection_cannot_be_cut() -> None:
         connection.writable.clear()
         await stream.put("never read")
 
-    stream = EventStream(source, wheel=wheel, heartbeat=str)
+    stream = EventStream(source, heartbeats=heartbeats, heartbeat=str)
     await asyncio.wait_for(stream.run(receive, connection.send), 30)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    assert wheel.connections == 0
-    await wheel.close()
+    assert heartbeats.connections == 0
+    await heartbeats.close()
 
 
 async def test_cancelling_the_request_itself_is_no_end_of_ours() -> None:
@@ -235,8 +235,8 @@ async def test_cancelling_the_request_itself_is_no_end_of_ours() -> None:
     running.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running.task
-    assert running.wheel.connections == 0
-    await running.wheel.close()
+    assert running.heartbeats.connections == 0
+    await running.heartbeats.close()
 
 
 async def test_a_stalled_reader_does_not_keep_the_server_from_stopping() -> None:
@@ -249,29 +249,29 @@ async def test_a_stalled_reader_does_not_keep_the_server_from_stopping() -> None
 
     running = Running(source)
     await waits.wait()
-    running.wheel.end()
+    running.heartbeats.end()
     assert await running.end() == []
     assert running.connection.is_aborted
 
 
-async def test_the_wheel_beats_for_everybody_once_a_turn() -> None:
-    wheel = HeartbeatWheel(3, tick=0.001)
-    several = [Running(forever, wheel=wheel) for _ in range(6)]
+async def test_the_timer_beats_for_every_connection_once_per_interval() -> None:
+    heartbeats = HeartbeatTimer(3, tick=0.001)
+    several = [Running(forever, heartbeats=heartbeats) for _ in range(6)]
     async with asyncio.timeout(30):
         while not all(len(running.connection.sent) >= 2 for running in several):
             await asyncio.sleep(0.001)
-    wheel.end()
+    heartbeats.end()
     for running in several:
         await asyncio.wait_for(running.task, 30)
         assert running.connection.sent[-1] == FINAL
-    await wheel.close()
+    await heartbeats.close()
 
 
 @pytest.mark.parametrize("copies", [False, True])
 async def test_the_stream_runs_when_the_layers_between_have_returned(copies: bool) -> None:
     """Also below a layer that hands on a copy of the scope."""
     connection = Connection()
-    wheel = HeartbeatWheel(1, tick=3600)
+    heartbeats = HeartbeatTimer(1, tick=3600)
     order: list[str] = []
 
     async def source(stream: EventStream) -> None:
@@ -280,7 +280,7 @@ async def test_the_stream_runs_when_the_layers_between_have_returned(copies: boo
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         scope["fastapi_inner_astack"] = "heavy"
-        response = EventStream(source, wheel=wheel, heartbeat=str)
+        response = EventStream(source, heartbeats=heartbeats, heartbeat=str)
         await response(dict(scope) if copies else scope, receive, send)
         order.append("returned")
 
@@ -294,7 +294,7 @@ async def test_the_stream_runs_when_the_layers_between_have_returned(copies: boo
     assert connection.sent == ["a", FINAL]
     assert connection.headers["x-request-id"] == "mine"
     assert "fastapi_inner_astack" not in scope
-    await wheel.close()
+    await heartbeats.close()
 
 
 async def test_a_heartbeat_that_fails_does_not_stop_those_of_other_connections(
@@ -307,12 +307,12 @@ async def test_a_heartbeat_that_fails_does_not_stop_those_of_other_connections(
         def end(self) -> None:
             """Nothing to end."""
 
-    wheel = HeartbeatWheel(1, tick=0.001)
-    wheel.join(Broken())
-    running = Running(forever, wheel=wheel)
+    heartbeats = HeartbeatTimer(1, tick=0.001)
+    heartbeats.add(Broken())
+    running = Running(forever, heartbeats=heartbeats)
     async with asyncio.timeout(30):
         while running.connection.sent.count("beat") < 3:
             await asyncio.sleep(0.001)
     assert "cannot beat" in caplog.text
-    await wheel.close()
+    await heartbeats.close()
     await asyncio.wait_for(running.task, 30)

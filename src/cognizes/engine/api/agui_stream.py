@@ -16,7 +16,7 @@ from starlette.responses import Response
 from cognizes.engine.agui.frames import KEEP_ALIVE, FrameEncoder, clean_text, now, speaks_protocol_1
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.agents import ServedAgents
-from cognizes.engine.api.sse import EventStream, HeartbeatWheel, each
+from cognizes.engine.api.sse import EventStream, HeartbeatTimer, each
 from cognizes.engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -34,14 +34,16 @@ class FrameStreams:
     RUN_ERROR, because a client takes a stream without a terminal frame for success.
     """
 
-    def __init__(self, wheel: HeartbeatWheel, agents: ServedAgents) -> None:
-        self._wheel = wheel
+    def __init__(self, heartbeats: HeartbeatTimer, agents: ServedAgents) -> None:
+        self._heartbeats = heartbeats
         self._agents = agents
 
     def open(self, frames: Observation, *, protocol_version: str | None = None) -> Response:
         """Return a response with frames, encoded for a client of that protocol version."""
         encoder = FrameEncoder(protocol_1=speaks_protocol_1(protocol_version))
-        return EventStream(each(self._encode(frames, encoder)), wheel=self._wheel, heartbeat=lambda: KEEP_ALIVE)
+        return EventStream(
+            each(self._encode(frames, encoder)), heartbeats=self._heartbeats, heartbeat=lambda: KEEP_ALIVE
+        )
 
     async def _encode(self, frames: Observation, encoder: FrameEncoder) -> AsyncGenerator[str, None]:
         async with aclosing(self._until_stopped(frames)) as items:
@@ -108,7 +110,7 @@ def _error(message: str, *, code: str) -> RunErrorEvent:
 
 
 async def _streams(connection: HTTPConnection) -> FrameStreams:
-    return FrameStreams(connection.app.state.agent_wheel, connection.app.state.agents)
+    return FrameStreams(connection.app.state.agent_heartbeats, connection.app.state.agents)
 
 
 Streams = Annotated[FrameStreams, Depends(_streams)]

@@ -35,7 +35,7 @@ from cognizes.engine.api.routes import (
     sessions,
     signals,
 )
-from cognizes.engine.api.sse import HeartbeatWheel
+from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.monitor.pulse_meter import PulseMeter
@@ -69,8 +69,8 @@ def create_app(
                 yield
         finally:
             await app.state.agents.close()
-            await app.state.wheel.close()
-            await app.state.agent_wheel.close()
+            await app.state.heartbeats.close()
+            await app.state.agent_heartbeats.close()
             if engine is None:
                 await app.state.engine.close()
 
@@ -115,12 +115,12 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
-    app.state.wheel = HeartbeatWheel(seconds, send_seconds=patience, supervisor=engine.supervisor)
-    app.state.agent_wheel = HeartbeatWheel(seconds, send_seconds=patience, supervisor=engine.supervisor)
+    app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine.supervisor)
+    app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine.supervisor)
 
 
 def _end_streams(app: FastAPI) -> None:
-    app.state.wheel.end()
+    app.state.heartbeats.end()
     app.state.agents.close_soon()
 
 

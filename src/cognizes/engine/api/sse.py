@@ -1,4 +1,4 @@
-"""Server-sent events by hand: cheap when idle, quick to notice that the reader is gone."""
+"""Server-sent events: little memory for idle connections, and an end for readers that stop reading."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30
 SEND_SECONDS = 30.0
-"""How long a reader may take to make room for one frame."""
+"""The time a reader has to accept one frame."""
 FRAMES_BYTES = 8 * 1024
-"""How much may wait for a reader in its connection's buffer."""
+"""The limit of a connection's write buffer."""
 _WAITING_OFFERS = 64
 
 _HEADERS = [
@@ -37,19 +37,19 @@ _HEADERS = [
 
 
 class Connection(Protocol):
-    """What hangs on the wheel."""
+    """A connection that sends heartbeats."""
 
     def beat(self) -> None:
-        """A turn is over: say that the connection lives."""
+        """Send a heartbeat."""
         ...
 
     def end(self) -> None:
-        """The server is about to stop."""
+        """End, because the server stops."""
         ...
 
 
-class HeartbeatWheel:
-    """One timer for all connections: each has a place on a wheel that turns once in thirty seconds."""
+class HeartbeatTimer:
+    """One timer for the heartbeats of all connections, which are spread over the interval."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HeartbeatWheel:
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         self.send_seconds = send_seconds
-        self._places: list[set[Connection]] = [set() for _ in range(seconds)]
+        self._slots: list[set[Connection]] = [set() for _ in range(seconds)]
         self._now = 0
         self._tick = tick
         self._loop: SupervisedLoop | None = None
@@ -69,56 +69,56 @@ class HeartbeatWheel:
 
     @property
     def connections(self) -> int:
-        """How many connections hang on the wheel."""
-        return sum(len(place) for place in self._places)
+        """The number of connections."""
+        return sum(len(slot) for slot in self._slots)
 
-    def join(self, stream: Connection) -> Callable[[], None]:
-        """Has `beat` called once a turn; returns what to call when leaving."""
-        # The emptiest place, not the current one: those who came together would all beat together.
-        place = min(self._places, key=len)
-        place.add(stream)
+    def add(self, stream: Connection) -> Callable[[], None]:
+        """Call `beat` of a connection once per interval; return a function that removes it."""
+        # The emptiest slot, not the current one: connections opened together would all send together.
+        slot = min(self._slots, key=len)
+        slot.add(stream)
         if self._loop is None:
-            self._loop = self._supervisor.start("heartbeat-wheel", self._turn, longest_pause=self._tick)
-        return lambda: place.discard(stream)
+            self._loop = self._supervisor.start("heartbeats", self._next_slot, longest_pause=self._tick)
+        return lambda: slot.discard(stream)
 
     def end(self) -> None:
-        """Lets every connection end: the server is about to stop. Those that come later end at once."""
+        """End every connection, also those that are added later: the server stops."""
         self.has_ended = True
-        for stream in [stream for place in self._places for stream in place]:
+        for stream in [stream for slot in self._slots for stream in slot]:
             stream.end()
 
     async def close(self) -> None:
-        """Stops the wheel."""
+        """End all connections and stop the timer."""
         self.end()
         if self._loop is not None:
             await self._loop.stop()
             self._loop = None
 
-    async def _turn(self) -> None:
+    async def _next_slot(self) -> None:
         await asyncio.sleep(self._tick)
-        self._now = (self._now + 1) % len(self._places)
-        for stream in list(self._places[self._now]):
+        self._now = (self._now + 1) % len(self._slots)
+        for stream in list(self._slots[self._now]):
             try:
                 stream.beat()
             except Exception:
-                # One connection must not take the heartbeats of the others; its own next one is due in a turn.
+                # The heartbeats of the other connections must not depend on this one.
                 logger.exception("the heartbeat of a connection failed")
 
 
 class EventStream(Response):
-    """Sends what its source puts until the source ends, the reader leaves, stops reading, or the server closes.
+    """Sends the frames of a source until it ends, the reader leaves or stops reading, or the server stops.
 
-    It has one task besides the request's own. The middleware runs it after the layers between have returned: a
-    connection that is idle for hours would keep the frames of them all, which is half of its memory.
+    It has one task besides the request's own. The middleware runs it after the layers between have returned, because
+    their stack frames are half of the memory of an idle connection.
     """
 
-    def __init__(self, source: Source, *, wheel: HeartbeatWheel, heartbeat: Callable[[], str]) -> None:
+    def __init__(self, source: Source, *, heartbeats: HeartbeatTimer, heartbeat: Callable[[], str]) -> None:
         self.background = None
         self._source = source
-        self._wheel = wheel
+        self._heartbeats = heartbeats
         self._heartbeat = heartbeat
-        self._is_over = False
-        self._is_given_up = False
+        self._is_complete = False
+        self._is_aborted = False
         self._puts_waiting = 0
         self._others: set[asyncio.Future[None]] = set()
 
@@ -129,68 +129,68 @@ class EventStream(Response):
             await self.run(receive, send)
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Streams."""
+        """Send the response."""
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
         if (transport := self._transport) is not None:
-            # What a reader that stopped reading costs; the usual 64 KiB is much for thousands of them.
+            # The cost of a reader that stopped reading; the default of 64 KiB is much for thousands of them.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         self._sending = continue_in_task(self._source(self), name="event-stream")
-        # Not in that task itself: one that is cancelled before its first step runs none of its own code.
+        # A callback, because a task that is cancelled before its first step runs none of its code.
         self._sending.add_done_callback(self._complete_soon)
-        leave = self._wheel.join(self)
-        if self._wheel.has_ended:
+        leave = self._heartbeats.add(self)
+        if self._heartbeats.has_ended:
             self.end()
         try:
-            # Says so, too, when the response is complete.
+            # A complete response ends with `http.disconnect`, too.
             while (await receive())["type"] != "http.disconnect":
                 pass
         except asyncio.CancelledError:
-            if not self._is_given_up or self._request is None:
+            if not self._is_aborted or self._request is None:
                 raise
             self._request.uncancel()
         finally:
-            self._is_over = self._is_given_up = True
+            self._is_complete = self._is_aborted = True
             leave()
-            under_way = [self._sending, *self._others]
-            for task in under_way:
+            pending = [self._sending, *self._others]
+            for task in pending:
                 task.cancel()
-            await asyncio.wait(under_way)
+            await asyncio.wait(pending)
 
     async def put(self, text: str) -> None:
-        """Sends frames; returns when there is room for more. What comes after the end is dropped."""
-        if not self._is_over:
+        """Send frames; return when there is room for more. Frames after the end are dropped."""
+        if not self._is_complete:
             await self._write(text.encode(), more_body=True)
 
     def offer(self, text: str) -> bool:
-        """Sends frames that may be left out; False when the reader is too slow for them."""
-        if self._is_over or len(self._others) >= _WAITING_OFFERS:
+        """Send frames that may be dropped; return False if the reader is too slow for them."""
+        if self._is_complete or len(self._others) >= _WAITING_OFFERS:
             return False
         self._begin(self.put(text))
         return True
 
     def beat(self) -> None:
-        """Sends a heartbeat, unless something waits to be sent anyway."""
+        """Send a heartbeat, unless frames are being sent."""
         if not self._puts_waiting:
             self.offer(self._heartbeat())
 
     def end(self) -> None:
-        """Ends the response."""
+        """End the response."""
         if self._puts_waiting:
-            self._hang_up()  # a reader that does not read would keep the server from stopping
+            self._abort()  # A reader that stopped reading must not delay the shutdown.
         self._sending.cancel()
 
     @property
     def _transport(self) -> asyncio.WriteTransport | None:
-        """What is below ASGI, under uvicorn: its `receive` is a method of the request, which has the transport."""
+        """The transport under uvicorn, whose `receive` is a method of an object that has it; ASGI has no public way."""
         return getattr(getattr(self._receive, "__self__", None), "transport", None)
 
     def _complete_soon(self, sending: asyncio.Future[None]) -> None:
         error = None if sending.cancelled() else sending.exception()
-        if error is not None and not self._is_given_up:
+        if error is not None and not self._is_aborted:
             logger.error("a stream of events failed", exc_info=error)
-        if not self._is_over:
-            self._is_over = True
+        if not self._is_complete:
+            self._is_complete = True
             self._begin(self._write(b"", more_body=False))
 
     def _begin(self, writing: Awaitable[None]) -> None:
@@ -201,28 +201,31 @@ class EventStream(Response):
     def _end_other(self, task: asyncio.Future[None]) -> None:
         self._others.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._is_given_up:
+        if error is not None and not self._is_aborted:
             logger.error("a frame could not be sent", exc_info=error)
-            self._hang_up()
+            self._abort()
 
     async def _write(self, body: bytes, *, more_body: bool) -> None:
         self._puts_waiting += 1
         try:
-            async with asyncio.timeout(self._wheel.send_seconds):
+            async with asyncio.timeout(self._heartbeats.send_seconds):
                 await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
         except TimeoutError:
-            self._hang_up()
+            self._abort()
             raise
         finally:
             self._puts_waiting -= 1
 
-    def _hang_up(self) -> None:
-        """ASGI closes a connection after all was sent, which to a reader that stopped reading is never; it has no word
-        for giving up. So the connection is cut below it, where the server lets us, and else only left alone."""
-        if self._is_given_up:
+    def _abort(self) -> None:
+        """Reset the connection of a reader that stopped reading.
+
+        ASGI closes a connection only after all data is sent, and has no message to abort it. Without a transport the
+        request is cancelled.
+        """
+        if self._is_aborted:
             return
-        self._is_over = self._is_given_up = True
-        logger.info("a reader of events stopped reading; its connection is closed")
+        self._is_complete = self._is_aborted = True
+        logger.info("a client stopped reading its event stream; the connection is reset")
         if (transport := self._transport) is not None:
             _reset(transport)
         elif self._request is not None:
@@ -230,7 +233,7 @@ class EventStream(Response):
 
 
 def _reset(transport: asyncio.WriteTransport) -> None:
-    """Ends a connection at once. Without that, the kernel would keep what it has of it for as long as nobody reads."""
+    """Close a connection with RST; a normal close would keep its send buffer in the kernel."""
     if (connected := transport.get_extra_info("socket")) is not None:
         with suppress(OSError), socket.socket(fileno=os.dup(connected.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -241,7 +244,7 @@ Source = Callable[[EventStream], Coroutine[Any, Any, None]]
 
 
 def each(frames: AsyncGenerator[str, None]) -> Source:
-    """A source out of a generator."""
+    """Return a source that sends the frames of a generator."""
 
     async def put_all(stream: EventStream) -> None:
         async with aclosing(frames):
@@ -251,9 +254,9 @@ def each(frames: AsyncGenerator[str, None]) -> Source:
     return put_all
 
 
-async def _wheel(connection: HTTPConnection) -> HeartbeatWheel:
-    wheel: HeartbeatWheel = connection.app.state.wheel
-    return wheel
+async def _heartbeats(connection: HTTPConnection) -> HeartbeatTimer:
+    heartbeats: HeartbeatTimer = connection.app.state.heartbeats
+    return heartbeats
 
 
-Wheel = Annotated[HeartbeatWheel, Depends(_wheel)]
+Heartbeats = Annotated[HeartbeatTimer, Depends(_heartbeats)]

@@ -1,4 +1,4 @@
-"""Signals: what changed, and how far it has come. Never content: whoever wants that pulls it."""
+"""Signals: what changed, and its newest sequence. They carry no content; clients pull it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class SignalType(StrEnum):
-    """What a signal tells."""
+    """The kinds of signals."""
 
     STATE_CHANGED = "state_changed"
     CONTENT_DELTA = "content_delta"
@@ -29,7 +29,7 @@ class SignalType(StrEnum):
 
 @dataclass(frozen=True)
 class Signal:
-    """One signal. `position` is the event up to which its reader has been told everything, once it has this one."""
+    """One signal. A reader that has it has all signals up to the event `position`."""
 
     type: SignalType
     context_id: str
@@ -38,7 +38,7 @@ class Signal:
     timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def to_document(self) -> JsonObject:
-        """The signal as JSON data. `sequence_num` is the event it tells of, or the newest one of the context."""
+        """Return the signal as JSON data. `sequence_num` is its event, or the newest event of the context."""
         moment = self.timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return {
             "type": self.type,
@@ -49,9 +49,9 @@ class Signal:
         }
 
     def to_text(self) -> str:
-        """The signal as JSON text of less than a kilobyte: ids that would make it longer are cut, and it says so."""
+        """Return the signal as JSON text of less than a kilobyte; longer ids are cut, and `is_cut` is set."""
         document = self.to_document()
-        # Escaped, so that a letter is a byte, and lone surrogates are text like any other.
+        # ASCII only, so that a character is a byte and lone surrogates can be encoded.
         text = _ENCODER.encode(document)
         if len(text) < MAX_BYTES - _LONG_ID:
             return text
@@ -59,14 +59,14 @@ class Signal:
         text = _ENCODER.encode(short | {"is_cut": True})
         if len(text) < MAX_BYTES:
             return text
-        # Characters that JSON spells in six bytes each.
+        # Characters that JSON escapes take six bytes each.
         shorter = {key: value[:40] if isinstance(value, str) else value for key, value in document.items()}
         return _ENCODER.encode(shorter | {"is_cut": True})
 
 
 def parse_signal(text: str) -> JsonObject:
-    """The data of a signal; `ValueError` when it is none."""
+    """Return the data of a signal; `ValueError` if it is not a signal."""
     document = json.loads(text)
     if not isinstance(document, dict) or document.get("type") not in list(SignalType):
-        raise ValueError("this is no signal")
+        raise ValueError("this is not a signal")
     return document

@@ -253,7 +253,7 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     pool = engine.database.pool
     state = request.app.state
     meter: PulseMeter = state.meter
-    streams = state.wheel.connections + state.agent_wheel.connections
+    streams = state.heartbeats.connections + state.agent_heartbeats.connections
     return DocumentResponse(
         {
             "now": datetime.now(UTC).isoformat(),

@@ -20,7 +20,7 @@ from cognizes.engine.agui.monitor import Step
 from cognizes.engine.api.agui_stream import Streams
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
-from cognizes.engine.api.sse import EventStream, Wheel
+from cognizes.engine.api.sse import EventStream, Heartbeats
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.database.tenancy import continue_in_task
@@ -56,7 +56,7 @@ async def _development_only(engine: CurrentEngine) -> None:
 async def run_events(
     run_id: str,
     engine: CurrentEngine,
-    wheel: Wheel,
+    heartbeats: Heartbeats,
     streams: Streams,
     thread: ThreadOfRun,
     profile: Annotated[Literal["monitor", "agui"], Query()] = "monitor",
@@ -76,7 +76,7 @@ async def run_events(
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
         partial(engine.monitor_frames.send, run_id, after=resumed, greeting=greeting, thread_id=thread),
-        wheel=wheel,
+        heartbeats=heartbeats,
         heartbeat=partial(_custom, run_id, "heartbeat"),
     )
 

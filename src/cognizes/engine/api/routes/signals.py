@@ -23,7 +23,8 @@ from cognizes.engine.api.authorization import (
     Reach,
     access,
 )
-from cognizes.engine.api.sse import EventStream, HeartbeatWheel, Wheel
+from cognizes.engine.api.sse import EventStream, Heartbeats, HeartbeatTimer
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
@@ -45,42 +46,42 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 async def context_signals(
     context_id: ContextId,
     engine: CurrentEngine,
-    wheel: Wheel,
+    heartbeats: Heartbeats,
     after: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """`event: signal`, each less than a kilobyte and without content.
 
-    `Last-Event-ID`, or `after` an event's number, brings what was missed; then come the state and one signal for each
-    message that is being streamed, then whatever happens.
+    `Last-Event-ID`, or `after` the sequence of an event, sends the missed signals; then come the state and one signal
+    for each message that is being streamed, then all changes.
     """
     (resumed,) = read_positions(last_event_id, 1)
-    return await _stream(engine, wheel, [context_id], [after if resumed is None else resumed])
+    return await _stream(engine, heartbeats, [context_id], [after if resumed is None else resumed])
 
 
 @router.get("/events", summary="Signals of several contexts", response_class=Response, responses=_STREAM)
 @access(Reach.THREADS)
 async def signals_of_contexts(
     engine: CurrentEngine,
-    wheel: Wheel,
+    heartbeats: Heartbeats,
     authorizer: CurrentAuthorizer,
     caller: Caller,
     contexts: Annotated[str, Query(description="Ids, separated by commas.")],
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """The same signals on one connection; `id:` holds the place in every one of them."""
+    """The same signals on one connection; `id:` holds the position in every context."""
     found = list(dict.fromkeys(await authorizer.find_contexts(caller, _split_contexts(contexts))))
-    return await _stream(engine, wheel, found, read_positions(last_event_id, len(found)))
+    return await _stream(engine, heartbeats, found, read_positions(last_event_id, len(found)))
 
 
 async def _stream(
-    engine: Engine, wheel: HeartbeatWheel, thread_ids: list[UUID], after: Sequence[int | None]
+    engine: Engine, heartbeats: HeartbeatTimer, thread_ids: list[UUID], after: Sequence[int | None]
 ) -> EventStream:
     subscription = engine.signals.follow()
     for thread_id, position in zip(thread_ids, after, strict=True):
         await subscription.add(thread_id, after=position)
     frames = SignalFrames(subscription, subscription.positions)
-    return EventStream(frames.send, wheel=wheel, heartbeat=frames.heartbeat)
+    return EventStream(frames.send, heartbeats=heartbeats, heartbeat=frames.heartbeat)
 
 
 @router.websocket("/ws/signals")
@@ -88,20 +89,20 @@ async def _stream(
 async def signals_by_websocket(
     websocket: WebSocket,
     engine: CurrentEngine,
-    wheel: Wheel,
+    heartbeats: Heartbeats,
     authorizer: CurrentAuthorizer,
     caller: Caller,
     contexts: str = "",
 ) -> None:
-    """The same signals; `{"type": "subscribe" | "unsubscribe", "contexts": ["id", …]}` changes what is followed.
+    """The same signals; `{"type": "subscribe" | "unsubscribe", "contexts": ["id", …]}` changes the contexts.
 
-    `subscribe` may say where to resume: `"after": {"id": 17}`. Each is answered with `{"type": "subscribed", …}`, and
-    what cannot be done with `{"type": "error", …}`.
+    `subscribe` may contain cursors: `"after": {"id": 17}`. The answer is `{"type": "subscribed", …}` or
+    `{"type": "error", …}`.
     """
     await websocket.accept()
     async with engine.signals.follow(stays_open=True) as subscription:
         connection = _SignalSocket(websocket, subscription, authorizer, caller, seconds=engine.settings.send_seconds)
-        leave = wheel.join(connection)
+        leave = heartbeats.add(connection)
         try:
             if contexts:
                 await connection.handle({"type": "subscribe", "contexts": contexts.split(",")})
@@ -109,13 +110,13 @@ async def signals_by_websocket(
         except WebSocketDisconnect:
             return
         except TimeoutError:
-            logger.info("a reader of signals stopped reading; its connection is closed")
+            logger.info("a client stopped reading its signals; the WebSocket is closed")
         finally:
             leave()
 
 
 class _SignalSocket:
-    """One WebSocket: it hears which contexts it should follow, and tells their signals."""
+    """One WebSocket: receives requests to change its contexts, and sends their signals."""
 
     def __init__(
         self,
@@ -131,21 +132,21 @@ class _SignalSocket:
         self._authorizer = authorizer
         self._caller = caller
         self._subscription = subscription
-        self._is_due = asyncio.Event()
+        self._due = WakeUp()
         self._has_ended = False
 
     def beat(self) -> None:
-        """Says soon that the connection lives."""
-        self._is_due.set()
+        """Send a heartbeat soon."""
+        self._due.notify()
 
     def end(self) -> None:
-        """The server is about to stop."""
+        """End, because the server stops."""
         self._has_ended = True
-        self._is_due.set()
+        self._due.notify()
 
     async def run(self) -> None:
-        """Hears and tells until one of both ends."""
-        works = (self._hear(), self._tell(), self._beat_on())
+        """Receive and send until one of both ends."""
+        works = (self._receive(), self._send_signals(), self._send_heartbeats())
         tasks = [continue_in_task(work, name="ws-signals") for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +160,7 @@ class _SignalSocket:
             await self._websocket.close(1012)
 
     async def handle(self, request: Any) -> None:
-        """Does what a client asks for, and says so."""
+        """Apply a request and answer it."""
         try:
             await self._change(request)
         except EngineError as error:
@@ -168,7 +169,7 @@ class _SignalSocket:
         followed = [str(thread_id) for thread_id in self._subscription.thread_ids]
         await self._send({"type": "subscribed", "contexts": followed})
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         while True:
             text = await self._websocket.receive_text()
             try:
@@ -177,15 +178,16 @@ class _SignalSocket:
                 request = None
             await self.handle(request)
 
-    async def _tell(self) -> None:
+    async def _send_signals(self) -> None:
         while True:
             for signal in await self._subscription.take():
                 await self._send_text(signal.to_text())
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
+        seen = 0
         while True:
-            await self._is_due.wait()
-            self._is_due.clear()
+            await self._due.wait(seen)
+            seen = self._due.version
             if self._has_ended:
                 return
             for signal in self._subscription.heartbeats():
@@ -214,7 +216,7 @@ class _SignalSocket:
         await self._send_text(json.dumps(document))
 
     async def _send_text(self, text: str) -> None:
-        """`TimeoutError` when the reader makes no room: it would be kept for ever."""
+        """Raise `TimeoutError` if the client stopped reading."""
         async with asyncio.timeout(self._seconds):
             await self._websocket.send_text(text)
 
