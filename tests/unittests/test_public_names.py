@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -62,6 +63,53 @@ EXPORTED = [
 def test_exported_names() -> None:
     assert sorted(cognizes.engine.__all__) == sorted(EXPORTED)
     assert all(hasattr(cognizes.engine, name) for name in EXPORTED)
+
+
+PACKAGES = {
+    "access": ["ANONYMOUS", "ApiKey", "ApiKeys", "Authenticator", "Permission", "Principal"],
+    "adapters.adk": [
+        "EngineStreamPlugin",
+        "ListedSession",
+        "OpenMemoryService",
+        "OpenSessionService",
+        "Runner",
+        "register",
+    ],
+    "cli": ["main"],
+    "database": ["Database", "EmbeddedPostgres"],
+    "feed": ["Chunks", "Feed", "FeedItem", "Notification", "StreamEnd", "StreamView"],
+    "hosting": ["AgentCapabilities", "AgentHost", "HostedAgent", "HostedRun", "RunContext", "Turn"],
+    "memory.embedders": ["Embedder", "choose_embedder"],
+    "pulse": ["Overlay", "Sessions", "StateManager"],
+    "runs": [
+        "CLIENT_LEASE",
+        "HandledRun",
+        "Handler",
+        "InProcessRun",
+        "Resumption",
+        "RunContext",
+        "RunMemory",
+        "RunSuspended",
+        "Runs",
+        "SignalOutcome",
+        "Step",
+        "WaitKind",
+        "Worker",
+        "WriteMessage",
+    ],
+}
+
+
+def test_the_names_of_each_package() -> None:
+    found = {}
+    for module in pkgutil.walk_packages(cognizes.engine.__path__, "cognizes.engine."):
+        names = vars(importlib.import_module(module.name)).get("__all__") if module.ispkg else None
+        if names is not None:
+            found[module.name.removeprefix("cognizes.engine.")] = sorted(names)
+    assert found == PACKAGES
+    for package, exported in PACKAGES.items():
+        of_package = importlib.import_module(f"cognizes.engine.{package}")
+        assert [name for name in exported if not hasattr(of_package, name)] == []
 
 
 def test_every_error_is_exported() -> None:

@@ -125,7 +125,7 @@ async def test_a_configured_redis_is_checked(tmp_path: Path) -> None:
             (None, Verdict.OK, "use PostgreSQL"),
             (server.url, Verdict.OK, "use Redis, which answers"),
             (f"unix://{tmp_path / 'nothing.sock'}", Verdict.FAILURE, "Redis is not reachable"),
-            ("https://user:secret@host", Verdict.FAILURE, "REDIS_URL is no URL"),
+            ("https://user:secret@host", Verdict.FAILURE, "REDIS_URL is not a valid Redis URL"),
         ):
             found = await _find("token deltas", _Server(), redis_url=redis_url)
             assert (found.verdict, bool(found.remedy)) == (verdict, verdict is Verdict.FAILURE)
