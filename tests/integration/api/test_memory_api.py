@@ -85,11 +85,15 @@ async def test_a_hit_says_why(client: httpx.AsyncClient) -> None:
     (hit,) = answer.json()["hits"]
     assert (hit["kind"], hit["text"]) == ("long_term", "drink: tea")
     assert hit["scores"]["bm25"] > 0
-    assert hit["score"] > 0
+    assert 0 < hit["score"] < 1
+    assert hit["why"].startswith("contains tea (")
+    above = await client.post("/api/memory/recall", json={**ADA, "query": "tea", "min_score": 0.99})
+    assert above.json()["hits"] == []
 
 
 async def test_what_is_wrong_is_said(client: httpx.AsyncClient) -> None:
-    for body in ({**ADA}, {**ADA, "query": "x", "k": 0}, {**ADA, "query": "x", "kinds": ["y"]}, {"query": "x"}):
+    invalid: list[dict[str, Any]] = [{"k": 0}, {"kinds": ["y"]}, {"min_score": 2}]
+    for body in ({**ADA}, {"query": "x"}, *({**ADA, "query": "x", **options} for options in invalid)):
         assert (await client.post("/api/memory/recall", json=body)).status_code == 422
     naive = {**ADA, "query": "x", "since": "2026-01-01T00:00:00"}
     assert "time zone" in (await client.post("/api/memory/recall", json=naive)).json()["detail"]

@@ -135,6 +135,50 @@ async def test_a_memory_that_is_deleted_while_it_is_embedded_leaves_nothing(engi
     assert (await queue.length()).waiting == 0
 
 
+async def test_the_vector_of_a_locked_memory_is_stored_when_the_lock_is_released(engine: Engine) -> None:
+    await remember(engine, "a", "b")
+    embedder = FussyEmbedder()
+    async with engine.database.connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        # As `store_memories` does with each memory of a session that is stored again.
+        await connection.execute("SELECT FROM memories WHERE text = 'a' FOR NO KEY UPDATE")
+        working = asyncio.create_task(queue_of(engine, embedder).work())
+        async with asyncio.timeout(5):
+            while "b" not in await models(engine):
+                await asyncio.sleep(0.01)
+        assert "a" not in await models(engine)
+        await transaction.rollback()
+    assert await working == 2
+    assert await models(engine) == {"a": "fussy-3", "b": "fussy-3"}
+    assert embedder.asked == [["a", "b"]]
+
+
+async def test_a_memory_that_stays_locked_is_released_for_the_next_round(engine: Engine) -> None:
+    await remember(engine, "a")
+    queue = queue_of(engine, FussyEmbedder())
+    async with engine.database.connection() as connection, connection.transaction():
+        await connection.execute("SELECT FROM memories FOR NO KEY UPDATE")
+        assert await queue.work() == 1
+        assert await models(engine) == {}
+    assert await queue.work() == 1
+    assert await models(engine) == {"a": "fussy-3"}
+
+
+async def test_vectors_arrive_within_seconds_while_a_growing_session_is_stored_again(database_url: str) -> None:
+    turns: list[Remembered] = []
+    async with Engine.open(database_url) as engine:
+        assert engine.memory.queue is not None
+        for number in range(150):
+            turns.append(Remembered(str(number), f"turn {number} about tea", session_id="s", position=number))
+            await engine.memory.remember_turns(ADA, turns)
+        async with asyncio.timeout(5):
+            while (await engine.memory.queue.length()).waiting:
+                await asyncio.sleep(0.02)
+        rows = await engine.database.pool.fetch("SELECT memory_id FROM memory_vectors")
+        assert len(rows) == len(turns)
+
+
 async def test_two_workers_share_the_queue(engine: Engine) -> None:
     await remember(engine, *(f"text {n}" for n in range(30)))
     workers = [FussyEmbedder(), FussyEmbedder()]

@@ -84,7 +84,11 @@ async def test_words_and_meaning_within_a_session_a_user_and_an_app(engine: Engi
     (hit,) = await engine.memory.search_messages("order", app="shop", user="bob", k=1)
     assert (hit.app_name, hit.user_id, hit.message.role, hit.message.sequence_num) == ("shop", "bob", "user", 1)
     assert hit.scores["words"] > 0
-    assert hit.score == pytest.approx(hit.scores["words"] + hit.scores["meaning"])
+    total = hit.scores["words"] + hit.scores["meaning"]
+    assert hit.score == pytest.approx(total / (1 + total))
+    assert hit.why.startswith("contains order (")
+    assert await engine.memory.search_messages("order", app="shop", user="bob", min_score=hit.score + 0.01) == []
+    assert await found(engine, "quantum chromodynamics", user="ada") == []
 
 
 async def test_filters(engine: Engine) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cognizes.engine import Engine, InvalidInputError
+from cognizes.engine import Engine, InvalidInputError, LimitExceededError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Filters, Hit, Recall
@@ -93,6 +93,43 @@ class TestByWords:
         hits = await recall(engine, "colour of the kitchen", k=2)
         assert [hit.text for hit in hits] == turns[:2]
         assert hits[1].scores["neighbours"] > 0
+
+    async def test_the_work_for_a_query_is_bounded(self, engine: Engine) -> None:
+        words = " ".join(f"word{n}x" for n in range(5000))
+        await notes(engine, *(words[: 2000 + n] for n in range(30)), *FILLER)
+        rows = await engine.database.fetch(
+            "recall_by_words", ADA.app_name, ADA.user_id, None, None, None, None, None, 200, False, words, ""
+        )
+        assert len(rows) == 30
+        assert {len(row["matched"]) for row in rows} == {64}
+        assert [len(row["weights"]) for row in rows if row["weights"]] == [256]
+        # A query of the greatest length finds the same, and its vector has a bounded number of words.
+        assert len(await recall(engine, words[:10_000], k=100)) == 30
+        with pytest.raises(LimitExceededError):
+            await recall(engine, words[:100_000].ljust(100_000))
+
+    async def test_only_the_neighbours_of_the_best_candidates_are_read(self, engine: Engine) -> None:
+        turns = [Remembered(str(n), f"tea {n}", session_id="s", position=n) for n in range(1000)]
+        await engine.memory.remember_turns(ADA, turns)
+        pool = await Recall(engine.database, embedder=None).gather("tea", app=ADA.app_name, user=ADA.user_id)
+        assert len(pool.candidates) <= 7 * 100
+
+    async def test_a_score_is_between_0_and_1_and_min_score_is_its_threshold(self, engine: Engine) -> None:
+        await notes(engine, "green tea", "tea and much else that is of no interest to her", *FILLER)
+        first, second = await recall(engine, "green tea")
+        assert 1 > first.score > second.score > 0
+        assert [hit.text for hit in await recall(engine, "green tea", min_score=first.score)] == ["green tea"]
+        assert first.why.startswith(f"contains green, tea ({first.scores['words']:.0%} of the query's words)")
+        for invalid in (-0.1, 1.1, float("nan")):
+            with pytest.raises(InvalidInputError, match="min_score"):
+                await recall(engine, "green tea", min_score=invalid)
+
+    async def test_a_score_does_not_change_with_unrelated_words_elsewhere(self, engine: Engine) -> None:
+        await notes(engine, "green tea", *FILLER)
+        (alone,) = await recall(engine, "green tea")
+        await notes(engine, "tea tea tea tea green green green green", "tea")
+        again = {hit.text: hit.score for hit in await recall(engine, "green tea")}
+        assert again["green tea"] == pytest.approx(alone.score, abs=0.05)
 
     async def test_nothing_is_found_by_nothing(self, engine: Engine) -> None:
         assert await recall(engine, "anything") == []
@@ -193,6 +230,30 @@ class TestByMeaning:
         assert best.text == "my dog needs the veterinarian"
         assert best.scores["bm25"] == 0
         assert best.scores["cosine"] > 0
+
+    async def test_a_query_that_matches_neither_a_word_nor_a_meaning_finds_nothing(self, engine: Engine) -> None:
+        await notes(
+            engine, "Ada drinks green tea in the garden", "the order was refunded on Monday", "he painted a boat"
+        )
+        await embedded(engine)
+        for query in ("python", "quantum chromodynamics", "zyzzyva"):
+            assert await recall(engine, query) == []
+        (hit, *_) = await recall(engine, "which beverage does she like?")
+        assert hit.text == "Ada drinks green tea in the garden"
+        assert "similar in meaning" in hit.why
+
+    async def test_a_score_means_the_same_before_and_after_vectors_arrive(self, database_url: str) -> None:
+        texts = ("Ada drinks green tea in the garden", "the order of the blue chair was refunded on Monday", *FILLER)
+        async with Engine.open(database_url, memory_background=False) as engine:
+            await notes(engine, *texts)
+            before = (await recall(engine, "green tea in the garden"))[0]
+            assert "cosine" not in before.scores
+            assert engine.memory.queue is not None
+            await engine.memory.queue.work()
+            after = (await recall(engine, "green tea in the garden"))[0]
+            assert "cosine" in after.scores
+            assert after.text == before.text
+            assert after.score == pytest.approx(before.score, abs=0.15)
 
     async def test_words_work_until_vectors_arrive(self, database_url: str) -> None:
         async with Engine.open(database_url, memory_background=False) as engine:

@@ -19,6 +19,8 @@ from cognizes.engine.supervision import SupervisedLoop, Supervisor
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0
+_INDEX_POLL_SECONDS = 3.0
+"""Longest time until texts are embedded that another process stored, because they set no event here."""
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 60.0
 _INDEX_SECONDS = 60.0
@@ -77,7 +79,7 @@ class MemoryBackground:
                     self._indexed_at = time.monotonic()
                     await self._vector_index.grow()
                     await self._messages.build_vector_index()
-                await self._wake_up.wait(seen, timeout=_POLL_SECONDS)
+                await self._wake_up.wait(seen, timeout=_INDEX_POLL_SECONDS)
             return
         except EmbedderUnavailableError as error:
             logger.warning("memories and messages cannot be embedded now: %s", error)

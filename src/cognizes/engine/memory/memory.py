@@ -116,14 +116,19 @@ class Memory:
         user: str,
         agent: str | None = None,
         k: int = 10,
+        min_score: float = 0.0,
         kinds: Sequence[str] | None = None,
         namespace: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Hit]:
-        """Return the `k` best memories of a user for the query; `scores` holds the parts of each score."""
+        """Return the `k` best memories of a user for the query with at least `min_score`, between 0 and 1.
+
+        Return none if the query matches no memory by a word or by its meaning. `scores` holds the parts of each score
+        and `why` the reasons in words.
+        """
         filters = Filters(agent=agent, kinds=kinds, namespace=namespace, since=since, until=until)
-        return await self._recall.recall(query, app=app, user=user, k=k, filters=filters)
+        return await self._recall.recall(query, app=app, user=user, k=k, min_score=min_score, filters=filters)
 
     async def search_messages(
         self,
@@ -133,16 +138,17 @@ class Memory:
         user: str | None = None,
         session_id: str | None = None,
         k: int = 10,
+        min_score: float = 0.0,
         roles: Sequence[str] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[MessageHit]:
-        """Return the `k` best messages of an app, a user or a session, by words and by meaning.
+        """Return the `k` best messages of an app, a user or a session with at least `min_score`, by words and meaning.
 
         A message can be found after a background task has indexed it, usually within seconds.
         """
         filters = MessageFilters(user=user, session_id=session_id, roles=roles, since=since, until=until)
-        return await self._message_search.search(query, app=app, k=k, filters=filters)
+        return await self._message_search.search(query, app=app, k=k, min_score=min_score, filters=filters)
 
     async def list(
         self, app: str, user: str, *, filters: Filters | None = None, limit: int = 100, before: str | None = None

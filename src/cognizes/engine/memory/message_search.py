@@ -1,7 +1,7 @@
 """Search messages by words and by meaning, within a session, a user or an app.
 
 Appending a message writes neither words nor a vector. A background task of one process at a time indexes messages,
-newest first, with one update per message. The parts of a score are those of recall: `words` and `meaning`, 7 to 3.
+newest first, with one update per message. The parts of a score are those of recall: `words` and `meaning`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
-from cognizes.engine.memory.recall import Candidate, Pool, Weights, is_related, rank, read_query, vector_literal
+from cognizes.engine.memory.recall import (
+    Candidate,
+    Pool,
+    Weights,
+    check_limits,
+    explain,
+    keep_related,
+    rank,
+    read_query,
+    related_cosine,
+    vector_literal,
+)
 from cognizes.engine.memory.vectors import BUILD_SECONDS, bisect_failures, build_index
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Message
@@ -33,10 +44,9 @@ MESSAGE_BATCH = 128
 _INDEXED_CHARACTERS = 50_000
 _LEASE = timedelta(seconds=60)
 _CANDIDATES = 200
-_MAX_K = 1000
 _INDEXED_DIMENSIONS = 4000
 """Largest dimension that pgvector indexes in half precision."""
-_WEIGHTS = Weights(rarity=0, speaker=0, previous=0, next=0, session=0)
+_WEIGHTS = Weights(rarity=0, speaker=0, session=0)
 
 Key = tuple[UUID, int]
 
@@ -63,7 +73,7 @@ class MessageFilters:
 
 @dataclass(frozen=True)
 class MessageHit:
-    """A found message, its owner, its score and the parts of the score."""
+    """A found message, its owner, its score between 0 and 1, the parts of the score, and the reasons in words."""
 
     message: Message
     app_name: str
@@ -71,6 +81,7 @@ class MessageHit:
     session_id: str
     score: float
     scores: dict[str, float]
+    why: str
 
     def to_json(self) -> JsonObject:
         message = vars(self.message) | {"created_at": self.message.created_at.isoformat()}
@@ -84,13 +95,14 @@ class MessageSearch:
         self._database = database
         self._embedder = embedder
 
-    async def search(self, query: str, *, app: str, k: int, filters: MessageFilters) -> list[MessageHit]:
-        """Return the `k` best messages that fit into `COGNIZES_PAGE_BYTES`, best first.
+    async def search(
+        self, query: str, *, app: str, k: int, filters: MessageFilters, min_score: float = 0.0
+    ) -> list[MessageHit]:
+        """Return the `k` best messages of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first.
 
         Raises `NotFoundError` if the session does not exist.
         """
-        if not 1 <= k <= _MAX_K:
-            raise InvalidInputError(f"invalid k {k}; it must be between 1 and {_MAX_K}")
+        check_limits(k, min_score)
         app, user = check_name("app", app), None if filters.user is None else check_name("user", filters.user)
         thread_id = await self._find_thread(app, filters)
         terms = await read_query(query)
@@ -100,20 +112,26 @@ class MessageSearch:
         found: dict[Key, Candidate] = {}
         async with self._database.asking() as fetch:
             for row in await fetch("find_messages_by_words", *where, join_words(terms.words)):
-                _candidate(found, row).bm25 = row["score"]
+                candidate = _candidate(found, row)
+                candidate.share, candidate.matched = row["share"], row["matched"]
             if vector is not None and self._embedder is not None:
                 model = self._embedder.name, self._embedder.dimension, vector_literal(vector)
-                for row in await fetch("find_messages_by_vector", *where, *model):
-                    if is_related(row["cosine"]):
-                        _candidate(found, row).cosine = row["cosine"]
+                rows = await fetch("find_messages_by_vector", *where, *model)
+                for row in rows:
+                    _candidate(found, row).cosine = related_cosine(row["cosine"])
+                if len(rows) == where[-1]:
+                    # The other candidates may have vectors; they are further away than all of these.
+                    for candidate in found.values():
+                        candidate.cosine = candidate.cosine or 0.0
             keys = list(found)
-            ranked = rank(Pool(list(found.values()), [], set()), _WEIGHTS)[:k]
+            pool = Pool(keep_related(found.values()), (), terms.distinct)
+            ranked = [candidate for candidate in rank(pool, _WEIGHTS)[:k] if candidate.score >= min_score]
             chosen = [keys[candidate.id] for candidate in ranked]
             threads, numbers = [key[0] for key in chosen], [key[1] for key in chosen]
             rows = await fetch("read_found_messages", app, user, threads, numbers, self._database.page_bytes)
         read = {(row["thread_id"], row["sequence_num"]): row for row in rows}
         # A missing message did not fit into the page, or was deleted between two queries.
-        return [_hit(read[key], one) for key, one in zip(chosen, ranked, strict=True) if key in read]
+        return [_hit(read[key], one, pool.words) for key, one in zip(chosen, ranked, strict=True) if key in read]
 
     async def _find_thread(self, app: str, filters: MessageFilters) -> UUID | None:
         if filters.session_id is None:
@@ -129,7 +147,7 @@ def _candidate(found: dict[Key, Candidate], row: asyncpg.Record) -> Candidate:
     return found.setdefault((row["thread_id"], row["sequence_num"]), Candidate(len(found)))
 
 
-def _hit(row: asyncpg.Record, candidate: Candidate) -> MessageHit:
+def _hit(row: asyncpg.Record, candidate: Candidate, words: Sequence[str]) -> MessageHit:
     message = Message(
         id=row["id"],
         thread_id=str(row["thread_id"]),
@@ -142,7 +160,8 @@ def _hit(row: asyncpg.Record, candidate: Candidate) -> MessageHit:
     )
     scores = {name: candidate.parts[name] for name in ("words", "meaning")}
     raw = {} if candidate.cosine is None else {"cosine": candidate.cosine}
-    return MessageHit(message, row["app_name"], row["user_id"], row["session_id"], candidate.score, scores | raw)
+    owner = row["app_name"], row["user_id"], row["session_id"]
+    return MessageHit(message, *owner, candidate.score, scores | raw, explain(candidate, words))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ _CLAIM = timedelta(minutes=2)
 _ATTEMPTS = 5
 _FIRST_DELAY = timedelta(seconds=1)
 _ERROR_LENGTH = 500
+_STORE_ATTEMPTS = 10
+_STORE_DELAY = 0.05
+"""Seconds between attempts to store the vector of a memory that another transaction has locked, for example one that
+stores a growing session again."""
 
 LARGE = 20_000
 """Memories of a user from which his vectors belong in the HNSW index."""
@@ -88,8 +92,21 @@ class EmbeddingQueue:
     async def _store(self, rows: Sequence[asyncpg.Record], vectors: Vectors) -> None:
         # In a thread: a batch contains hundreds of thousands of numbers.
         literals = await asyncio.to_thread(lambda: list(map(vector_literal, vectors)))
-        revisions = [row["revision"] for row in rows]
-        await self._database.fetch_value("store_vectors", *_keys(rows), revisions, self._embedder.name, literals)
+        waiting = dict(zip((row["memory_id"] for row in rows), zip(rows, literals, strict=True), strict=True))
+        for attempt in range(_STORE_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_STORE_DELAY)
+            part, vectors_of_part = zip(*waiting.values(), strict=True)
+            revisions = [row["revision"] for row in part]
+            model = self._embedder.name
+            locked = await self._database.fetch_value(
+                "store_vectors", *_keys(part), revisions, model, list(vectors_of_part)
+            )
+            waiting = {number: waiting[number] for number in locked}
+            if not waiting:
+                return
+        # The claim would otherwise last for minutes.
+        await self._database.fetch("release_embeddings", *_keys([row for row, _ in waiting.values()]))
 
     async def _postpone(self, row: asyncpg.Record, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -25,6 +25,7 @@ _LETTER = rf"(?:[^\W{_UNSPACED}]|[\u064b-\u065f\u0900-\u0dff])"
 _COMPOUND = re.compile(rf"{_LETTER}+(?:[-.:/@#+']+{_LETTER}+)*[#+]*|[{_UNSPACED}]+")
 _PART = re.compile(r"(?:[^\W_]|[\u064b-\u065f\u0900-\u0dff])+")
 _RUN_OF_UNSPACED = re.compile(f"[{_UNSPACED}]+")
+_SPELLED = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
 _LONGEST = 200
 _INDEXED = 100_000
@@ -43,6 +44,11 @@ def split_words(text: str) -> list[str]:
         else:
             words += _with_parts(_POSSESSIVE.sub("", token))
     return words
+
+
+def spelled_words(text: str) -> list[str]:
+    """Return the words of a text in order, as they are spelled."""
+    return _SPELLED.findall(text)
 
 
 async def off_loop(length: int, work: Callable[[], Result]) -> Result:

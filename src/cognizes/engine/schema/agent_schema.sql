@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 18 OR max(number) > 30 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 19 OR max(number) > 40 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -865,6 +865,21 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0030_policy_names.sql', 30, '243c017b07f8cd4d245b658fa3381cc3be2337853f98d1a63a5990b978414bd2', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0040_recall.sql
+-- Functions whose arguments or result columns change: PostgreSQL would refuse the new one, or keep both.
+DROP FUNCTION IF EXISTS "public".recall_by_words(
+    text, text, text, text, text, text[], text, timestamptz, timestamptz, integer, boolean);
+DROP FUNCTION IF EXISTS "public".find_messages_by_words(
+    text, text, uuid, text, text[], timestamptz, timestamptz, integer);
+DROP FUNCTION IF EXISTS "public".recall_by_vector(
+    text, text, text, integer, text, text, text[], text, timestamptz, timestamptz, integer, boolean);
+DROP FUNCTION IF EXISTS "public".store_vectors(text[], text[], bigint[], bigint[], text, text[]);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0040_recall.sql', 40, '8035efaf383bd27904b19787288834c4472a7dd7533adb37aec595d1b2d578eb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2468,10 +2483,11 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- memory/recall_by_vector.sql
 -- Find the memories of a user nearest to a vector, with their cosine: by an exact scan for a user with few memories or
--- with p_exact, else by the HNSW index.
+-- with p_exact, else by the HNSW index. Returns also the cosines of the memories p_ids, some of them twice.
 CREATE OR REPLACE FUNCTION "public".recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean,
+    p_ids bigint[]
 ) RETURNS TABLE (id bigint, cosine double precision)
 LANGUAGE plpgsql STABLE
 SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
@@ -2490,31 +2506,40 @@ BEGIN
         -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
+            '(SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
               WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
-              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
-            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9)
+             UNION ALL
+             SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
+              WHERE app_name = $1 AND user_id = $2 AND memory_id = ANY ($10) AND model = %L',
+            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension, p_model)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
         PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
     ELSE
         RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
-              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
-              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+            'WITH compared AS MATERIALIZED (
+                 SELECT memory_id, embedding <=> $3::halfvec AS distance FROM "public".memory_vectors v
+                  WHERE app_name = $1 AND user_id = $2 AND model = %L %s)
+             (SELECT memory_id, 1 - distance FROM compared ORDER BY distance LIMIT $9)
+             UNION ALL
+             SELECT memory_id, 1 - distance FROM compared WHERE memory_id = ANY ($10)', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_vector.sql', 0, '1cab59f87ed8b0f9ef9d84e3caf9b38a620587ee4c0189f103189f2a849dbdbf', '0.1.0')
+VALUES ('memory/recall_by_vector.sql', 0, '77e0d9e9b5adfa04433bae33ab29171fcafbffd1323404db2f12afdb5afae931', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/recall_by_words.sql
--- Find the best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). Word frequencies are those of all memories of
--- the user; the filters apply afterwards. `rarity` is 1 for a memory with a word of the query that no other memory
--- contains, and falls quickly with the frequency of the word; an identifier counts twice.
+-- Find the best memories of a user by BM25 (k1 0.9, b 0.4). Word frequencies are those of all memories of the user; the
+-- filters apply afterwards. `share` is BM25 divided by its maximum for the query, so it is between 0 and 1 and a word that
+-- no memory contains lowers it. `rarity` is 1 for a memory with all words of the query of which one is in no other memory;
+-- it falls quickly with the frequency of the word and is multiplied by the weight of the words that the memory contains. It is
+-- up to 10 for an identifier, whatever the other words are. `matched` are the places of these words in the query. The first row holds the weight of each
+-- word of the query, 1 for a word that only one memory contains, null for a stop word or a word that none contains.
 -- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
 -- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
 -- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
@@ -2524,20 +2549,24 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE OR REPLACE FUNCTION "public".recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
-) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
+) RETURNS TABLE (
+    id bigint, bm25 double precision, share double precision, rarity double precision, matched integer[],
+    weights double precision[]
+)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- Limited here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
-    v_keys bigint[] := ("public".memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
+    v_word_keys bigint[];
+    v_times bigint[];
+    v_keys bigint[];
     v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
     v_length double precision;
     v_frequent bigint[] := '{}';
     v_found double precision[] := '{}';
-    v_rare bigint[] := v_keys;
+    v_rare bigint[];
     v_others bigint[] := '{}';
     v_enough integer := 2 * p_limit;
     v_brought bigint;
@@ -2547,6 +2576,16 @@ BEGIN
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
+    SELECT array_agg(key ORDER BY place), array_agg(times ORDER BY place) INTO v_word_keys, v_times
+      FROM (SELECT min(place) AS place, count(*) AS times,
+                   ("public".memory_term_keys(p_app_name, p_user_id, word))[1] AS key
+              FROM string_to_table(p_words, ' ') WITH ORDINALITY AS words (word, place)
+             GROUP BY word ORDER BY 1 LIMIT 256) distinct_words;
+    -- The first 64 words that are not stop words: the time of a GIN scan grows with the square of its keys, and it cannot be
+    -- cancelled; each candidate is compared with each key.
+    v_keys := ARRAY(SELECT key FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, place)
+                     WHERE key IS NOT NULL GROUP BY key ORDER BY min(place) LIMIT 64);
+    v_rare := v_keys;
     IF v_memories > 20000 AND NOT p_exact THEN
         SELECT f.keys, f.found INTO v_frequent, v_found
           FROM "public".find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
@@ -2561,9 +2600,10 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
+        SELECT key, sum(times) AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
                v_found[array_position(v_frequent, key)] AS estimate
-          FROM unnest(v_keys) AS key GROUP BY key
+          FROM unnest(v_word_keys, v_times) WITH ORDINALITY AS given (key, times, place)
+         WHERE key = ANY (v_keys) GROUP BY key
     ), matching AS MATERIALIZED (
         -- The key already contains the user. This condition separates users even after a hash collision, in a form that
         -- the planner cannot use to scan all memories of a user instead.
@@ -2577,25 +2617,35 @@ BEGIN
           FROM "public".memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
-        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
-               matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
+        SELECT wanted.key, matching.id, matching.length, matching.passes,
+               cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
          WHERE matching.terms @> ARRAY[wanted.key]
-    ), words AS (
-        SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
-          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
+    ), words AS MATERIALIZED (
+        SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
+          FROM wanted,
+               LATERAL (SELECT coalesce(wanted.estimate, count(*)) AS found FROM hits WHERE hits.key = wanted.key) counted,
+               LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
+    ), scored AS (
+        SELECT hits.id, array_agg(place) AS matched,
+               sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))) AS bm25,
+               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
+                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+          FROM hits JOIN words USING (key)
+         WHERE passes
+         GROUP BY hits.id ORDER BY 3 DESC, 1 DESC LIMIT p_limit
     )
-    SELECT hits.id,
-           sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
-           max(power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) * CASE WHEN is_identifier THEN 2 ELSE 1 END)
-      FROM hits JOIN words USING (key)
-     WHERE passes
-     GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit;
+    SELECT s.id, s.bm25, s.bm25 / (SELECT sum(times * weight) * 1.9 FROM words), s.rarity, s.matched,
+           CASE WHEN row_number() OVER (ORDER BY s.bm25 DESC, s.id DESC) = 1 THEN
+               ARRAY(SELECT CASE WHEN is_known THEN weight / ln(1 + (v_memories + 0.5) / 0.5) END
+                       FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, nth) LEFT JOIN words USING (key)
+                      ORDER BY nth) END
+      FROM scored s ORDER BY s.bm25 DESC, s.id DESC;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, 'fa36a9ec5b3f2a0b615e964fd0da1a2463b26e5c2a8bf4e5e1240a5ec0f27d35', '0.1.0')
+VALUES ('memory/recall_by_words.sql', 0, '05c49bead46dfe5f945163881681d56e8a11f0ce4989fe87f3e493ef853de238', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2713,18 +2763,18 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/store_vectors.sql
--- Store the vectors of memories whose text has not changed since it was embedded, and remove them from the queue. Vectors
--- of users with many memories go into the HNSW index. Returns the number of stored vectors.
+-- Store the vectors of memories that have not changed since they were claimed, and remove them from the queue. Vectors of
+-- users with many memories go into the HNSW index. Returns the ids that another transaction has locked, for a retry.
 CREATE OR REPLACE FUNCTION "public".store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql
+) RETURNS bigint[] LANGUAGE plpgsql
 -- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_kept bigint;
+    v_locked bigint[];
 BEGIN
     WITH given AS (
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
@@ -2751,13 +2801,17 @@ BEGIN
         DELETE FROM "public".memory_embedding_queue q USING kept
          WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
     )
-    SELECT count(*) INTO v_kept FROM kept;
-    RETURN v_kept;
+    SELECT coalesce(array_agg(g.memory_id), '{}') INTO v_locked
+      FROM given g
+      JOIN "public".memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
+     WHERE m.revision = g.revision
+       AND NOT EXISTS (SELECT FROM kept k WHERE k.app_name = g.app_name AND k.user_id = g.user_id AND k.memory_id = g.memory_id);
+    RETURN v_locked;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_vectors.sql', 0, 'd257d48a3f0d9008123c63581937167d2581f1f40b990e50c4f807d15f23e309', '0.1.0')
+VALUES ('memory/store_vectors.sql', 0, 'f0cb5d959be7a4b4a904d37e88b2d88b9d154defe06a9c53e3d19710af175031', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2911,20 +2965,24 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- messages/find_messages_by_words.sql
 -- Find the messages of an app, a user or a thread that contain words of a query, best first. Reads up to 1 000 messages per
 -- word, and up to 1 000 that contain all words, so the cost is limited however frequent a word is. A rare word counts more
--- than a frequent one; a repeated word, or one in a short message, counts a little more.
+-- than a frequent one; a repeated word, or one in a short message, counts a little more. `share` is the score divided by its
+-- maximum for the query. `matched` are the places of the found words in the query.
 -- SECURITY DEFINER: row level security disables the GIN index, because `@>` is not leakproof. It returns keys and scores;
 -- the calling query reads the messages under row level security.
 CREATE OR REPLACE FUNCTION "public".find_messages_by_words(
     p_app_name text, p_user_id text, p_thread_id uuid, p_words text, p_roles text[], p_since timestamptz,
     p_until timestamptz, p_limit integer
-) RETURNS TABLE (thread_id uuid, sequence_num bigint, score double precision)
+) RETURNS TABLE (thread_id uuid, sequence_num bigint, share double precision, matched integer[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- A key is a hash of a word and the app, or the user.
-    v_keys bigint[] := (SELECT array_agg(DISTINCT key) FROM unnest(
-        ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), p_words))[:32]) AS key);
+    -- A key is a hash of a word and the app, or the user. Aligned with the first distinct words of the query.
+    v_word_keys bigint[] := ARRAY(
+        SELECT ("public".memory_term_keys(p_app_name, coalesce(p_user_id, ''), word))[1]
+          FROM string_to_table(p_words, ' ') WITH ORDINALITY AS words (word, place) GROUP BY word ORDER BY min(place) LIMIT 64);
+    v_keys bigint[] := ARRAY(SELECT key FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, place)
+                              WHERE key IS NOT NULL GROUP BY key ORDER BY min(place) LIMIT 32);
 BEGIN
     RETURN QUERY
     WITH found AS (
@@ -2947,17 +3005,21 @@ BEGIN
           FROM candidates c, unnest(v_keys) AS wanted (key)
          WHERE c.terms @> ARRAY[wanted.key]
     ), words AS (
-        SELECT key, 1 / (1 + ln(count(*))) AS weight FROM hits GROUP BY key
+        SELECT wanted.key, array_position(v_word_keys, wanted.key) AS place,
+               1 / (1 + ln(greatest((SELECT count(*) FROM hits WHERE hits.key = wanted.key), 1))) AS weight
+          FROM unnest(v_keys) AS wanted (key)
     )
     SELECT hits.thread_id, hits.sequence_num,
-           sum(weight * frequency * 1.9 / (frequency + 0.9 * (0.8 + length / 200)))::double precision
+           (sum(weight * frequency / (frequency + 0.9 * (0.8 + length / 200))) / (SELECT sum(weight) FROM words))
+               ::double precision,
+           array_agg(place)
       FROM hits JOIN words USING (key)
      GROUP BY hits.thread_id, hits.sequence_num ORDER BY 3 DESC, 2 DESC, 1 LIMIT p_limit;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/find_messages_by_words.sql', 0, '1896b4339033a42b2907f365ea1f4b1cdd5bd75dec9bbcc7e76e210ae4badb57', '0.1.0')
+VALUES ('messages/find_messages_by_words.sql', 0, '35cd5592439e9180864444e88f28d8e2726939357450db38dd253c36f09b5f7d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4614,5 +4676,5 @@ VALUES ('streams/prune_streams.sql', 0, 'c76b7f6b6414b581dd785c73e4fb19c73d88ec6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 18 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 19 WHERE number = 0;
 COMMIT;

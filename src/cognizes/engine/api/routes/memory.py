@@ -100,6 +100,7 @@ class Question(Body):
     query: SearchText
     agent_id: str | None = None
     k: int = Field(default=10, ge=1, le=1000)
+    min_score: float = Field(default=0.0, ge=0, le=1)
     kinds: list[Kind] | None = None
     namespace: str | None = None
     since: datetime | None = None
@@ -114,6 +115,7 @@ class MessageQuestion(Body):
     session_id: str | None = None
     query: SearchText
     k: int = Field(default=10, ge=1, le=1000)
+    min_score: float = Field(default=0.0, ge=0, le=1)
     roles: list[Literal["user", "assistant", "tool", "system"]] | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -195,10 +197,11 @@ class Memories(BaseModel):
 
 
 class HitView(MemoryView):
-    """A memory that was recalled; `scores` says why."""
+    """A memory that was recalled, with a score from 0 to 1, its parts, and the reasons in words."""
 
     score: float
     scores: dict[str, float]
+    why: str
 
 
 class Hits(BaseModel):
@@ -208,7 +211,7 @@ class Hits(BaseModel):
 
 
 class MessageHitView(MessageView):
-    """A message that was found; `scores` says why."""
+    """A message that was found, with a score from 0 to 1, its parts, and the reasons in words."""
 
     thread_id: str
     app_name: str
@@ -216,6 +219,7 @@ class MessageHitView(MessageView):
     session_id: str
     score: float
     scores: dict[str, float]
+    why: str
 
 
 class MessageHits(BaseModel):
@@ -240,13 +244,14 @@ Scope = Annotated[MemoryScope, Depends(_scope)]
 @router.post("/recall", response_model=Hits, summary="Recall what answers a question")
 @access(Reach.APP, only_reads=True, has_large_body=True)
 async def recall(body: Question, engine: CurrentEngine) -> Response:
-    """Best first; each hit says by its scores why it is there."""
+    """Best first, each with its reasons; none if the query matches no memory by a word or by its meaning."""
     hits = await engine.memory.recall(
         body.query,
         app=body.app_name,
         user=body.user_id,
         agent=body.agent_id,
         k=body.k,
+        min_score=body.min_score,
         kinds=body.kinds,
         namespace=body.namespace,
         since=body.since,
@@ -267,6 +272,7 @@ async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Respo
         user=body.user_id,
         session_id=body.session_id,
         k=body.k,
+        min_score=body.min_score,
         roles=body.roles,
         since=body.since,
         until=body.until,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cognizes.engine.errors import EngineError
 
@@ -30,3 +30,11 @@ class Embedder(Protocol):
 
     async def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
+
+
+@runtime_checkable
+class WeightedEmbedder(Embedder, Protocol):
+    """An embedder in this process that can weigh the words of a query."""
+
+    async def embed_weighted(self, words: Sequence[str], weights: Sequence[float]) -> list[float]:
+        """Return the vector of a query whose words have these weights."""

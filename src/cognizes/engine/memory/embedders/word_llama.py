@@ -15,6 +15,7 @@ from cognizes.engine.memory.embedders.embedder import Vectors
 
 _DIMENSION = 256
 _LONGEST = 4000
+_LONGEST_WORD = 100
 
 
 def has_word_llama() -> bool:
@@ -41,12 +42,26 @@ class WordLlamaEmbedder:
         (vector,) = await self.embed([text])
         return vector
 
+    async def embed_weighted(self, words: Sequence[str], weights: Sequence[float]) -> list[float]:
+        return await asyncio.to_thread(_embed_weighted, list(words), list(weights))
+
 
 def _embed(texts: list[str]) -> Vectors:
     # The tokenizer refuses lone surrogates, and pads every text of a batch to the longest one.
     clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
     # Normalised here: WordLlama would turn the zero vector of a text without tokens into NaN.
     return [_norm(vector) for vector in _model().embed(clean, norm=False).tolist()]
+
+
+def _embed_weighted(words: list[str], weights: list[float]) -> list[float]:
+    tokens: list[int] = []
+    shares: list[float] = []
+    clean = [word[:_LONGEST_WORD].encode(errors="replace").decode() for word in words]
+    for encoded, weight in zip(_model().tokenize(clean), weights, strict=True):
+        real = [token for token, is_real in zip(encoded.ids, encoded.attention_mask, strict=True) if is_real]
+        tokens += real
+        shares += [weight] * len(real)
+    return _norm((shares @ _model().embedding[tokens]).tolist()) if tokens else [0.0] * _DIMENSION
 
 
 def _norm(vector: list[float]) -> list[float]:

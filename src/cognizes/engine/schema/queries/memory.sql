@@ -147,26 +147,30 @@ SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
 SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9)
  WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2);
 
--- recall_by_vector: Find the memories of a user nearest to a vector.
-SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9);
+-- recall_by_vector: Find the memories of a user nearest to a vector, and the cosines of the given ones.
+SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9, $13);
 
--- read_memory_neighbours: Read author and session of memories, and the memories before and after them in the session.
-SELECT m.id, m.session_id, m.author, before.id AS previous_id, before.author AS previous_author, after.id AS next_id,
-       after.author AS next_author
+-- read_memory_neighbours: Read session, author and length of memories, and of those before and after them in the session
+-- with their distance, which is negative for those before.
+SELECT m.id AS origin, m.session_id, near.id, near.distance, near.author, near.length
   FROM unnest($8::bigint[]) AS wanted (id)
   JOIN {schema}.memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = wanted.id
-  LEFT JOIN LATERAL (
-        SELECT n.id, n.author FROM {schema}.memories n
-         WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
-           AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
-           AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
-         ORDER BY n.position DESC, n.id DESC LIMIT 1) before ON m.session_id IS NOT NULL
-  LEFT JOIN LATERAL (
-        SELECT n.id, n.author FROM {schema}.memories n
-         WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
-           AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
-           AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
-         ORDER BY n.position, n.id LIMIT 1) after ON m.session_id IS NOT NULL;
+ CROSS JOIN LATERAL (
+        SELECT m.id, 0 AS distance, m.author, m.length
+        UNION ALL
+        (SELECT n.id, -row_number() OVER (ORDER BY n.position DESC, n.id DESC), n.author, n.length
+           FROM {schema}.memories n
+          WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
+            AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
+            AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
+          ORDER BY n.position DESC, n.id DESC LIMIT $9)
+        UNION ALL
+        (SELECT n.id, row_number() OVER (ORDER BY n.position, n.id), n.author, n.length
+           FROM {schema}.memories n
+          WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id) AND n.session_id IS NOT NULL
+            AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
+            AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
+          ORDER BY n.position, n.id LIMIT $9)) near;
 
 -- read_memories: Read memories by id, in the order of the ids: at most the given number of bytes, or one larger memory.
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
@@ -216,7 +220,7 @@ SELECT claimed.*, m.text, m.author, m.revision
   FROM claimed JOIN {schema}.memories m
     ON m.app_name = claimed.app_name AND m.user_id = claimed.user_id AND m.id = claimed.memory_id;
 
--- store_vectors: Store the vectors of memories that have not changed, and remove them from the queue.
+-- store_vectors: Store the vectors of memories that have not changed and remove them from the queue; return locked ones.
 SELECT {schema}.store_vectors($1, $2, $3, $4, $5, $6);
 
 -- postpone_embedding: Schedule a retry of a text that could not be embedded, or park it with the error.
@@ -224,7 +228,7 @@ UPDATE {schema}.memory_embedding_queue
    SET attempts = attempts + 1, error = $4, is_parked = attempts + 1 >= $5, due_at = clock_timestamp() + $6::interval
  WHERE app_name = $1 AND user_id = $2 AND memory_id = $3;
 
--- release_embeddings: Release claimed memories, because the embedder is unavailable.
+-- release_embeddings: Release claimed memories for another attempt.
 UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp()
   FROM (SELECT app_name, user_id, memory_id FROM {schema}.memory_embedding_queue
          WHERE (app_name, user_id, memory_id) IN (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]))

@@ -1,8 +1,9 @@
 -- Find the memories of a user nearest to a vector, with their cosine: by an exact scan for a user with few memories or
--- with p_exact, else by the HNSW index.
+-- with p_exact, else by the HNSW index. Returns also the cosines of the memories p_ids, some of them twice.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_vector(
     p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean,
+    p_ids bigint[]
 ) RETURNS TABLE (id bigint, cosine double precision)
 LANGUAGE plpgsql STABLE
 SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
@@ -21,18 +22,24 @@ BEGIN
         -- The planner underestimates the cost of sorting the rows of a btree scan.
         PERFORM set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
         RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM {schema}.memory_vectors v
+            '(SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM {schema}.memory_vectors v
               WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
-              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9',
-            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9)
+             UNION ALL
+             SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM {schema}.memory_vectors v
+              WHERE app_name = $1 AND user_id = $2 AND memory_id = ANY ($10) AND model = %L',
+            p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension, p_model)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
         PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
     ELSE
         RETURN QUERY EXECUTE format(
-            'SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM {schema}.memory_vectors v
-              WHERE app_name = $1 AND user_id = $2 AND model = %L %s
-              ORDER BY embedding <=> $3::halfvec LIMIT $9', p_model, v_filter)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit;
+            'WITH compared AS MATERIALIZED (
+                 SELECT memory_id, embedding <=> $3::halfvec AS distance FROM {schema}.memory_vectors v
+                  WHERE app_name = $1 AND user_id = $2 AND model = %L %s)
+             (SELECT memory_id, 1 - distance FROM compared ORDER BY distance LIMIT $9)
+             UNION ALL
+             SELECT memory_id, 1 - distance FROM compared WHERE memory_id = ANY ($10)', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
     END IF;
 END
 $$;

@@ -1,6 +1,9 @@
--- Find the best memories of a user by BM25 (k1 0.9, b 0.4: for short texts). Word frequencies are those of all memories of
--- the user; the filters apply afterwards. `rarity` is 1 for a memory with a word of the query that no other memory
--- contains, and falls quickly with the frequency of the word; an identifier counts twice.
+-- Find the best memories of a user by BM25 (k1 0.9, b 0.4). Word frequencies are those of all memories of the user; the
+-- filters apply afterwards. `share` is BM25 divided by its maximum for the query, so it is between 0 and 1 and a word that
+-- no memory contains lowers it. `rarity` is 1 for a memory with all words of the query of which one is in no other memory;
+-- it falls quickly with the frequency of the word and is multiplied by the weight of the words that the memory contains. It is
+-- up to 10 for an identifier, whatever the other words are. `matched` are the places of these words in the query. The first row holds the weight of each
+-- word of the query, 1 for a word that only one memory contains, null for a stop word or a word that none contains.
 -- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
 -- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
 -- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
@@ -10,20 +13,24 @@
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
     p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
-) RETURNS TABLE (id bigint, bm25 double precision, rarity double precision)
+) RETURNS TABLE (
+    id bigint, bm25 double precision, share double precision, rarity double precision, matched integer[],
+    weights double precision[]
+)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
 #variable_conflict use_column
 DECLARE
-    -- Limited here too: the time of a GIN scan grows with the square of its keys, and it cannot be cancelled.
-    v_keys bigint[] := ({schema}.memory_term_keys(p_app_name, p_user_id, p_words))[:2048];
+    v_word_keys bigint[];
+    v_times bigint[];
+    v_keys bigint[];
     v_identifiers bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_identifiers);
     v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
     v_memories double precision;
     v_length double precision;
     v_frequent bigint[] := '{}';
     v_found double precision[] := '{}';
-    v_rare bigint[] := v_keys;
+    v_rare bigint[];
     v_others bigint[] := '{}';
     v_enough integer := 2 * p_limit;
     v_brought bigint;
@@ -33,6 +40,16 @@ BEGIN
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
+    SELECT array_agg(key ORDER BY place), array_agg(times ORDER BY place) INTO v_word_keys, v_times
+      FROM (SELECT min(place) AS place, count(*) AS times,
+                   ({schema}.memory_term_keys(p_app_name, p_user_id, word))[1] AS key
+              FROM string_to_table(p_words, ' ') WITH ORDINALITY AS words (word, place)
+             GROUP BY word ORDER BY 1 LIMIT 256) distinct_words;
+    -- The first 64 words that are not stop words: the time of a GIN scan grows with the square of its keys, and it cannot be
+    -- cancelled; each candidate is compared with each key.
+    v_keys := ARRAY(SELECT key FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, place)
+                     WHERE key IS NOT NULL GROUP BY key ORDER BY min(place) LIMIT 64);
+    v_rare := v_keys;
     IF v_memories > 20000 AND NOT p_exact THEN
         SELECT f.keys, f.found INTO v_frequent, v_found
           FROM {schema}.find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
@@ -47,9 +64,10 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, count(*) AS times, key = ANY (v_identifiers) AS is_identifier,
+        SELECT key, sum(times) AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
                v_found[array_position(v_frequent, key)] AS estimate
-          FROM unnest(v_keys) AS key GROUP BY key
+          FROM unnest(v_word_keys, v_times) WITH ORDINALITY AS given (key, times, place)
+         WHERE key = ANY (v_keys) GROUP BY key
     ), matching AS MATERIALIZED (
         -- The key already contains the user. This condition separates users even after a hash collision, in a form that
         -- the planner cannot use to scan all memories of a user instead.
@@ -63,19 +81,29 @@ BEGIN
           FROM {schema}.memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
-        SELECT wanted.key, wanted.times, wanted.is_identifier, wanted.estimate, matching.id, matching.length,
-               matching.passes, cardinality(array_positions(matching.terms, wanted.key)) AS frequency
+        SELECT wanted.key, matching.id, matching.length, matching.passes,
+               cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
          WHERE matching.terms @> ARRAY[wanted.key]
-    ), words AS (
-        SELECT key, ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight
-          FROM (SELECT key, coalesce(max(estimate), count(*)) AS found FROM hits GROUP BY key) counted
+    ), words AS MATERIALIZED (
+        SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
+          FROM wanted,
+               LATERAL (SELECT coalesce(wanted.estimate, count(*)) AS found FROM hits WHERE hits.key = wanted.key) counted,
+               LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
+    ), scored AS (
+        SELECT hits.id, array_agg(place) AS matched,
+               sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))) AS bm25,
+               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
+                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+          FROM hits JOIN words USING (key)
+         WHERE passes
+         GROUP BY hits.id ORDER BY 3 DESC, 1 DESC LIMIT p_limit
     )
-    SELECT hits.id,
-           sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))),
-           max(power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) * CASE WHEN is_identifier THEN 2 ELSE 1 END)
-      FROM hits JOIN words USING (key)
-     WHERE passes
-     GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit;
+    SELECT s.id, s.bm25, s.bm25 / (SELECT sum(times * weight) * 1.9 FROM words), s.rarity, s.matched,
+           CASE WHEN row_number() OVER (ORDER BY s.bm25 DESC, s.id DESC) = 1 THEN
+               ARRAY(SELECT CASE WHEN is_known THEN weight / ln(1 + (v_memories + 0.5) / 0.5) END
+                       FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, nth) LEFT JOIN words USING (key)
+                      ORDER BY nth) END
+      FROM scored s ORDER BY s.bm25 DESC, s.id DESC;
 END
 $$;

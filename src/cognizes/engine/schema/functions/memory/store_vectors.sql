@@ -1,15 +1,15 @@
--- Store the vectors of memories whose text has not changed since it was embedded, and remove them from the queue. Vectors
--- of users with many memories go into the HNSW index. Returns the number of stored vectors.
+-- Store the vectors of memories that have not changed since they were claimed, and remove them from the queue. Vectors of
+-- users with many memories go into the HNSW index. Returns the ids that another transaction has locked, for a retry.
 CREATE OR REPLACE FUNCTION {schema}.store_vectors(
     p_app_names text[], p_user_ids text[], p_memory_ids bigint[], p_revisions bigint[], p_model text, p_vectors text[]
-) RETURNS bigint LANGUAGE plpgsql
+) RETURNS bigint[] LANGUAGE plpgsql
 -- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_kept bigint;
+    v_locked bigint[];
 BEGIN
     WITH given AS (
         SELECT * FROM unnest(p_app_names, p_user_ids, p_memory_ids, p_revisions, p_vectors)
@@ -36,7 +36,11 @@ BEGIN
         DELETE FROM {schema}.memory_embedding_queue q USING kept
          WHERE q.app_name = kept.app_name AND q.user_id = kept.user_id AND q.memory_id = kept.memory_id
     )
-    SELECT count(*) INTO v_kept FROM kept;
-    RETURN v_kept;
+    SELECT coalesce(array_agg(g.memory_id), '{}') INTO v_locked
+      FROM given g
+      JOIN {schema}.memories m ON m.app_name = g.app_name AND m.user_id = g.user_id AND m.id = g.memory_id
+     WHERE m.revision = g.revision
+       AND NOT EXISTS (SELECT FROM kept k WHERE k.app_name = g.app_name AND k.user_id = g.user_id AND k.memory_id = g.memory_id);
+    RETURN v_locked;
 END
 $$;
