@@ -67,8 +67,8 @@ class Weights:
     rarity: float = 0.1
     speaker: float = 0.2
     previous: float = 0.4
-    next: float = 0.3
-    decay: float = 0.7
+    next: float = 0.2
+    decay: float = 0.5
     session: float = 0.8
 
 
