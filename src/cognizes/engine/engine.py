@@ -270,7 +270,7 @@ class Engine:
         self.timeline = Timeline(self.database)
         # Who comes in is looked up by the engine, whoever is being answered.
         itself = self.database.without_tenants()
-        self.access = Authenticator(itself, self.settings, is_listening=lambda: self.listener.is_running)
+        self.access = Authenticator(itself, self.settings, listener=self.listener)
         if self.access.is_required:
             self.listener.channels.append(ACCESS_CHANNEL)
             self.listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -187,7 +188,7 @@ async def _is_gone(keys: ApiKeys, key: str) -> bool:
 async def test_a_look_up_that_a_revocation_overtakes_is_not_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
     database = guarded.engine.database
-    keys = ApiKeys(_Slow(database, lambda: keys.invalidate(key_id(key))), is_listening=lambda: True)  # type: ignore[arg-type]
+    keys = ApiKeys(_Slow(database, lambda: keys.invalidate(key_id(key))), listener=SimpleNamespace(is_running=True))  # type: ignore[arg-type]
     # The row was read before the revocation, so this one request may pass; it must not be cached.
     assert await keys.check(key) is not None
     await database.pool.execute("UPDATE api_keys SET revoked_at = now()")
@@ -209,7 +210,7 @@ async def test_a_revocation_that_overtakes_a_look_up_wins_at_once(guarded: Guard
             await revoke()
             return row
 
-    keys = ApiKeys(Overtaken(), is_listening=lambda: True)  # type: ignore[arg-type]
+    keys = ApiKeys(Overtaken(), listener=SimpleNamespace(is_running=True))  # type: ignore[arg-type]
     assert await keys.check(key) is None
 
 
@@ -228,7 +229,7 @@ class _Slow:
 
 async def test_without_a_listener_no_key_is_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    uncached = ApiKeys(guarded.engine.database, is_listening=lambda: False)
+    uncached = ApiKeys(guarded.engine.database, listener=SimpleNamespace(is_running=False))
     assert await uncached.check(key) is not None
     await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
     assert await uncached.check(key) is None
@@ -237,7 +238,7 @@ async def test_without_a_listener_no_key_is_cached(guarded: Guarded) -> None:
 async def test_a_key_is_cached_for_a_short_time_only(guarded: Guarded) -> None:
     key = await guarded.key("a")
     now = 0.0
-    keys = ApiKeys(guarded.engine.database, is_listening=lambda: True, clock=lambda: now)
+    keys = ApiKeys(guarded.engine.database, listener=SimpleNamespace(is_running=True), clock=lambda: now)
     assert await keys.check(key) is not None
     await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
     assert await keys.check(key) is not None

@@ -15,7 +15,7 @@ from cognizes.engine import Engine, Run, RunStatus
 from cognizes.engine.adapters.adk.agent import AdkAgent, HostedSessionService
 from cognizes.engine.adapters.adk.loading import load_apps
 from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
-from cognizes.engine.hosting.recovery import handler_of
+from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.memory.scope import MemoryScope
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory

@@ -13,7 +13,7 @@ from cognizes.engine import Engine, RunStatus
 from cognizes.engine.adapters.loading import load_agents
 from cognizes.engine.errors import ConflictError
 from cognizes.engine.hosting import AgentHost
-from cognizes.engine.hosting.recovery import handler_of
+from cognizes.engine.hosting.agent import handler_of
 from tests.integration.adapters.adk.test_round_trips import counted
 
 

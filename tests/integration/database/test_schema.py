@@ -206,7 +206,7 @@ def test_agent_schema_is_what_the_migrations_make() -> None:
 def test_every_query_has_a_purpose_and_a_name() -> None:
     queries = Queries("public")
     assert 'FROM "public".events' in queries["read_events"]
-    assert "{schema}" not in "".join(queries[name] for name in queries.names())
+    assert "{schema}" not in "".join(queries.values())
 
 
 async def test_psql_deploys_the_schema_twice_and_the_engine_agrees(empty_database_url: str) -> None:

@@ -26,7 +26,7 @@ def _calls() -> Iterator[tuple[str, str, int]]:
             if name not in _ADDED or not arguments or not isinstance(arguments[0], ast.Constant):
                 continue
             query = arguments[0].value
-            if isinstance(query, str) and query in _QUERIES.names():
+            if isinstance(query, str) and query in _QUERIES:
                 yield f"{path.relative_to(_PACKAGE)}:{node.lineno}", query, len(arguments) - 1 + _ADDED[name]
 
 

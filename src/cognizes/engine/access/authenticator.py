@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Protocol
 from uuid import UUID
 
 import asyncpg
@@ -50,15 +51,22 @@ class Credential:
         return self.bearer or self.ticket
 
 
+class Listener(Protocol):
+    """The state of the listener that announces changed keys."""
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether notifications arrive now."""
+        ...
+
+
 class Authenticator:
     """Keys, tokens, tickets, open grants and the audit log of one engine."""
 
-    def __init__(
-        self, database: Database, settings: Settings, *, is_listening: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, database: Database, settings: Settings, *, listener: Listener | None = None) -> None:
         self._database = database
         self.is_required = settings.auth == "required"
-        self.keys = ApiKeys(database, is_listening=is_listening)
+        self.keys = ApiKeys(database, listener=listener)
         self.tickets = Tickets(database)
         self.audit = AuditLog(database)
         self.grants = Grants()
@@ -167,19 +175,18 @@ class ApiKeys:
     """The keys of a database.
 
     A key that was checked is cached for at most five seconds, and only while the listener receives notifications of
-    changes (`is_listening`): each calls `invalidate`, whichever process made the change. Otherwise every check reads
-    the database.
+    changes: each calls `invalidate`, for a change in any process. Otherwise every check reads the database.
     """
 
     def __init__(
         self,
         database: Database,
         *,
-        is_listening: Callable[[], bool] = lambda: False,
+        listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
-        self._is_listening = is_listening
+        self._listener = listener
         self._clock = clock
         self._cached: dict[str, _CachedKey] = {}
         self.change_count = 0
@@ -274,7 +281,7 @@ class ApiKeys:
 
     def _find_cached(self, key_id: str, digest: bytes) -> ApiKey | None:
         cached = self._cached.get(key_id)
-        if cached is None or not self._is_listening():
+        if cached is None or self._listener is None or not self._listener.is_running:
             return None
         is_old = self._clock() - cached.read_at > KEY_CACHE_SECONDS
         return None if is_old or not secrets.compare_digest(cached.digest, digest) else cached.key

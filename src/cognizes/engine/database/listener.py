@@ -69,15 +69,12 @@ class PgNotifyListener:
         # An asyncpg connection runs one statement at a time: subscriptions and the check take turns.
         self._statement = asyncio.Lock()
         self._running = False
+        self.is_running = False
+        """Whether it receives notifications now."""
         self._keeper: SupervisedLoop | None = None
         self._lost = asyncio.Event()
         self._queues: dict[str, deque[tuple[NotifyEvent, str]]] = {}
         self._workers: set[asyncio.Task[None]] = set()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it receives notifications now."""
-        return self._running and self._connection is not None and not self._connection.is_closed()
 
     def on_event(self, channel: str, callback: EventCallback) -> None:
         """Register an async callback for a channel."""
@@ -137,7 +134,7 @@ class PgNotifyListener:
 
     async def stop(self) -> None:
         """Stop; wait for the callbacks of received notifications, up to a limit."""
-        self._running = False
+        self._running = self.is_running = False
         if self._keeper is not None:
             await self._keeper.stop()
             self._keeper = None
@@ -156,12 +153,18 @@ class PgNotifyListener:
             self.dsn, timeout=10, command_timeout=10, server_settings={"application_name": APPLICATION_NAME}
         )
         lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
+
+        def note_loss(_: object) -> None:
+            lost.set()
+            if self._lost is lost:
+                self.is_running = False
+
+        connection.add_termination_listener(note_loss)
         try:
             async with self._statement:
                 self._subscribed = set()
                 await self._listen(connection)
-                self._lost, self._connection = lost, connection
+                self._lost, self._connection, self.is_running = lost, connection, not lost.is_set()
         except BaseException:
             connection.terminate()
             raise
@@ -187,7 +190,7 @@ class PgNotifyListener:
                 self._lost.set()
 
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self.is_running = self._connection, None, False
         if connection is not None and not connection.is_closed():
             try:
                 await connection.close(timeout=2)

@@ -54,16 +54,9 @@ def _templates() -> dict[str, str]:
     return found
 
 
-class Queries:
+class Queries(dict[str, str]):
     """The named statements, rendered for one schema. `queries["read_events"]` is SQL text."""
 
     def __init__(self, schema: str = "public") -> None:
+        super().__init__((name, render(sql, schema)) for name, sql in _templates().items())
         self.schema = schema
-        self._rendered = {name: render(sql, schema) for name, sql in _templates().items()}
-
-    def __getitem__(self, name: str) -> str:
-        return self._rendered[name]
-
-    def names(self) -> list[str]:
-        """The names of all statements."""
-        return sorted(self._rendered)

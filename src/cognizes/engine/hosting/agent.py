@@ -23,6 +23,11 @@ ThreadKey = tuple[str, str, str]
 """App name, user id, session id."""
 
 
+def handler_of(agent: str) -> str:
+    """Return the handler of an agent's runs: a server of an agent with this name can continue them."""
+    return f"agui/{agent}"
+
+
 @dataclass(frozen=True)
 class AgentCapabilities:
     """What an agent can do. The host refuses or ends what the agent cannot do; it does not guess.

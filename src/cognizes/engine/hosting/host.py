@@ -19,9 +19,9 @@ from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
-from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn
+from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
-from cognizes.engine.hosting.recovery import RunRecovery, handler_of
+from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.models import JsonObject, Run, Session
 from cognizes.engine.pulse.fencing import RunFence
 from cognizes.engine.pulse.session_store import thread_uuid

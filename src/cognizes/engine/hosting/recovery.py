@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError
+from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.models import Run
 from cognizes.engine.supervision import SupervisedLoop
 
@@ -20,11 +21,6 @@ UNFIT = "the server that executed the run stopped, and another one cannot contin
 
 _POLL_SECONDS = 1.5
 _BATCH = 10
-
-
-def handler_of(agent: str) -> str:
-    """Return the handler of an agent's runs: a server of an agent with this name can continue them."""
-    return f"agui/{agent}"
 
 
 class RunRecovery:

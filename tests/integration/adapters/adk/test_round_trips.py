@@ -17,7 +17,7 @@ from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.database.queries import Queries
 
 _STARTUP = 196608
-_OURS = {" ".join(Queries()[name].split()): name for name in Queries().names()}
+_OURS = {" ".join(sql.split()): name for name, sql in Queries().items()}
 _OF_THE_BACKGROUND = (
     "prune_",
     "release_",
