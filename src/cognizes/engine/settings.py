@@ -107,13 +107,13 @@ class Settings(BaseSettings):
     )
     runs_kept_days: float = Field(default=30, gt=0, description="Age in days at which finished runs are deleted.")
     audit_kept_days: float = Field(
-        default=365, ge=0, description="Age in days at which entries of the audit log are deleted; 0 keeps them."
+        default=0, ge=0, description="Age in days at which entries of the audit log are deleted; 0 keeps them."
     )
     streams_kept_days: float = Field(
-        default=90, ge=0, description="Age in days at which rows of completed streams are deleted; 0 keeps them."
+        default=0, ge=0, description="Age in days at which rows of completed streams are deleted; 0 keeps them."
     )
     state_history_kept_days: float = Field(
-        default=365,
+        default=0,
         ge=0,
         description="Days for which time travel shows user: and app: state; older moments answer 410. 0 keeps all.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,12 +11,25 @@ from typing import Any
 import httpx
 import pytest
 
-from cognizes.engine import DELETE, DatabaseError, Engine, HistoryExpiredError
+from cognizes.engine import DELETE, DatabaseError, Engine, HistoryExpiredError, Settings
 from cognizes.engine.api.main import create_app
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
 from cognizes.engine.database.maintenance import Maintenance, jobs
 from cognizes.engine.supervision import Supervisor
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[Engine]:
+    """An engine with every job scheduled: retention is off by default."""
+    kept = dict.fromkeys(("audit_kept_days", "streams_kept_days", "state_history_kept_days"), 30)
+    async with Engine.open(database_url, **kept) as opened:
+        yield opened
+
+
+def test_retention_is_off_by_default() -> None:
+    names = {job.name for job in jobs(Settings())}
+    assert names.isdisjoint({"prune_audit_log", "prune_streams", "fold_state_writes"})
 
 
 async def test_snapshots_keep_the_newest_and_the_first(engine: Engine) -> None:
