@@ -1,4 +1,4 @@
-"""Engine: opens, wires and closes the parts. The one place that knows everyone."""
+"""The Engine: opens, connects and closes all components."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WATCH_LONGEST_PAUSE = 5.0
 
 
 class Engine:
-    """A running engine, on an embedded PostgreSQL or on a server of yours.
+    """A running engine, on an embedded PostgreSQL or on an external server.
 
     async with Engine.open() as engine:
         session = await engine.sessions.create("shop", "ada", state={"cart": []})
@@ -89,15 +89,15 @@ class Engine:
 
     @classmethod
     def open(cls, url: str | None = None, **settings: Any) -> Self:
-        """An engine to be entered with `async with`. Without a URL, and none in the settings, the embedded server."""
+        """Return an engine to be entered with `async with`. Without any URL it uses the embedded server."""
         if url is not None:
             settings["database_url"] = url
         return cls(Settings(**settings))
 
     async def start(self) -> Self:
-        """Open everything; on a failure nothing stays open.
+        """Open all components; after a failure none stays open.
 
-        A PostgreSQL that is away, or dies before everything is open, is tried again for `retry_seconds`.
+        While PostgreSQL is unavailable, the start is retried for `retry_seconds`.
         """
         async with AsyncExitStack() as parts:
             self.url = await self._find_server(parts)
@@ -119,7 +119,7 @@ class Engine:
         return self
 
     async def _open_on_server(self, parts: AsyncExitStack) -> None:
-        """Open what needs PostgreSQL; on a failure none of it stays open, and the embedded server does."""
+        """Open the components that need PostgreSQL; after a failure only the embedded server stays open."""
         async with AsyncExitStack() as opened:
             self.database = self._connected = await Database.connect(self.url, self.settings)
             opened.push_async_callback(self._disconnect, self.database)
@@ -145,7 +145,7 @@ class Engine:
         await database.close()
 
     async def close(self) -> None:
-        """Answers what is under way, then closes everything, last opened first."""
+        """Answer submitted writes, then close all components in reverse order."""
         await self._open_parts.aclose()
 
     async def __aenter__(self) -> Self:
@@ -157,7 +157,7 @@ class Engine:
         await self.close()
 
     async def migrate(self) -> list[str]:
-        """Brings the schema up to date; returns what ran."""
+        """Migrate the schema; return the scripts that ran."""
         async with self.database.connection() as connection:
             return await Migrator(
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
@@ -207,7 +207,7 @@ class Engine:
         run_id: str | None = None,
         invocation_id: str = "",
     ) -> MessageWriter:
-        """A message to be written token by token, read live from any process, stored when the block ends."""
+        """Return a message to be written token by token: readers of any process follow it, and its end stores it."""
         return self.streams.write_message(
             session, role=role, message_id=message_id, author=author, run_id=run_id, invocation_id=invocation_id
         )
@@ -268,9 +268,9 @@ class Engine:
         )
         self.bridge = PulseEventBridge(self.listener, self.monitor_frames)
         self.timeline = Timeline(self.database)
-        # Who comes in is looked up by the engine, whoever is being answered.
-        itself = self.database.without_tenants()
-        self.access = Authenticator(itself, self.settings, listener=self.listener)
+        # Credentials are read with the privileges of the engine, whatever the tenant of the request.
+        unrestricted = self.database.without_tenants()
+        self.access = Authenticator(unrestricted, self.settings, listener=self.listener)
         if self.access.is_required:
             self.listener.channels.append(ACCESS_CHANNEL)
             self.listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)

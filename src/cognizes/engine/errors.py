@@ -1,32 +1,32 @@
-"""Every error the engine raises on purpose. The message tells the caller what to do next.
+"""The errors of the engine. A message says what is wrong and what to do.
 
 EngineError
 ├── InvalidInputError              a value that cannot be stored or understood
 │   └── LimitExceededError         larger than a configured limit
 ├── NotFoundError                  a session, run, message or version that does not exist
-│   └── HistoryExpiredError        a moment of the past that is older than the retention of the state's history
-├── ConflictError                  the world is not as the caller believed
-│   ├── ConcurrencyConflictError   somebody changed the state first (carries expected and actual)
+│   └── HistoryExpiredError        a past state that is older than the retention of the state's history
+├── ConflictError                  the stored data is not what the caller expected
+│   ├── ConcurrencyConflictError   the state has another version (carries expected and actual)
 │   ├── AlreadyExistsError         the session or run id is taken
-│   ├── DuplicateEventError        one event id, two different events
+│   ├── DuplicateEventError        another event has this id
 │   ├── IllegalTransitionError     a run cannot move from this status to that one
 │   ├── FeedRewoundError           a thread's head is before what was delivered: reload the thread
-│   └── LeaseLostError             the run is somebody else's by now, or has ended
+│   └── LeaseLostError             another worker holds the run, or the run has ended
 ├── AccessError                    the caller may not do this
-│   ├── AuthenticationError        nobody knows who calls
-│   ├── PermissionDeniedError      known, but not allowed
-│   └── TooManyRequestsError       allowed, but not so often (carries retry_after)
-├── RunFailedError                 for handlers: the run fails, and another attempt would not help
+│   ├── AuthenticationError        the caller has no valid credential
+│   ├── PermissionDeniedError      the caller is authenticated, but not allowed
+│   └── TooManyRequestsError       the caller exceeds a rate or a quota (carries retry_after)
+├── RunFailedError                 raised by handlers: the run fails without another attempt
 ├── StepInterruptedError           an earlier attempt began a step of a run and did not finish it
-├── WaitExpiredError               nobody answered a waiting run in time
-├── DatabaseError                  PostgreSQL said no
-│   ├── DatabaseUnavailableError   not reachable now; trying again is safe
-│   │   ├── StatementTimeoutError  a statement took too long and was stopped
-│   │   └── StreamUnavailableError the same of Redis, which carries streams between processes
-│   └── PoolTimeoutError           every connection stayed busy for too long
-├── EngineClosedError              the engine was closed; open it again
-└── SetupError                     the server or data directory is not fit for use
-    └── MigrationError             the schema is newer than, or differs from, what this engine knows
+├── WaitExpiredError               a wait of a run timed out
+├── DatabaseError                  PostgreSQL refused a statement
+│   ├── DatabaseUnavailableError   PostgreSQL is not reachable; a retry is safe
+│   │   ├── StatementTimeoutError  a statement exceeded the time limit and was cancelled
+│   │   └── StreamUnavailableError Redis, which carries streams between processes, is not reachable
+│   └── PoolTimeoutError           no connection became free in time
+├── EngineClosedError              the engine is closed
+└── SetupError                     the server or the data directory cannot be used
+    └── MigrationError             the schema is newer than this engine, or differs from it
 """
 
 
@@ -53,15 +53,15 @@ class NotFoundError(EngineError):
 
 
 class HistoryExpiredError(NotFoundError):
-    """The state at this moment is no longer known: it is older than COGNIZES_STATE_HISTORY_KEPT_DAYS."""
+    """The state at this event is no longer stored: it is older than COGNIZES_STATE_HISTORY_KEPT_DAYS."""
 
 
 class ConflictError(EngineError):
-    """The world is not as the caller believed."""
+    """The stored data is not what the caller expected; nothing was stored."""
 
 
 class ConcurrencyConflictError(ConflictError):
-    """Somebody changed the session's state first: read it again and decide anew."""
+    """Another writer changed the session's state first: read it again, then retry."""
 
     def __init__(self, message: str = "", *, expected: int | None = None, actual: int | None = None) -> None:
         super().__init__(
@@ -77,11 +77,11 @@ class AlreadyExistsError(ConflictError):
 
 
 class DuplicateEventError(ConflictError):
-    """One event id came with two different contents; the first one is kept, the second was refused."""
+    """The thread has an event of this id with another content, which is unchanged; nothing was stored."""
 
 
 class IllegalTransitionError(ConflictError):
-    """A run cannot move from its present status to the one asked for."""
+    """A run cannot change from its status to the requested one."""
 
 
 class AccessError(EngineError):
@@ -89,15 +89,15 @@ class AccessError(EngineError):
 
 
 class AuthenticationError(AccessError):
-    """Nobody knows who calls: the key, token or ticket is missing, wrong, over or revoked."""
+    """The key, token or ticket of the caller is missing, invalid, expired or revoked."""
 
 
 class PermissionDeniedError(AccessError):
-    """The caller is known, but this is not allowed to it."""
+    """The caller is authenticated, but not allowed to do this."""
 
 
 class TooManyRequestsError(AccessError):
-    """The caller did this too often, or holds too much of it open."""
+    """The caller exceeds a rate, or holds too many streams open. `retry_after` is in seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -109,19 +109,19 @@ class FeedRewoundError(ConflictError):
 
 
 class LeaseLostError(ConflictError):
-    """This attempt does not hold the run any more: it was claimed by another worker, cancelled, or has ended."""
+    """This attempt does not hold the run any more: another worker claimed it, or it was cancelled or has ended."""
 
 
 class RunFailedError(EngineError):
-    """Raised by a handler: the run fails now, however many attempts it would have."""
+    """Raised by a handler: the run fails now, even if it has attempts left."""
 
 
 class StepInterruptedError(EngineError):
-    """An earlier attempt began this step and was cut off: nobody knows how far it came."""
+    """An earlier attempt started this step and did not finish it; its effects are unknown."""
 
 
 class WaitExpiredError(EngineError):
-    """Nobody answered a waiting run in time; the run has failed."""
+    """A wait of a run timed out; the run has failed."""
 
 
 class DatabaseError(EngineError):
@@ -129,15 +129,15 @@ class DatabaseError(EngineError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """PostgreSQL cannot be reached now; nothing is half done and trying again is safe."""
+    """PostgreSQL cannot be reached now. No change is partial, and a retry is safe."""
 
 
 class StatementTimeoutError(DatabaseUnavailableError):
-    """A statement took longer than COGNIZES_STATEMENT_TIMEOUT allows and was stopped; trying again is safe."""
+    """A statement exceeded COGNIZES_STATEMENT_TIMEOUT and was cancelled; a retry is safe."""
 
 
 class StreamUnavailableError(DatabaseUnavailableError):
-    """Redis cannot be reached now. Messages are stored all the same; chunks wait for it, within a bound."""
+    """Redis cannot be reached now. Messages are still stored; chunks wait in a bounded buffer."""
 
 
 class PoolTimeoutError(DatabaseError):
@@ -149,8 +149,8 @@ class EngineClosedError(EngineError):
 
 
 class SetupError(EngineError):
-    """The server, the port or the data directory is not fit for use."""
+    """The server, the port or the data directory cannot be used."""
 
 
 class MigrationError(SetupError):
-    """The schema in the database is newer than, or differs from, what this engine knows."""
+    """The schema in the database is newer than this engine, or differs from it."""

@@ -1,4 +1,4 @@
-"""The nouns of the engine: plain data, no behaviour that touches a database."""
+"""The data types of the engine. None of them accesses the database."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ JsonObject = dict[str, Any]
 Item = TypeVar("Item")
 
 MAX_NAME_BYTES: Final = 1000
-"""The longest app name, user id or run id: they stand in index keys. Other ids have `MAX_TEXT_LENGTH`."""
+"""The longest app name, user id or run id: they are index keys. Other ids have `MAX_TEXT_LENGTH`."""
 MAX_TEXT_LENGTH: Final = 131_072
 """The longest text that is not content: an id, a title, a key. Content has limits in bytes, in the settings."""
 MAX_QUERY_LENGTH: Final = 10_000
-"""The longest text to search for."""
+"""The longest query of a search."""
 
 
 def new_id() -> UUID:
-    """A UUID of version 7: random, and ordered by time, so that index pages fill one after the other."""
+    """Return a UUID of version 7: random and ordered by time, so that index pages fill one after the other."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
     value = (value & ~(0xF000 << 64)) | (0x7000 << 64)
@@ -48,23 +48,23 @@ class _Delete:
 
 
 DELETE: Final = _Delete()
-"""As a value in a state delta: the key goes away. (`None` is a value like any other.) JSON spells it `DELETE_JSON`."""
+"""A value in a state delta that deletes the key. (`None` is an ordinary value.) In JSON it is `DELETE_JSON`."""
 
 DELETE_JSON: Final[JsonObject] = {"$delete": True}
 
 
 def is_delete(value: object) -> bool:
-    """Whether a value in a delta, as Python or as decoded JSON, asks for the key to go away."""
+    """Return whether a value of a delta, as Python or as decoded JSON, deletes its key."""
     return value is DELETE or (isinstance(value, dict) and len(value) == 1 and value.get("$delete") is True)
 
 
 @dataclass
 class Session:
-    """A thread as its caller sees it. Changed in place by a successful append, and only then.
+    """A thread as its caller sees it. Only a successful append changes the object.
 
-    `state` holds the effective state: plain keys of the session, `user:` and `app:` keys with their prefix.
+    `state` is the effective state: plain keys of the session, `user:` and `app:` keys with their prefix.
     `thread_id` is the engine's own key; it equals `id` unless the caller chose a `session_id`.
-    `user_version` and `app_version` say which version of the wider scopes `state` shows; -1 when that is not known.
+    `user_version` and `app_version` are the versions of the wider scopes in `state`; -1 when unknown.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Session:
 
 @dataclass
 class Event:
-    """One immutable thing that happened in a thread. `id=""` asks for a new id; any other id is kept as given."""
+    """An entry of a thread's log, immutable once stored. With `id=""` the engine assigns an id."""
 
     id: str
     thread_id: str
@@ -100,7 +100,7 @@ class Event:
 
 
 class RunStatus(StrEnum):
-    """Where a run stands; which moves are legal is written once, in the SQL function `run_transition_allowed`."""
+    """The status of a run. The SQL function `run_transition_allowed` defines the legal transitions."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -138,13 +138,12 @@ class Run:
 
     @property
     def wait(self) -> RunWait | None:
-        """What the run waits for now."""
         return self.last_wait if self.status is RunStatus.WAITING else None
 
 
 @dataclass(frozen=True)
 class RunWait:
-    """What a run waits for, or waited for last."""
+    """The current wait of a run, or its last one."""
 
     kind: str
     correlation_key: str
@@ -155,7 +154,7 @@ class RunWait:
 
 @dataclass(frozen=True)
 class Message:
-    """The text of an event that speaks, written in the same transaction as the event."""
+    """The text of an event that is a message, stored in the transaction of the event."""
 
     id: str
     thread_id: str
@@ -169,7 +168,7 @@ class Message:
 
 @dataclass(frozen=True)
 class PastState:
-    """The state of a thread as it was right after an event."""
+    """The state of a thread right after an event."""
 
     state: JsonObject
     version: int
@@ -178,7 +177,7 @@ class PastState:
 
 @dataclass(frozen=True)
 class Page(Generic[Item]):
-    """Some items and, when there are more, where to go on."""
+    """A page of items; `next_cursor` is the cursor of the next page, None on the last one."""
 
     items: list[Item]
     next_cursor: str | None

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 30.0
 _SETTLED_SECONDS = 60.0
-"""A loop that has waited this long without an exception counts as recovered, although its round has not returned."""
+"""A loop whose round has run this long without an exception counts as recovered, although it has not returned."""
 _CANCEL_SECONDS = 0.5
 
 Round = Callable[[], Awaitable[object]]
@@ -36,7 +36,7 @@ class LoopFailure:
 
 
 class SupervisedLoop:
-    """Calls `round_` again and again until it is stopped.
+    """Calls `round_` repeatedly until it is stopped.
 
     A round that returns is a success. A round that raises is logged with its cause; the next one begins after a pause
     that doubles up to `longest_pause` and starts over after a success.
@@ -56,7 +56,7 @@ class SupervisedLoop:
 
     @property
     def failure(self) -> LoopFailure | None:
-        """What is wrong with the loop now; None when its last round succeeded, or waits without an exception."""
+        """The failure of the last round; None when it succeeded, or when the current round has run long enough."""
         if self._error is None or self._has_settled():
             return None
         known = isinstance(self._error, EngineError)
@@ -65,7 +65,6 @@ class SupervisedLoop:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop was stopped and its task is done."""
         return self._task.done()
 
     def finish(self) -> None:
@@ -73,14 +72,13 @@ class SupervisedLoop:
         self._is_stopping = True
 
     async def wait(self) -> None:
-        """Return when the loop has ended."""
         await asyncio.wait([self._task])
 
     async def stop(self) -> None:
         """Cancel the current round, and return when the loop has ended."""
         self._is_stopping = True
         while not self._task.done():
-            # Again after a while: redis-py takes a cancellation during a connect for a timeout of its own.
+            # Repeated: redis-py takes a cancellation during a connect for a timeout of its own.
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CANCEL_SECONDS)
 
@@ -142,11 +140,9 @@ class Supervisor:
 
     @property
     def names(self) -> list[str]:
-        """The loops that run, sorted by name."""
         return sorted(loop.name for loop in self._loops if not loop.has_ended)
 
     @property
     def failures(self) -> list[LoopFailure]:
-        """The loops that fail now, sorted by name."""
         found = [failure for loop in self._loops if not loop.has_ended and (failure := loop.failure) is not None]
         return sorted(found, key=lambda failure: failure.name)

@@ -20,8 +20,8 @@ from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import (
     acting_as_engine,
     acting_for,
+    as_tenant_statement,
     current_apps,
-    enter_first,
     serving_request,
 )
 from cognizes.engine.memory.ingest import Remembered
@@ -216,7 +216,7 @@ async def test_no_scan_of_any_query_can_start_before_the_apps_are_named(two_tena
     async with two_tenants.database.connection(for_tenants=True) as connection, connection.transaction():
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         for name in sorted(queries):
-            sql = enter_first(queries[name], quote_schema("public"))
+            sql = as_tenant_statement(queries[name], quote_schema("public"))
             if sql is None or " cron." in sql:
                 continue
             try:
@@ -331,7 +331,7 @@ async def test_recall_is_held_back_too(two_tenants: Engine) -> None:
     assert len(await two_tenants.memory.recall("secret", app="b", user="u")) == 1
 
 
-async def test_following_is_held_back_although_somebody_else_follows_already(two_tenants: Engine) -> None:
+async def test_following_a_foreign_thread_is_refused_while_its_owner_follows_it(two_tenants: Engine) -> None:
     threads = await _threads(two_tenants)
     async with aclosing(two_tenants.feed.events(threads["b"])) as engines, asyncio.timeout(60):
         assert (await anext(engines)).sequence_num == 1

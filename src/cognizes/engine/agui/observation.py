@@ -115,7 +115,7 @@ class Observer:
                     yield None, frame
                 frames = translator.translate(event)
                 for number, frame in enumerate(frames, 1):
-                    # Whoever has the last frame of an event has all up to that event.
+                    # A reader that has the last frame of an event has all frames up to that event.
                     yield sequence if number == len(frames) else None, frame
                 if translator.has_ended:
                     return

@@ -14,14 +14,14 @@ from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.driver_errors import (
     DRIVER_ERRORS,
-    cut,
     is_statement_timeout,
     is_unavailable,
+    terminate,
     translate,
     translated,
 )
 from cognizes.engine.database.queries import Queries, quote_schema
-from cognizes.engine.database.tenancy import Apps, current_apps, enter_first
+from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
 from cognizes.engine.errors import EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
@@ -32,7 +32,7 @@ _POOL_SIZE_FOR_REUSE = 4
 _CLIENT_GRACE_SECONDS = 1.0
 """The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
 _CANCEL_SECONDS = 5.0
-"""How long a connection waits for the server's confirmation that it cancelled a statement."""
+"""The time limit of the server's confirmation that it cancelled a statement."""
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a named query with its arguments."""
@@ -75,7 +75,6 @@ class Database:
 
     @property
     def has_waiters(self) -> bool:
-        """Whether a task waits for a connection now."""
         return self._waiting > 0
 
     @classmethod
@@ -143,7 +142,7 @@ class Database:
     ) -> None:
         """Return a connection to its pool; `after` an error of the driver, or a cancellation.
 
-        A statement that was given up is cancelled on the server first: closing the connection would not end it.
+        An abandoned statement is cancelled on the server first: closing the connection would not end it.
         """
         pool = self._pool(for_tenants=for_tenants)
         if after is None:
@@ -155,7 +154,7 @@ class Database:
                 logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
         else:
             if is_unavailable(after):
-                cut(connection)
+                terminate(connection)
             await pool.release(connection)
 
     @asynccontextmanager
@@ -188,7 +187,6 @@ class Database:
         return cast(list[asyncpg.Record], await self._call("fetch", query, arguments))
 
     async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
-        """Return the first row of a named query."""
         if self.acting_apps is not None:
             return next(iter(await self.fetch(query, *arguments)), None)
         return cast("asyncpg.Record | None", await self._call("fetchrow", query, arguments))
@@ -207,7 +205,7 @@ class Database:
             return await getattr(connection, method)(self.queries[query], *arguments)
 
     @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Fetch]:
+    async def one_connection(self) -> AsyncIterator[Fetch]:
         """Run several queries on one connection, each with the tenancy of `fetch`."""
         apps = self.acting_apps
         async with self.connection(for_tenants=apps is not None) as connection:
@@ -233,12 +231,12 @@ class Database:
             try:
                 await connection.execute(statement, timeout=seconds + _CLIENT_GRACE_SECONDS)
             finally:
-                # The next user of this connection has the usual limit again, or gets another connection.
+                # The next user of this connection has the usual limit, or gets another connection.
                 if self._limits_statements:
                     try:
                         await connection.execute("RESET statement_timeout")
                     except DRIVER_ERRORS:
-                        cut(connection)
+                        terminate(connection)
                         raise
 
     async def fetch_page(
@@ -337,7 +335,7 @@ class Database:
 
     def _tenant_statement_or_none(self, query: str) -> str | None:
         if query not in self._tenant_statements:
-            self._tenant_statements[query] = enter_first(self.queries[query], quote_schema(self.queries.schema))
+            self._tenant_statements[query] = as_tenant_statement(self.queries[query], quote_schema(self.queries.schema))
         return self._tenant_statements[query]
 
 
@@ -361,11 +359,9 @@ class ReusedConnection:
 
     @property
     def is_free(self) -> bool:
-        """Whether no task uses it now."""
         return not self._is_in_use
 
     async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
-        """Return all rows of a named query."""
         if apps is None:
             return cast(list[asyncpg.Record], await self.call("fetch", self._database.queries[query], arguments))
         statement = self._database.tenant_statement(query)
@@ -454,7 +450,6 @@ class ReusedConnections:
         return self._of_tenants.fetch(query, *arguments, apps=apps)
 
     async def close(self) -> None:
-        """Release both connections."""
         await self._own.close()
         await self._of_tenants.close()
 

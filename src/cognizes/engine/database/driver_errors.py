@@ -44,7 +44,7 @@ _UNAVAILABLE = (
     OSError,
 )
 _LOST_CONNECTION = re.compile(r"\b(closed|closing|released back|another operation is in progress)\b")
-"""What asyncpg says in an `InterfaceError` about a connection. Its other ones are errors of the calling code."""
+"""The texts of an `InterfaceError` about a lost connection. The others are errors of the calling code."""
 
 _DATA = (
     asyncpg.DataError,
@@ -54,7 +54,6 @@ _DATA = (
     asyncpg.IntegrityConstraintViolationError,
 )
 
-
 _RAISED_BY_FUNCTIONS: dict[str, type[EngineError]] = {
     "CZ403": PermissionDeniedError,
     "CZ404": NotFoundError,
@@ -62,7 +61,6 @@ _RAISED_BY_FUNCTIONS: dict[str, type[EngineError]] = {
     "CZ422": IllegalTransitionError,
     "CZ423": LeaseLostError,
 }
-
 
 _TOO_LONG = (
     "a statement exceeded the time limit and was cancelled; nothing was stored; try again in a moment, "
@@ -78,7 +76,7 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def translate(error: BaseException) -> EngineError:
-    """Return the engine's error for a driver's error."""
+    """Return the engine's error for an error of the driver."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, asyncpg.PostgresError):
@@ -136,7 +134,7 @@ def is_statement_timeout(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) and error.errno is None
 
 
-def cut(connection: PoolConnectionProxy[Any]) -> None:
+def terminate(connection: PoolConnectionProxy[Any]) -> None:
     """Terminate a connection whose state is unknown, so that the pool discards it."""
     try:
         connection.terminate()

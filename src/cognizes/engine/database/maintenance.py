@@ -17,10 +17,9 @@ from cognizes.engine.supervision import SupervisedLoop
 logger = logging.getLogger(__name__)
 
 _JOB_SECONDS = 600.0
-"""The time limit of one call of a job: a backlog of days takes longer than a request may."""
+"""The time limit of one call of a job: a backlog of days takes longer than a request."""
 _BATCH = 10_000
-"""How many rows one call of a batched job deletes: its locks are short, and so is a rollback."""
-
+"""The number of rows that one call of a batched job deletes: it bounds the time of its locks."""
 _EVERY_MINUTES = {5: "*/5 * * * *", 15: "*/15 * * * *", 60: "7 * * * *"}
 
 
@@ -36,7 +35,6 @@ class Job:
 
     @property
     def cron_arguments(self) -> str:
-        """The arguments as SQL text."""
         return ", ".join(
             f"interval '{value.total_seconds():.0f} seconds'" if isinstance(value, timedelta) else str(value)
             for value in self.arguments

@@ -1,7 +1,7 @@
 """The SQL of `schema/`, loaded by name.
 
 A file of `queries/`, or of a folder in it, holds several statements, each after a line ``-- name: purpose``.
-``{schema}`` stands for the quoted name of the schema that holds our tables.
+``{schema}`` is replaced by the quoted name of the schema of the engine's tables.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
 
 
 def quote_schema(name: str) -> str:
-    """A schema's name as an SQL identifier; refuses what would need guessing."""
+    """Return a schema's name as an SQL identifier; `SetupError` for other characters."""
     if not _IDENTIFIER.fullmatch(name):
         raise SetupError(f"{name!r} is not a schema name; use letters, digits and underscores (COGNIZES_DB_SCHEMA)")
     return f'"{name}"'
 
 
 def render(sql: str, schema: str, **values: object) -> str:
-    """A statement for one schema. Only names and numbers of settings are filled in, never a caller's value."""
+    """Return a statement for one schema. The values are names and numbers of settings, never a caller's values."""
     rendered = sql.replace("{schema}", quote_schema(schema))
     for name, value in values.items():
         rendered = rendered.replace(f"{{{name}}}", str(value))

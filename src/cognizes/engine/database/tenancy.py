@@ -80,7 +80,7 @@ def continue_in_task(work: Coroutine[Any, Any, Result], *, name: str | None = No
     return asyncio.create_task(work, name=name)
 
 
-def enter_first(sql: str, schema: str) -> str | None:
+def as_tenant_statement(sql: str, schema: str) -> str | None:
     """Return the query as one statement that first sets its apps, in one more parameter; None when it cannot be one.
 
     A statement that writes by itself cannot be a subquery. One that calls a function which writes can.

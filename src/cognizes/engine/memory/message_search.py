@@ -110,7 +110,7 @@ class MessageSearch:
         roles = None if filters.roles is None else list(filters.roles)
         where = app, user, thread_id, roles, filters.since, filters.until, max(_CANDIDATES, k)
         found: dict[Key, Candidate] = {}
-        async with self._database.asking() as fetch:
+        async with self._database.one_connection() as fetch:
             for row in await fetch("find_messages_by_words", *where, join_words(terms.words)):
                 candidate = _candidate(found, row)
                 candidate.share, candidate.matched = row["share"], row["matched"]

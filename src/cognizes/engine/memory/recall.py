@@ -207,7 +207,7 @@ class Recall:
         scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
         terms = await read_query(query)
         vector = await self._embed(query)
-        async with self._database.asking() as fetch:
+        async with self._database.one_connection() as fetch:
             search = _RecallQueries(fetch, scope, exact=self._exact)
             pool = await self._gather(search, query, terms, vector, k)
             ranked = [candidate for candidate in rank(pool, self.weights)[:k] if candidate.score >= min_score]
@@ -219,7 +219,7 @@ class Recall:
         """Return the candidates of a recall without ranking them, for benchmarks of the ranking."""
         terms = await read_query(query)
         vector = await self._embed(query)
-        async with self._database.asking() as fetch:
+        async with self._database.one_connection() as fetch:
             search = _RecallQueries(fetch, (app, user, *Filters().columns), exact=self._exact)
             return await self._gather(search, query, terms, vector, 2 * _EXPANDED)
 

@@ -28,10 +28,10 @@ from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.state import ScopedDelta, split_delta, without_temp
 
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
-"""Seed 002's names for what goes through `streams/`. No way in stores them, so a thousand tokens leave one message."""
+"""Kinds that `streams/` carries. They are never stored as events, so a thousand tokens become one message."""
 
 SNAPSHOT_PREFIX: Final = "memory_snapshot/"
-"""Begins the id of the event that restores a memory snapshot. It is stored once, so no other event has such an id."""
+"""The prefix of the id of an event that restores a memory snapshot. No other event may have such an id."""
 
 ROLES = ("user", "assistant", "tool", "system")
 
@@ -50,7 +50,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def check_name(what: str, value: object) -> str:
-    """Refuses what cannot stand in an index key: not text, empty, too long, or with NUL or lone surrogates."""
+    """Refuse a value that cannot be an index key: not text, blank, too long, or with NUL or lone surrogates."""
     text = check_text(what, value)
     if not text.strip():
         raise InvalidInputError(f"{what} is blank; give it a name")
@@ -60,7 +60,7 @@ def check_name(what: str, value: object) -> str:
 
 
 def check_text(what: str, value: object, *, longest: int = MAX_TEXT_LENGTH) -> str:
-    """Refuses what a text column cannot hold, and what is too long."""
+    """Refuse a value that a text column cannot store, or that is too long."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
     if len(value) > longest:
@@ -71,24 +71,22 @@ def check_text(what: str, value: object, *, longest: int = MAX_TEXT_LENGTH) -> s
 
 
 def check_object(what: str, value: object) -> JsonObject:
-    """Refuses what is not a JSON object."""
     if not isinstance(value, dict):
         raise InvalidInputError(f"{what} must be an object, not {type(value).__name__}")
     return value
 
 
 def check_keys(what: str, value: object) -> JsonObject:
-    """Refuses what is not an object with text keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(f"{what} must be an object with text keys")
     return dict(value)
 
 
 def message_role(event: Event) -> str | None:
-    """The role in which an event speaks, or None when it is not a message.
+    """Return the role of a message; None for an event that is not a message.
 
-    An author that is no role is the name of an agent: only callers that may speak for agents store one. An end user's
-    event is stored with the author `user`.
+    An author that is not a role is the name of an agent: only callers that may write for agents store one. The event
+    of an end user has the author `user`.
     """
     if event.event_type == "message":
         role = event.content.get("role")
@@ -107,7 +105,7 @@ def check_role(event: Event) -> None:
 
 
 def message_text(content: JsonObject) -> str | None:
-    """The text of an event's content: `text`, `content` or `observation` as a string, or the text of its `parts`."""
+    """Return the text of a content: `text`, `content` or `observation` as a string, or the text of its `parts`."""
     for key in ("text", "content", "observation"):
         if isinstance(value := content.get(key), str):
             return value
@@ -119,12 +117,12 @@ def message_text(content: JsonObject) -> str | None:
 
 
 def spoken_text(part: Any) -> Any:
-    """The text of a part. A thought is not said: it is kept on the event and left out of the message."""
+    """Return the text of a part; None for a thought, which is stored in the event and not in the message."""
     return part.get("text") if isinstance(part, dict) and not part.get("thought") else None
 
 
 def state_delta(event: Event) -> ScopedDelta:
-    """The event's state delta, taken apart by scope."""
+    """Return the state delta of an event by scope."""
     delta = check_object("actions", event.actions).get("state_delta")
     return split_delta(check_keys("state_delta", delta)) if delta is not None else ScopedDelta()
 
@@ -138,7 +136,7 @@ def append_item(
     max_bytes: int,
     max_depth: int,
 ) -> AppendItem:
-    """The item for the batcher. Checks everything that can be checked without the database."""
+    """Return the item for the batcher. All checks that need no database are made here."""
     event_type = check_name("event_type", event.event_type)
     if event_type in STREAMED_KINDS:
         raise InvalidInputError(
@@ -188,7 +186,6 @@ def _message_id(event: Event) -> str | None:
 
 
 def event_from_row(row: asyncpg.Record) -> Event:
-    """An event as it was appended."""
     return Event(
         id=row["id"],
         thread_id=str(row["thread_id"]),
@@ -206,7 +203,7 @@ def event_from_row(row: asyncpg.Record) -> Event:
 
 @dataclass(frozen=True)
 class EventPage:
-    """Some events of a thread and their size. `has_more` looks in the direction of the paging."""
+    """A page of events and its size in bytes. `has_more` refers to the direction of paging."""
 
     events: list[Event]
     has_more: bool
@@ -216,7 +213,7 @@ class EventPage:
 async def read_event_page(
     database: Database, query: str, thread_id: UUID, *arguments: object, limit: int, max_bytes: int | None = None
 ) -> EventPage:
-    """A page of a query for a thread's events, in the query's order: bounded by a number and by bytes."""
+    """Return a page of a query for events, in the order of the query, bounded by a number and by bytes."""
     page = await database.fetch_page(
         query, thread_id, *arguments, limit=limit, whole="read_events_at", owner=(thread_id,), max_bytes=max_bytes
     )
@@ -234,19 +231,17 @@ class EventLog:
 
     @property
     def page_bytes(self) -> int:
-        """The largest size of a page of several events."""
         return self._database.page_bytes
 
     async def read(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events of `read_page`."""
         return (await self.read_page(thread_id, after=after, limit=limit)).events
 
     async def read_page(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> EventPage:
-        """Oldest first, after a sequence number."""
+        """Return the events after a sequence number, oldest first."""
         return await read_event_page(self._database, "read_events", thread_id, after, limit=limit)
 
     async def iterate(self, thread_id: UUID, *, after: int = 0) -> AsyncIterator[Event]:
-        """All events after a sequence number, oldest first. One page is in memory at a time."""
+        """Yield all events after a sequence number, oldest first, with one page in memory at a time."""
         async for events in self.iterate_pages(thread_id, after=after):
             for event in events:
                 yield event
@@ -254,7 +249,7 @@ class EventLog:
     async def iterate_pages(
         self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, only_shown: bool = False
     ) -> AsyncIterator[list[Event]]:
-        """The same in pages, up to a sequence number; with `only_shown` only the events of the active branch."""
+        """Yield pages of events up to a sequence number; with `only_shown` only events of the active branch."""
         query = "read_shown_events" if only_shown else "read_events"
         has_more = up_to is None or after < up_to
         while has_more:
@@ -266,7 +261,6 @@ class EventLog:
             yield [event for event in page.events if up_to is None or (event.sequence_num or 0) <= up_to]
 
     async def recent(self, thread_id: UUID, *, limit: int) -> list[Event]:
-        """The events of `recent_page`."""
         return (await self.recent_page(thread_id, limit=limit)).events
 
     async def recent_page(
@@ -285,17 +279,16 @@ class EventLog:
         return (set(row["wait_key"].split(",")), row["sequence_num"]) if row else None
 
     async def find_page(self, thread_id: UUID, event_ids: list[str]) -> EventPage:
-        """Events by their ids, in the order asked for; ids that are not there are left out."""
+        """Return events by their ids, in the order of the ids, without unknown ones."""
         return await read_event_page(self._database, "find_events", thread_id, event_ids, limit=len(event_ids) or 1)
 
     async def find(self, thread_id: UUID, event_id: str) -> Event | None:
-        """One event by its id."""
         row = await self._database.fetch_row("read_event", thread_id, event_id)
         return event_from_row(row) if row else None
 
 
 def same_event(item: AppendItem, stored: Event) -> bool:
-    """Whether a resent event is the one that was stored, compared by value: key order does not matter."""
+    """Return whether a resent event equals the stored one; the order of keys does not matter."""
     return (
         stored.author == item.author
         and stored.event_type == item.event_type
@@ -308,7 +301,7 @@ def same_event(item: AppendItem, stored: Event) -> bool:
 
 @dataclass(frozen=True)
 class MessagePage:
-    """Some messages of a thread, oldest first, and whether there are later ones."""
+    """A page of messages, oldest first."""
 
     messages: list[Message]
     has_more: bool
@@ -323,13 +316,12 @@ class Messages:
     async def read(
         self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
     ) -> list[Message]:
-        """The messages of `read_page`."""
         return (await self.read_page(thread_id, after=after, up_to=up_to, limit=limit)).messages
 
     async def read_page(
         self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, limit: int = 1000
     ) -> MessagePage:
-        """Oldest first; `up_to` an event's sequence number shows the conversation as it was then."""
+        """Return messages, oldest first; with `up_to` those up to that event."""
         end = _END_OF_THREAD if up_to is None else up_to
         page = await self._database.fetch_page(
             "read_messages", thread_id, after, end, limit=limit, whole="read_messages_at", owner=(thread_id,)

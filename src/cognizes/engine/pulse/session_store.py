@@ -63,7 +63,7 @@ _Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 def session_from_row(row: asyncpg.Record) -> Session:
-    """A session with its effective state."""
+    """Return the session of a row, with its effective state."""
     return Session(
         id=row["session_id"],
         app_name=row["app_name"],
@@ -83,7 +83,7 @@ def session_from_row(row: asyncpg.Record) -> Session:
 
 @lru_cache(maxsize=4096)
 def thread_uuid(thread_id: str | UUID) -> UUID:
-    """The engine's key of a thread; text that is none names no thread."""
+    """Return the UUID of a thread; `NotFoundError` for a text that is not a UUID."""
     if isinstance(thread_id, UUID):
         return thread_id
     try:
@@ -98,7 +98,7 @@ class SessionStore:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        # Readers and appends must find connections, too: a small pool is not for two batches at once.
+        # A small pool sends one batch at a time: readers and appends need connections too.
         senders = 2 if database.pool.get_max_size() >= _POOL_SIZE_FOR_TWO_SENDERS else 1
         self._connections = [ReusedConnections(database) for _ in range(senders)]
         self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
@@ -106,7 +106,7 @@ class SessionStore:
         )
 
     async def close(self) -> None:
-        """Refuses what comes from now on, and waits until everything that was submitted has been answered."""
+        """Refuse new sessions, and return when all submitted ones have been answered."""
         await self._creations.close()
         for connection in self._connections:
             await connection.close()
@@ -121,11 +121,11 @@ class SessionStore:
         title: str | None = None,
         metadata: JsonObject | None = None,
     ) -> Session:
-        """A new session at version 1. Prefixed keys of the state go to their scopes; `temp:` keys stay local."""
+        """Create a session at version 1. Prefixed keys are stored in their scopes; `temp:` keys only on the object."""
         thread_id = new_id()
         metadata = check_object("metadata", metadata if metadata is not None else {})
         delta = split_delta(check_keys("state", state if state is not None else {}))
-        # What is to be deleted is not there from the beginning; in wider scopes it may be.
+        # DELETE has no effect on the new scopes; in wider scopes the key may exist.
         delta.session, delta.temp = apply_delta({}, delta.session), apply_delta({}, delta.temp)
         has_name = session_id is not None and check_text("session_id", session_id).strip()
         new = _NewSession(
@@ -170,7 +170,7 @@ class SessionStore:
         )
 
     async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """A session by the caller's ids."""
+        """Return a session by the caller's ids, or None."""
         names = [
             check_text(name, value)
             for name, value in (("app_name", app_name), ("user_id", user_id), ("session_id", session_id))
@@ -179,14 +179,14 @@ class SessionStore:
         return session_from_row(row) if row else None
 
     async def get_thread(self, thread_id: str | UUID) -> Session:
-        """A session by the engine's key."""
+        """Return a session by its thread id; `NotFoundError` if there is none."""
         row = await self._database.fetch_row("read_thread", thread_uuid(thread_id))
         if row is None:
             raise NotFoundError(f"there is no thread {thread_id}")
         return session_from_row(row)
 
     async def find_thread(self, session: Session) -> UUID:
-        """The engine's key of a session; remembered on the object."""
+        """Return the thread id of a session, and store it on the object; `NotFoundError` if there is none."""
         if not session.thread_id:
             found = await self._database.fetch_value("find_thread", session.app_name, session.user_id, session.id)
             if found is None:
@@ -197,9 +197,9 @@ class SessionStore:
     async def find_context(
         self, context_id: str, *, app_names: Iterable[str] | None = None, user_id: str | None = None
     ) -> UUID:
-        """A thread by the engine's key, or by its caller's session id where only one thread has it.
+        """Return a thread by its thread id, or by a session id that only one thread has; else `ConflictError`.
 
-        With apps or a user, only theirs are looked at: what others call theirs changes nothing.
+        With apps or a user, only their threads count: session ids of others cause no conflict.
         """
         try:
             own: UUID | None = UUID(context_id)
@@ -223,7 +223,7 @@ class SessionStore:
         cursor: str | None = None,
         with_state: bool = True,
     ) -> Page[Session]:
-        """Newest activity first, a page at a time, which also ends at `COGNIZES_PAGE_BYTES`."""
+        """Return a page of sessions, newest activity first. It also ends at `COGNIZES_PAGE_BYTES`."""
         if limit < 1:
             raise InvalidInputError("a page has at least one item; raise the limit")
         updated_at, thread_id = _decode_cursor(cursor) if cursor else (None, None)
@@ -245,7 +245,7 @@ class SessionStore:
     async def change(
         self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None
     ) -> Session:
-        """Sets the title (empty removes it) and merges metadata; an event says so."""
+        """Set the title (empty removes it) and merge metadata, with an event."""
         if title is None and metadata is None:
             raise InvalidInputError("nothing to change; give a title or metadata")
         content: JsonObject = {} if title is None else {"title": check_text("title", title)}
@@ -265,7 +265,7 @@ class SessionStore:
     async def fork(
         self, thread_id: str | UUID, *, session_id: str | None = None, past: PastState | None = None
     ) -> Session:
-        """A new session that shares its past with another one, up to `past` or all of it."""
+        """Create a session with the past of another one, up to `past` or all of it."""
         fork_id = new_id()
         session_state = split_delta(past.state).session if past else None
         row = await self._database.fetch_row(
@@ -284,11 +284,10 @@ class SessionStore:
         return await self.get_thread(fork_id)
 
     async def delete(self, app_name: str, user_id: str, session_id: str) -> bool:
-        """Removes a session and everything that hangs on it; whether there was one."""
+        """Delete a session with its dependent rows; return whether it existed."""
         return await self._database.fetch_value("delete_session", app_name, user_id, session_id) is not None
 
     async def delete_thread(self, thread_id: str | UUID) -> bool:
-        """The same, by the engine's key."""
         return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
 
     async def _send(self, batch: _Batch, *, fetch: _Fetch) -> _Rows:
@@ -310,4 +309,4 @@ def _decode_cursor(cursor: str) -> tuple[datetime, UUID]:
         moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
         return datetime.fromisoformat(moment), UUID(thread_id)
     except (ValueError, binascii.Error) as error:
-        raise InvalidInputError("this cursor was not made by us; start again without one") from error
+        raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error

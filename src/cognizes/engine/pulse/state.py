@@ -35,7 +35,6 @@ class ScopedDelta:
 
     @property
     def is_stored(self) -> bool:
-        """Whether any key of it is stored."""
         return bool(self.session or self.user or self.app)
 
 
@@ -147,7 +146,6 @@ class Overlay(MutableMapping[str, Any]):
         )
 
     def discard(self) -> None:
-        """Drop the pending changes."""
         self.pending = {}
 
     def _read_key(self, key: str) -> Any:

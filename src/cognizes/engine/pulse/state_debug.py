@@ -1,4 +1,4 @@
-"""Looking into a thread's state: grouped by scope, who wrote what and when, and what differs between versions."""
+"""Inspection of a thread's state: by scope, the history of its writes, and differences between versions."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ _PAGE = 1000
 
 @dataclass
 class StateDebugInfo:
-    """What there is to know about a thread's state."""
+    """The state of a thread, a page of its history, and the state by scope."""
 
     thread_id: str
     current_state: JsonObject = field(default_factory=dict)
     state_history: list[JsonObject] = field(default_factory=list)
     prefix_breakdown: dict[str, JsonObject] = field(default_factory=dict)
     has_more: bool = False
-    """Whether the history has changes after these."""
 
 
 @dataclass(frozen=True)
 class StateHistoryPage:
-    """Some changes of state, oldest first. `has_more` looks in the direction of the paging."""
+    """A page of state changes, oldest first. `has_more` refers to the direction of paging."""
 
     changes: list[JsonObject]
     has_more: bool
@@ -45,7 +44,7 @@ class StateHistoryPage:
 
 @dataclass(frozen=True)
 class StateDiff:
-    """What differs between two versions of a thread."""
+    """The difference between two versions of a state."""
 
     added: JsonObject
     changed: dict[str, tuple[Any, Any]]
@@ -53,13 +52,13 @@ class StateDiff:
 
 
 def group_by_prefix(state: JsonObject) -> dict[str, JsonObject]:
-    """An effective state by scope, with bare keys."""
+    """Return an effective state by scope, with bare keys."""
     scoped = split_delta(state)
     return {SESSION: scoped.session, USER: scoped.user, APP: scoped.app, TEMP: scoped.temp}
 
 
 class StateDebugService:
-    """Reads state for people: monitors, debuggers, audits."""
+    """Reads states for monitors, debuggers and audits."""
 
     def __init__(self, pool: asyncpg.Pool[Any] | Database) -> None:
         self._database = pool if isinstance(pool, Database) else Database(pool)
@@ -68,7 +67,7 @@ class StateDebugService:
     async def get_debug_info(
         self, thread_id: str | UUID, *, limit: int = 1000, after_version: int = 0
     ) -> StateDebugInfo:
-        """State, a page of history and breakdown of a thread; empty for an unknown one."""
+        """Return the state of a thread and a page of its history; empty for an unknown thread."""
         info = StateDebugInfo(thread_id=str(thread_id), prefix_breakdown=group_by_prefix({}))
         try:
             key = UUID(str(thread_id))
@@ -83,21 +82,17 @@ class StateDebugService:
         return info
 
     async def history(self, thread_id: UUID, *, after_version: int = 0, limit: int = 1000) -> list[JsonObject]:
-        """The changes of `history_page`."""
         return (await self.history_page(thread_id, after_version=after_version, limit=limit)).changes
 
     async def history_page(self, thread_id: UUID, *, after_version: int = 0, limit: int = 1000) -> StateHistoryPage:
-        """Changes of state by this thread, oldest first: when, what, by whom, in which run and event.
-
-        A page also ends at `COGNIZES_PAGE_BYTES`.
-        """
+        """Return a page of the state changes of a thread, oldest first. It also ends at `COGNIZES_PAGE_BYTES`."""
         page = await self._database.fetch_page(
             "read_state_history", thread_id, after_version, limit=limit, whole="read_events_at", owner=(thread_id,)
         )
         return StateHistoryPage([_change(row) for row in page.rows], page.has_more)
 
     async def iterate_history(self, thread_id: UUID, *, after_version: int = 0) -> AsyncIterator[JsonObject]:
-        """All changes of state by this thread after a version, oldest first, with one page in memory at a time."""
+        """Yield all state changes of a thread after a version, oldest first, with one page in memory at a time."""
         has_more = True
         while has_more:
             page = await self.history_page(thread_id, after_version=after_version)
@@ -109,7 +104,6 @@ class StateDebugService:
     async def key_history(
         self, thread_id: UUID, key: str, *, limit: int = 1000, for_user: str | None = None
     ) -> list[JsonObject]:
-        """The writes of `key_history_page`."""
         return (await self.key_history_page(thread_id, key, limit=limit, for_user=for_user)).changes
 
     async def key_history_page(
@@ -121,10 +115,10 @@ class StateDebugService:
         before_version: int | None = None,
         for_user: str | None = None,
     ) -> StateHistoryPage:
-        """The newest writes to one key, oldest first, at most `limit` and `COGNIZES_PAGE_BYTES`.
+        """Return the newest writes to a key, oldest first, at most `limit` and `COGNIZES_PAGE_BYTES`.
 
-        A `user:` or `app:` key shows the writes of all threads; with `for_user`, a write in a thread of another user
-        has neither its thread nor its event and author.
+        For a `user:` or `app:` key they are the writes of all threads; with `for_user`, a write in a thread of another
+        user has neither its thread nor its event and author.
         """
         before = _NEWEST if before_version is None else before_version
         scope, bare_key = parse_state_prefix(key)
@@ -133,7 +127,7 @@ class StateDebugService:
                 thread_id, scope, bare_key, before=before, limit=limit, for_user=for_user
             )
         found: list[JsonObject] = []
-        # A plain key is looked for in the text by PostgreSQL; one that JSON may spell in several ways, here.
+        # PostgreSQL searches the text for a plain key. Other keys have several spellings in JSON: compare them here.
         needle = f'"{key}"' if _PLAIN_KEY.fullmatch(key) else None
         room = self._database.page_bytes
         while True:
@@ -194,13 +188,12 @@ class StateDebugService:
         return StateHistoryPage(found, page.has_more)
 
     async def diff(self, thread_id: UUID, from_version: int, to_version: int) -> StateDiff:
-        """What changed from one version to another."""
         before = await self._time_travel.at(thread_id, version=from_version)
         after = await self._time_travel.at(thread_id, version=to_version)
         return _difference(before.state, after.state)
 
     async def diff_event(self, thread_id: UUID, sequence: int) -> StateDiff:
-        """What one event changed. Of wider scopes, only what this event wrote and not what others did meanwhile."""
+        """Return the changes of one event; in wider scopes without concurrent changes of other threads."""
         after = (await self._time_travel.at(thread_id, sequence=sequence)).state
         before = (await self._time_travel.at(thread_id, sequence=max(sequence - 1, 0))).state
         written = await self._written_by(thread_id, sequence)
@@ -210,7 +203,7 @@ class StateDebugService:
         )
 
     async def state_at(self, thread_id: UUID, sequence: int | None = None) -> PastState:
-        """The effective state after an event, or now."""
+        """Return the effective state after an event, or the present one."""
         if sequence is not None:
             return await self._time_travel.at(thread_id, sequence=sequence)
         row = await self._database.fetch_row("read_thread", thread_id)

@@ -1,4 +1,4 @@
-"""State as it was: the nearest snapshot and a replay of the deltas after it."""
+"""Past states: the nearest snapshot, and a replay of the deltas after it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _DONE = 2**63 - 1
 
 
 class TimeTravel:
-    """Answers what a thread's state was after any event, or at any version.
+    """Reads the state of a thread after any event, or at any version.
 
-    The session's own keys follow from its events alone. `user:` and `app:` keys are shown as they were at that
-    moment, whichever thread had written them.
+    The session's own keys follow from its events alone. `user:` and `app:` keys have the values of that time, also
+    those that other threads wrote.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def at(self, thread_id: UUID, *, sequence: int | None = None, version: int | None = None) -> PastState:
-        """The state right after event number `sequence` (0: as created), or at `version`."""
+        """Return the state right after event number `sequence` (0: as created), or at `version`."""
         if (sequence is None) == (version is None):
-            raise InvalidInputError("name either a sequence or a version")
+            raise InvalidInputError("give either a sequence or a version")
         if (sequence if sequence is not None else version or 0) < 0:
             raise InvalidInputError("a sequence or version is not negative")
         found = await self._database.fetch_row("find_past", thread_id, sequence, version)
@@ -43,14 +43,14 @@ class TimeTravel:
         return await self._replay(thread_id, found["sequence_num"])
 
     async def snapshot(self, thread_id: UUID) -> int:
-        """Keeps the present state, so that a replay can start here. Returns its version."""
+        """Store the present state as a start of replays; return its version."""
         version: int | None = await self._database.fetch_value("take_snapshot", thread_id)
         if version is None:
             raise NotFoundError(f"there is no thread {thread_id}")
         return version
 
     async def _replay(self, thread_id: UUID, sequence: int) -> PastState:
-        """Reads the past in pages: nothing of it changes between two of them."""
+        """Read the past in pages, which no write changes."""
         past = _Past()
         after: dict[str, int | None] = {"delta": None, "user": 0, "app": 0}
         while after:
@@ -78,7 +78,7 @@ class TimeTravel:
         )
 
     async def _apply(self, past: _Past, thread_id: UUID, kind: str, rows: list[asyncpg.Record]) -> None:
-        """Applies the rows of one kind in their order; large documents are read a few at a time."""
+        """Apply the rows of one kind in their order; large documents are read a few at a time."""
         place = 0
         while place < len(rows):
             batch = [rows[place]]
@@ -100,7 +100,7 @@ class TimeTravel:
 
 
 class _Past:
-    """What a state was, while it is replayed."""
+    """A state during its replay."""
 
     def __init__(self) -> None:
         self.session: JsonObject = {}

@@ -8,7 +8,7 @@ BEGIN;
 SET LOCAL check_function_bodies = off;
 SELECT pg_advisory_xact_lock(289092881993);
 
--- What the migrator itself needs before anything else.
+-- The tables of the migrator, created before the first migration.
 CREATE SCHEMA IF NOT EXISTS "public";
 CREATE TABLE IF NOT EXISTS "public".schema_migrations (
     name            text PRIMARY KEY,
@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 19 OR max(number) > 40 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 20 OR max(number) > 40 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1024,7 +1024,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- access/prune_audit_log.sql
--- Deletes up to p_limit entries of the audit log of a certain age. Returns how many.
+-- Deletes up to p_limit entries of the audit log that are older than an age. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".prune_audit_log(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH old AS (
         SELECT app_name, created_at, id FROM "public".audit_log
@@ -1038,7 +1038,7 @@ CREATE OR REPLACE FUNCTION "public".prune_audit_log(p_age interval, p_limit inte
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/prune_audit_log.sql', 0, 'da5141dfdad6c999c6b252a1561321a34440ce3810d6784f72d52ff15d1a37f1', '0.1.0')
+VALUES ('access/prune_audit_log.sql', 0, 'd0492b2f99094db91a40cc628639c0b3f0364ca3a559f2628109637df409ad6c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1070,8 +1070,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- adk/adk_event_time.sql
--- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
--- Taken from the first bytes of the text, for the reason given in `is_conversation`.
+-- Returns the time of an ADK event, in seconds since 1970; of other events the time at which they were stored.
+-- Reads the first bytes of the text, for the reason given in `is_conversation`.
 CREATE OR REPLACE FUNCTION "public".adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(
@@ -1080,19 +1080,19 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_event_time.sql', 0, '3afa4e54007c14556a91659e1b5fcc07685f3273641ea8a1593eb974dfb79d0c', '0.1.0')
+VALUES ('adk/adk_event_time.sql', 0, '3c5dc6d3e175cdb8ba3f696fb7d08c96e8411a5c3c5fac7f5250281beeba2436', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- adk/adk_list_sessions.sql
--- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
--- before them, without a thread, the states they share: the app's, which has no user, and those of the users. Once
--- each, because they may be large.
+-- Returns the sessions of a user (null: of all users of the app), each with the time of its last event, without an order.
+-- Before them are rows without a thread: the states of the app (without a user) and of the users, once each, because they
+-- may be large.
 CREATE OR REPLACE FUNCTION "public".adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
     thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
     last_update_time double precision, state text
 ) LANGUAGE plpgsql STABLE
--- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
+-- The plan is the same for every user: it must suit a user with a hundred of a hundred thousand sessions.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
@@ -1109,7 +1109,7 @@ BEGIN
                              UNION
                              SELECT t.user_id FROM "public".threads t
                               WHERE t.app_name = p_app_name AND p_user_id IS NULL);
-    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
+    -- Two arms: one condition for both cases could not use the index of the user, and would read all sessions of the app.
     RETURN QUERY
         SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
                coalesce(CASE WHEN t.last_sequence > 0 THEN
@@ -1128,17 +1128,17 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_list_sessions.sql', 0, 'b4acbcc9d4248b061cbae2bc5d89bc555aa3f80eee970fdb7be86a2fcec43371', '0.1.0')
+VALUES ('adk/adk_list_sessions.sql', 0, 'e5c3994aab69f2a2a2433ad5d89579c8270dafdeb462ca5ee1f18168c961c61c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- adk/adk_read_session.sql
--- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
--- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
--- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
--- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
--- be of another branch. The id of the head's row is 'branched' then.
--- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
+-- Returns a session for ADK: one row with its head and states, then its conversation, newest event first.
+-- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on, with
+-- p_limit at most that many; with p_with_last_time also the time of the last event, even if that event is not returned.
+-- Of a thread that has branches, all events of the active branch: the known events may belong to another branch. The id of
+-- the head's row is 'branched' then.
+-- STABLE: all statements use one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION "public".adk_read_session(
     p_app_name text,
     p_user_id text,
@@ -1206,7 +1206,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_read_session.sql', 0, 'd5d224919a7d34d69891f160c6c504681fc72accb3961e41d84e77fd7b1f3807', '0.1.0')
+VALUES ('adk/adk_read_session.sql', 0, '5d1fa4fd31c7a33c4e386f76eabfb21e43b10e8ff5718d6d25e2bff08aa1c5fa', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1822,9 +1822,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- events/fill_event_defaults.sql
--- An event typed into psql needs only a thread and a type. It takes its place in the thread's order here, under the same row
--- lock that the engine's own appends take.
--- A `state_update` that follows an UPDATE of the thread's version, as seed 000 §3.3 writes it, records that change: its
+-- Trigger: an INSERT in psql needs only a thread and a type. The sequence number is assigned here, under the row lock that
+-- the engine's appends take.
+-- A `state_update` that follows an UPDATE of the thread's version, records that change: its
 -- content is the delta, so that time travel, history and subscribers see it.
 CREATE OR REPLACE FUNCTION "public".fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -1857,12 +1857,12 @@ CREATE OR REPLACE TRIGGER fill_event_defaults
     EXECUTE FUNCTION "public".fill_event_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/fill_event_defaults.sql', 0, '202a48de33acd065a3a27daad9cbc5bd5583acb7ffcc13908576901fb1118512', '0.1.0')
+VALUES ('events/fill_event_defaults.sql', 0, 'de08ef660a33242f8724ab21bbb7d68107e53f800d6f7a52beb8c48980f6f4df', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- events/has_conversation_after.sql
--- Whether somebody spoke or changed state after an event.
+-- Returns whether an event of the conversation follows a sequence number.
 CREATE OR REPLACE FUNCTION "public".has_conversation_after(p_thread_id uuid, p_sequence bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
@@ -1872,14 +1872,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/has_conversation_after.sql', 0, '01cf93cc93f28e9c82ba43bd0c271a376ce988b9213a6ed0d1de287fbb1ee7cf', '0.1.0')
+VALUES ('events/has_conversation_after.sql', 0, '9f62f68908483f5258f78e2e637cb5bafd7413c8de7954f0a62345f4d09dd213', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- events/import_events.sql
--- Adds events that happened elsewhere to a thread, with the times they had there, and sets its state to what it was
--- after them. Deltas are not applied: user and app states are imported by themselves. False when the thread is gone or
--- is not where the importer believes.
+-- Adds events of another store to a thread, with their times, and sets its state to the state after them. Deltas are not
+-- applied: user and app states are imported separately. Returns false if the thread was deleted, or if its head is not the
+-- expected one.
 CREATE OR REPLACE FUNCTION "public".import_events(
     p_thread_id uuid,
     p_after bigint,
@@ -1912,7 +1912,7 @@ BEGIN
     SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
            item.content::json, item.actions::json,
            v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
-           item.created_at, NULL -- it happened before anything that was written here
+           item.created_at, NULL -- it precedes every event that was written here
       FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
                   p_times) WITH ORDINALITY
            AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);
@@ -1938,14 +1938,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/import_events.sql', 0, '1293fbf32b49907351908887b2d7731a11ed16bd47d6e3dbb0a29d33080dabe4', '0.1.0')
+VALUES ('events/import_events.sql', 0, '2241123ec7b7b69800fe58dedac01234370cd7db57ff9fa7767084c319fd9518', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- events/is_conversation.sql
--- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
--- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
--- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
+-- Returns whether an event belongs to the conversation of an ADK session: events of ADK, which start with its mark, and of
+-- other events messages and state changes. Events about runs do not, so they make no session stale.
+-- The text is compared, not parsed: it may contain \u0000, which the JSON operators refuse.
 CREATE OR REPLACE FUNCTION "public".is_conversation(p_event_type text, p_changes_state boolean, p_content text)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT p_changes_state
@@ -1954,13 +1954,13 @@ RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/is_conversation.sql', 0, '772f6de29daf044027f1ff69fa6b0a9ecb8b06341f3d1cfacb141b2f186f1ead', '0.1.0')
+VALUES ('events/is_conversation.sql', 0, '140c92bc39cb6713d0d1f0280b31d6e03d9ee2c4a90d1b04dbd326cb3960af16', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- events/notify_event_insert.sql
--- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
--- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
+-- Trigger: every committed event sends a notification, also one of an INSERT in psql. The payload has the ids of the row and
+-- no content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read the row.
 CREATE OR REPLACE FUNCTION "public".notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('event_stream', json_build_object(
@@ -1982,7 +1982,7 @@ CREATE OR REPLACE TRIGGER notify_event_insert
     FOR EACH STATEMENT EXECUTE FUNCTION "public".notify_event_insert();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/notify_event_insert.sql', 0, '6f948d056397430ae265bf7e626c88af308cf070484d814fee5587f1970b1d1e', '0.1.0')
+VALUES ('events/notify_event_insert.sql', 0, 'ad8a87dea51411a7a2413e4d42f62bb5255a2226a8628f77dbd881e15e919c14', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2876,7 +2876,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- messages/fill_message_defaults.sql
--- A message typed into psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
+-- Trigger: an INSERT in psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
 -- names, or else of a new one, which is appended here in the thread's order and notifies subscribers.
 CREATE OR REPLACE FUNCTION "public".fill_message_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -2906,7 +2906,7 @@ CREATE OR REPLACE TRIGGER fill_message_defaults
     EXECUTE FUNCTION "public".fill_message_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/fill_message_defaults.sql', 0, 'f6bdcf332d38458a8652bc9892593e610c7dd4a7c36c212ff76a4725aee7e608', '0.1.0')
+VALUES ('messages/fill_message_defaults.sql', 0, 'ba4a81dcb59a0e3c98989792b37babc6d7f4281e5fe45ef76f4c6da0315e5bde', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3798,8 +3798,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- sessions/change_session.sql
--- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
--- Null when there is no such thread.
+-- Sets the title (null: unchanged, empty: removed) and merges metadata (null: unchanged), with an event. Returns null if the
+-- thread does not exist.
 CREATE OR REPLACE FUNCTION "public".change_session(
     p_thread_id uuid, p_title text, p_metadata jsonb, p_event_id text, p_content json
 ) RETURNS uuid LANGUAGE plpgsql AS $$
@@ -3820,13 +3820,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/change_session.sql', 0, '29cef96e299719d4791c62117cb873dea9be961e0b2a8f4738b790c4ead376af', '0.1.0')
+VALUES ('sessions/change_session.sql', 0, 'a8728826cd5f69d0484bfe1ceae2e1921f94f2b07a00891a4818cb050aea4c1d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- sessions/create_sessions.sql
--- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
--- the caller's session id is taken. A null array is one of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
+-- Creates a batch of sessions in one transaction. Returns the status of each item in the order given: `created`, or `exists`
+-- if the session id is taken. A null array is an array of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
 -- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
 CREATE OR REPLACE FUNCTION "public".create_sessions(
     p_thread_ids uuid[],
@@ -3917,12 +3917,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/create_sessions.sql', 0, 'f91fdbb443fb3846937d4f206a1f1f72a9edf7443554362955f841e22f390a2b', '0.1.0')
+VALUES ('sessions/create_sessions.sql', 0, 'b98953f69ea528e922fb0ad7febf0648b05e9d7f280c2dc8411dc5e4b2ecb2d9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- sessions/fill_thread_defaults.sql
--- A thread without a session id of its caller's is known by its own id.
+-- Trigger: the default of the session id is the id of the thread.
 CREATE OR REPLACE FUNCTION "public".fill_thread_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.session_id := NEW.id::text;
@@ -3936,13 +3936,13 @@ CREATE OR REPLACE TRIGGER fill_thread_defaults
     EXECUTE FUNCTION "public".fill_thread_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fill_thread_defaults.sql', 0, 'b650897bfe78d1b65fb601ee3fe784cefbf19e0e5f267a41d1ad9577a76f5023', '0.1.0')
+VALUES ('sessions/fill_thread_defaults.sql', 0, 'a71499b6cec73de97fa2c9f5537c46136515d153ac59337027ec3db26505b09d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- sessions/fork_session.sql
--- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
--- own from then on. Without p_state the source is taken as it is now. Null when there is no such thread.
+-- Creates a session with the past of another one up to an event: copies of its events, messages and versions. Without
+-- p_state the state is the present one of the source. Returns null if the thread does not exist.
 CREATE OR REPLACE FUNCTION "public".fork_session(
     p_source uuid, p_thread_id uuid, p_session_id text, p_at_sequence bigint, p_state jsonb, p_version bigint,
     OUT status text, OUT thread_id uuid
@@ -4002,12 +4002,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fork_session.sql', 0, '63265f8b39479be6b2e3deb1742fa676d015015e8daaca7cc557064224ae5f3b', '0.1.0')
+VALUES ('sessions/fork_session.sql', 0, '193af31aec5ac91bef57b7efa3ede1e667886ae26c1c41f11f5725899cdd6049', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- sessions/update_updated_at.sql
--- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
+-- Trigger: sets `updated_at` for an UPDATE in psql. Statements of the engine set it and do not fire it.
 CREATE OR REPLACE FUNCTION "public".update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.updated_at := clock_timestamp();
@@ -4031,12 +4031,12 @@ CREATE OR REPLACE TRIGGER update_updated_at
     EXECUTE FUNCTION "public".update_updated_at();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/update_updated_at.sql', 0, '95f3e3f25459b85fe9e32c4bfcd50dd1a4a6bc35bb032094138045e5c90528eb', '0.1.0')
+VALUES ('sessions/update_updated_at.sql', 0, '035112d9d6bc5572b21792705e9346690d212bd7865d0e5732dbe0b06496452d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- snapshots/fill_snapshot_defaults.sql
--- A snapshot typed into psql needs only a thread: without a version it is the present one, with the thread's present state.
+-- Trigger: an INSERT in psql needs only a thread. Without a version the snapshot has the thread's present version and state.
 -- The sequence number is that of the last event at its version.
 CREATE OR REPLACE FUNCTION "public".fill_snapshot_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -4073,13 +4073,13 @@ CREATE OR REPLACE TRIGGER fill_snapshot_defaults
     EXECUTE FUNCTION "public".fill_snapshot_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/fill_snapshot_defaults.sql', 0, '662ad1cf6bba7ec631592a8bc6177783f3c574b77f51d55d4ee539ee0e4a002d', '0.1.0')
+VALUES ('snapshots/fill_snapshot_defaults.sql', 0, 'f15cb88983bb851dcda7ff77f0c501c60b24b1604b4cc03402ff0f5cfadc5265', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- snapshots/prune_snapshots.sql
--- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
--- Rows that somebody else is deleting are left to them, so that nobody waits in a circle.
+-- Deletes snapshots except the newest of every thread and that of sequence 0. Returns the number of deleted rows. Skips rows
+-- that another transaction locks, so that two deletions cannot deadlock.
 CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigint LANGUAGE sql AS $$
     WITH ranked AS (
         SELECT thread_id, version, row_number() OVER (PARTITION BY thread_id ORDER BY version DESC) AS place
@@ -4099,7 +4099,7 @@ CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/prune_snapshots.sql', 0, 'dfb4b44f9823e50bca389ef4e99d2565aec0ea5238493cf88144968d2621bc82', '0.1.0')
+VALUES ('snapshots/prune_snapshots.sql', 0, 'c21826bf9ea34314dfee26dd577f99f954ab2fc685d4cec9e72819a6725ec648', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4114,7 +4114,7 @@ CREATE OR REPLACE FUNCTION "public".snapshot_initial_states(p_thread_ids uuid[])
     ON CONFLICT (thread_id, version) DO NOTHING
 $$;
 
--- The same for an UPDATE typed into psql. The engine's own statements set `updated_at` and do not pay for the call.
+-- Trigger: the same for an UPDATE in psql. Statements of the engine set `updated_at` and do not fire it.
 CREATE OR REPLACE FUNCTION "public".snapshot_initial_state() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM "public".snapshot_initial_states(ARRAY[OLD.id]);
@@ -4129,14 +4129,14 @@ CREATE OR REPLACE TRIGGER snapshot_initial_state
     EXECUTE FUNCTION "public".snapshot_initial_state();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/snapshot_initial_states.sql', 0, 'f90171fdd4e61c47402b7f0c0316c1c6d01fc85d3a6b91556f45be16db6faaf6', '0.1.0')
+VALUES ('snapshots/snapshot_initial_states.sql', 0, 'd79763465a9b8c37d9d1d84e9d74d7403c69c21816f4e5120a9f8bd9b6e3807d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- snapshots/take_snapshot.sql
--- Keeps the session's own state as it is now; once per version. Returns the version.
+-- Stores the present state of a session as a snapshot, once per version. Returns the version.
 CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
-    -- A state that is still the one of sequence 0 is kept as that, so that it outlives the others.
+    -- An unchanged initial state is stored as the snapshot of sequence 0, which is never pruned.
     INSERT INTO "public".snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
     SELECT id, 1, 0, app_name, state, '{"events": 0}'
       FROM "public".threads
@@ -4151,14 +4151,14 @@ CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/take_snapshot.sql', 0, '4f6e59b77273f036d75c163ea37699839c839598096174e1eb59cbeaf3fd6b54', '0.1.0')
+VALUES ('snapshots/take_snapshot.sql', 0, '6aa9d45b7c2dba83c56444ed076c4a18053943704b0cb6f593d4d5cde02704f5', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- state/fold_state_writes.sql
 -- Folds the writes to a user's or an app's state that are older than p_age into the newest of them, which then holds the whole
--- state as of that write (`is_folded`). Every moment after it can still be read; an earlier one is expired, see `read_past`.
--- The state itself, snapshots and events do not change. Reads up to p_limit writes of a scope. Returns how many rows went.
+-- state as of that write (`is_folded`). Later states can still be read; earlier ones have expired, see `read_past`.
+-- The state itself, snapshots and events do not change. Reads up to p_limit writes of a scope. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".fold_state_writes(p_age interval, p_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -4204,12 +4204,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/fold_state_writes.sql', 0, 'f9d5ebca420489b78f328a388873bdc2516f12777971ccfd3d4efa1bcd0afccb', '0.1.0')
+VALUES ('state/fold_state_writes.sql', 0, 'e0b4d9256e999d34ac470da7bc9899c4d6f1eba02a03894ac5b3ad7af3b856bd', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- state/import_states.sql
--- Adds the keys of an app's state that are not there yet.
+-- Adds the missing keys of an app's state.
 CREATE OR REPLACE FUNCTION "public".import_app_state(p_app_name text, p_state jsonb, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -4221,7 +4221,7 @@ BEGIN
 END
 $$;
 
--- Adds the keys of a user's state that are not there yet.
+-- Adds the missing keys of a user's state.
 CREATE OR REPLACE FUNCTION "public".import_user_state(
     p_app_name text, p_user_id text, p_state jsonb, p_max_bytes integer
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -4237,13 +4237,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/import_states.sql', 0, 'e6566ed18de0de263826be4712ab72bc2e73f916d3fdd8ab952d90ac97920957', '0.1.0')
+VALUES ('state/import_states.sql', 0, '475d6a5c8f864422cba58dbefb9a60002acc8421387d783fd6c1fb3d764e2c29', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- state/is_written_by.sql
--- Whether a write had happened by the time of an event. Write numbers decide; a row without a number was written before there
--- were numbers, or imported, and precedes every row that has one. Of two such rows only the timestamps are known.
+-- Returns whether a write precedes an event. Write numbers decide; a row without a number is older than write numbers, or
+-- imported, and precedes every row that has one. Two such rows are compared by their timestamps.
 CREATE OR REPLACE FUNCTION "public".is_written_by(
     p_write_number bigint, p_written_at timestamptz, p_event_number bigint, p_event_at timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -4255,13 +4255,13 @@ CREATE OR REPLACE FUNCTION "public".is_written_by(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/is_written_by.sql', 0, 'df81c68130db4b35d00414c4ae3b177898151b03377637561e1b4a5282a1a679', '0.1.0')
+VALUES ('state/is_written_by.sql', 0, '5619a55faa3291abe9901bf3db0d45faef39bde130ec8ddd2ef67ba6aa58f1bd', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- state/lock_scopes.sql
--- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
--- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
+-- Locks the user and app states that a batch will change, and creates missing ones: users before apps, each in the order of
+-- their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
 -- A write number taken after this is higher than that of every earlier write to those states: time travel relies on it.
 CREATE OR REPLACE FUNCTION "public".lock_scopes(
     p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]
@@ -4297,7 +4297,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/lock_scopes.sql', 0, '86a430e87b2817eb55756f25e56ecd96aeb99053bcb5910df20f5de15a147baa', '0.1.0')
+VALUES ('state/lock_scopes.sql', 0, '4d673501b4d0b9bdc320d1c5a6136ff3fe4f17f5cd505ac82066022dc44a8182', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4329,7 +4329,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- state/merge_state.sql
--- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
+-- Returns a state after a delta: keys are replaced, never merged deeply; the value {"$delete": true} deletes a key.
 CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -4343,7 +4343,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/merge_state.sql', 0, 'cc79670699202b3327585377b94cffb9ec858f38a8a3b84b5f339950f504c50a', '0.1.0')
+VALUES ('state/merge_state.sql', 0, '81d98f450543df43525b936a7822176e6b433c7403f6bba1c2fdc53f5e737910', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4375,7 +4375,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- state/refuse_large_state.sql
--- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
+-- Raises SQLSTATE CZ413 if a state exceeds its limit, which rolls the transaction back.
 CREATE OR REPLACE FUNCTION "public".refuse_large_state(p_scope text, p_size integer, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -4387,12 +4387,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/refuse_large_state.sql', 0, '2f8d018b114dee3da9934ea9a12adb2c447254d7e8f2b18bef166598dc260fd7', '0.1.0')
+VALUES ('state/refuse_large_state.sql', 0, '10adff0c5b5a2f12a5c10df84ddd31d494b32e5a6a2c5b2fb03d5886ffb5e931', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- state/scopes_changed.sql
--- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
+-- Returns whether the version of a user's or an app's state differs from the one that a writer read; null is not compared.
 CREATE OR REPLACE FUNCTION "public".scopes_changed(
     p_app_name text, p_user_id text, p_expected_user_version bigint, p_expected_app_version bigint
 ) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -4403,7 +4403,7 @@ CREATE OR REPLACE FUNCTION "public".scopes_changed(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/scopes_changed.sql', 0, '21de6b04d6a0f09f861c739c8e173202581e03f7879ecc460f8c9f051a3cb0d5', '0.1.0')
+VALUES ('state/scopes_changed.sql', 0, '8644b59c39e8974d118f759b3689d1dd71bcb5c79a872517990de90fcf16ec73', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4657,8 +4657,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- streams/prune_streams.sql
--- Deletes up to p_limit rows of streams that completed a certain time ago: their messages are stored, and are then read like
--- messages that were never streamed. Interrupted streams stay, because only their row says so. Returns how many.
+-- Deletes up to p_limit rows of streams that completed before an age: their messages are stored, and are then read like
+-- messages that were never streamed. Interrupted streams stay: only their row says so. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH old AS (
         SELECT thread_id, message_id FROM "public".message_streams
@@ -4672,9 +4672,9 @@ CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit intege
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_streams.sql', 0, 'c76b7f6b6414b581dd785c73e4fb19c73d88ec62e67b4ef029522040ff8a6304', '0.1.0')
+VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace08aa2afc6915f7489a297a4ebb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 19 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 20 WHERE number = 0;
 COMMIT;

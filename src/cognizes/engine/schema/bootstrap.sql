@@ -1,4 +1,4 @@
--- What the migrator itself needs before anything else.
+-- The tables of the migrator, created before the first migration.
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.schema_migrations (
     name            text PRIMARY KEY,

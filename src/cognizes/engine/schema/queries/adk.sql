@@ -1,7 +1,7 @@
--- adk_read_session: A session with its effective state and the events that the caller does not know yet.
+-- adk_read_session: Read a session with its effective state and the events that the caller does not know.
 SELECT * FROM {schema}.adk_read_session($1, $2, $3, $4, $5, $6, $7, $8);
 
--- adk_read_head: The version and last sequence number of a session, and the id of the last event of its conversation.
+-- adk_read_head: Read the version and last sequence number of a session, and the id of the last event of its conversation.
 SELECT t.id AS thread_id, t.version, t.last_sequence,
        (SELECT e.id FROM {schema}.events e
          WHERE e.thread_id = t.id AND {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
@@ -9,21 +9,21 @@ SELECT t.id AS thread_id, t.version, t.last_sequence,
   FROM {schema}.threads t
  WHERE t.app_name = $1 AND t.user_id = $2 AND md5(t.session_id) = md5($3) AND t.session_id = $3;
 
--- adk_list_sessions: The sessions of a user, or of an app, without events, and the states they share.
+-- adk_list_sessions: Read the sessions of a user, or of an app, without events, and the states of users and app.
 SELECT * FROM {schema}.adk_list_sessions($1, $2);
 
--- adk_prune_sessions: Deletes the sessions of an app without a write for a time; returns how many.
+-- adk_prune_sessions: Delete the sessions of an app without a write for a time; return their number.
 WITH gone AS (
     DELETE FROM {schema}.threads WHERE app_name = $1 AND updated_at < now() - $2::interval RETURNING 1
 )
 SELECT count(*) FROM gone;
 
--- adk_import_events: Imports events of a session, and the state after them.
+-- adk_import_events: Import events of a session, and the state after them.
 SELECT {schema}.import_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::jsonb, $15, $16);
 
--- adk_import_app_state: Adds the missing keys of an app's state.
+-- adk_import_app_state: Add the missing keys of an app's state.
 SELECT {schema}.import_app_state($1, $2::text::jsonb, $3);
 
--- adk_import_user_state: Adds the missing keys of a user's state.
+-- adk_import_user_state: Add the missing keys of a user's state.
 SELECT {schema}.import_user_state($1, $2, $3::text::jsonb, $4);

@@ -2,27 +2,27 @@
 SELECT outcome, (run).*, state, user_state, app_state, version, last_sequence, user_version, app_version
   FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11);
 
--- find_leased_run: The run with a valid lease on a thread; the oldest one if there are two.
+-- find_leased_run: Find the run with a valid lease on a thread; the oldest one if there are two.
 SELECT id FROM {schema}.runs
  WHERE thread_id = $1 AND status = 'running' AND lease_expires_at > clock_timestamp()
  ORDER BY created_at, id
  LIMIT 1;
 
--- find_waiting_runs: The runs of a handler (null: of none) that wait on a thread for the answers of people, oldest first.
+-- find_waiting_runs: Find the runs of a handler (null: of none) that wait on a thread for the answers of people, oldest first.
 SELECT id, wait_key FROM {schema}.runs
  WHERE thread_id = $1 AND status = 'waiting' AND handler IS NOT DISTINCT FROM $2 AND wait_kind = 'human'
  ORDER BY created_at, id;
 
--- find_invocation_of_run: The last invocation that wrote an event of a run.
+-- find_invocation_of_run: Find the last invocation that wrote an event of a run.
 SELECT invocation_id FROM {schema}.events
  WHERE run_id = $2 AND thread_id = $1 AND invocation_id <> ''
  ORDER BY sequence_num DESC
  LIMIT 1;
 
--- find_newest_message: The highest sequence number of these messages; 0 if none is stored.
+-- find_newest_message: Find the highest sequence number of these messages; 0 if none is stored.
 SELECT coalesce(max(sequence_num), 0) FROM {schema}.messages WHERE thread_id = $1 AND id = ANY ($2::text[]);
 
--- find_wait_for_person: The newest run of a thread that waits for a person, and the event with which it began to wait.
+-- find_wait_for_person: Find the newest run of a thread that waits for a person, and the event with which it began to wait.
 SELECT r.wait_key, e.sequence_num
   FROM {schema}.runs r
  CROSS JOIN LATERAL (

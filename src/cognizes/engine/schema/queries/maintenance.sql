@@ -1,31 +1,31 @@
--- prune_snapshots: Keeps the newest ones of every thread.
+-- prune_snapshots: Delete snapshots except the newest of every thread.
 SELECT {schema}.prune_snapshots($1);
 
--- prune_chunks: Drops old chunks.
+-- prune_chunks: Delete old chunks.
 SELECT {schema}.prune_chunks($1);
 
--- prune_runs: Drops old finished runs.
+-- prune_runs: Delete old finished runs.
 SELECT {schema}.prune_runs($1);
 
--- prune_audit_log: Deletes a batch of old entries of the audit log.
+-- prune_audit_log: Delete a batch of old entries of the audit log.
 SELECT {schema}.prune_audit_log($1, $2);
 
--- prune_streams: Deletes a batch of old rows of completed streams.
+-- prune_streams: Delete a batch of old rows of completed streams.
 SELECT {schema}.prune_streams($1, $2);
 
--- fold_state_writes: Folds old writes to wider scopes into one per scope.
+-- fold_state_writes: Fold old writes to wider scopes into one per scope.
 SELECT {schema}.fold_state_writes($1, $2);
 
--- release_expired_leases: Makes the runs of silent workers claimable.
+-- release_expired_leases: Make runs with an expired lease claimable.
 SELECT {schema}.release_expired_leases();
 
--- resume_due_waits: Fires timers, hands messages over, ends waits that took too long.
+-- resume_due_waits: Resume runs whose timer or message is due, and end waits that timed out.
 SELECT {schema}.resume_due_waits();
 
--- limit_statements: The time limit of the statements that follow, in milliseconds: of this transaction, or of the session.
+-- limit_statements: Set the time limit of the following statements, in milliseconds: in this transaction or the session.
 SELECT set_config('statement_timeout', $1, $2);
 
--- claim_job: True for one process when a job is due; the row lock decides between them.
+-- claim_job: Claim a job that is due; the row lock lets one process claim it.
 WITH job AS (
     INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ($1, now())
     ON CONFLICT (name) DO UPDATE SET last_run_at = now() WHERE m.last_run_at <= now() - $2::interval
@@ -33,22 +33,22 @@ WITH job AS (
 )
 SELECT EXISTS (SELECT FROM job);
 
--- has_cron: Whether pg_cron can schedule jobs in this very database. Who may not see how the server is set up cannot create
--- it either.
+-- has_cron: Return whether pg_cron can schedule jobs in this database. A role that may not read the server's settings cannot
+-- create it either.
 SELECT CASE WHEN NOT pg_has_role('pg_read_all_settings', 'USAGE')
             THEN EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron')
             ELSE EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron')
                  AND current_setting('shared_preload_libraries') LIKE '%pg_cron%'
                  AND coalesce(current_setting('cron.database_name', true), '') = current_database() END;
 
--- create_cron: Makes pg_cron's functions available.
+-- create_cron: Create the extension pg_cron.
 CREATE EXTENSION IF NOT EXISTS pg_cron;
 
--- schedule_cron: Schedules a job, or changes the one of the same name.
+-- schedule_cron: Schedule a job, or change the job of the same name.
 SELECT cron.schedule($1, $2, $3);
 
--- ping: Does the server answer.
+-- ping: Check that the server answers.
 SELECT 1;
 
--- read_version: The server's version.
+-- read_version: Read the version of the server.
 SELECT current_setting('server_version');

@@ -1,33 +1,33 @@
--- record_migration: Records that a script ran, and which engine ran it.
+-- record_migration: Record that a script ran, and the engine that ran it.
 INSERT INTO {schema}.schema_migrations (name, number, checksum, engine_version) VALUES ($1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE
     SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version, applied_at = now();
 
--- record_revision: Records the revision of the installed functions, and forgets functions that are not part of it.
+-- record_revision: Record the revision of the installed functions, and delete the records of other functions.
 WITH forgotten AS (
     DELETE FROM {schema}.schema_migrations WHERE number = 0 AND name <> ALL ($2::text[])
 )
 UPDATE {schema}.schema_migrations SET revision = $1 WHERE number = 0 AND name = ANY ($2::text[]);
 
--- lock_migrations: One process migrates; the others wait here and then find nothing to do.
+-- lock_migrations: Wait until no other process migrates.
 SELECT pg_advisory_xact_lock($1);
 
--- skip_function_body_checks: Lets functions refer to functions that are created after them, in this transaction.
+-- skip_function_body_checks: Let functions refer to functions that are created after them, in this transaction.
 SET LOCAL check_function_bodies = off;
 
--- find_migrations_table: Null before the first migration.
+-- find_migrations_table: Find the table of migrations; null before the first migration.
 SELECT to_regclass('{schema}.schema_migrations')::text;
 
--- read_migrations: The scripts that ran. A database of an engine before revisions has no such column, and revision 0.
+-- read_migrations: Read the scripts that ran. A database of an engine before revisions has no such column, and revision 0.
 SELECT m.name, m.number, m.checksum, coalesce((to_jsonb(m) ->> 'revision')::integer, 0) AS revision
   FROM {schema}.schema_migrations m;
 
--- read_server: Version number, its spelling, and whether pgvector can be had.
+-- read_server: Read the version of the server, as a number and as text, and whether pgvector is available.
 SELECT current_setting('server_version_num')::integer AS number,
        current_setting('server_version') AS spelling,
        EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AS has_vector;
 
--- lacks_protection: Whether `protect_tenants` has something to do that it may do: the role `cognizes_server`, its grants or
+-- lacks_protection: Return whether `protect_tenants` has something to do that it may do: the role `cognizes_server`, its grants or
 -- its policies are missing (a restored dump), or the owner of the tables inherits the role and sees none of its own rows.
 WITH me AS (
     SELECT oid, rolsuper, rolsuper OR rolcreaterole AS may_create_role FROM pg_roles WHERE rolname = current_user
@@ -56,5 +56,5 @@ SELECT (me.may_create_role AND NOT EXISTS (SELECT FROM server))
                       AND pg_has_role(me.oid, server.oid, 'USAGE'))
   FROM me;
 
--- protect_tenants: Row level security on every table that has an app_name.
+-- protect_tenants: Enable row level security on every table that has an app_name.
 SELECT {schema}.protect_tenants();

@@ -26,24 +26,24 @@ SELECT * FROM {schema}.retry_run($1, $2, $3);
 -- record_run_progress: Add a thought, a tool call or a result with its event.
 SELECT {schema}.record_run_progress($1, $2, $3, $4::text::jsonb, $5, $6::text::json, $7);
 
--- read_run: One run of a thread.
+-- read_run: Read one run of a thread.
 SELECT * FROM {schema}.run_rows WHERE thread_id = $1 AND id = $2;
 
--- read_run_statuses: The status of some runs, each named by its thread and id.
+-- read_run_statuses: Read the status of some runs, each named by its thread and id.
 SELECT r.thread_id, r.id, r.status FROM unnest($1::uuid[], $2::text[]) AS named (thread_id, id)
   JOIN {schema}.runs r ON r.thread_id = named.thread_id AND r.id = named.id;
 
--- list_runs: The runs of a thread, newest first.
+-- list_runs: Read the runs of a thread, newest first.
 SELECT * FROM {schema}.run_rows WHERE thread_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2;
 
--- find_runs: The runs of an id, in all threads of some apps (null: all) and of a user (null: all), newest first.
+-- find_runs: Find the runs of an id, in all threads of some apps (null: all) and of a user (null: all), newest first.
 SELECT * FROM {schema}.run_rows
  WHERE id = $1 AND ($2::text[] IS NULL OR app_name = ANY ($2))
    AND ($3::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.id = thread_id AND t.user_id = $3))
  ORDER BY created_at DESC
  LIMIT 100;
 
--- search_runs: Runs of all threads, newest first, by status, app and handler, after a cursor.
+-- search_runs: Find runs of all threads, newest first, by status, app and handler, after a cursor.
 SELECT * FROM {schema}.run_rows
  WHERE ($1::text[] IS NULL OR status = ANY ($1)) AND ($2::text IS NULL OR app_name = $2)
    AND ($3::text IS NULL OR handler = $3)
@@ -76,12 +76,12 @@ SELECT {schema}.wait_run($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $1
 -- signal_run: Store a signal; return its outcome.
 SELECT {schema}.signal_run($1, $2, $3, $4::text::json, $5::text[], $6);
 
--- read_signal: The signal that ended the wait of a kind for a key, or that will end it.
+-- read_signal: Read the signal that ended the wait of a kind for a key, or that will end it.
 SELECT source, payload::text AS payload, used_at FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND md5(correlation_key) = md5($3)
    AND (may_answer IS NULL OR $4 = ANY (may_answer));
 
--- read_used_signals: The signals that ended the waits of a run.
+-- read_used_signals: Read the signals that ended the waits of a run.
 SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND used_at IS NOT NULL ORDER BY used_at;
 
@@ -109,6 +109,6 @@ UPDATE {schema}.run_steps
   FROM {schema}.check_fence($1, $2, $3)
  WHERE thread_id = $1 AND run_id = $2 AND md5(name) = md5($4) AND attempt = $3;
 
--- list_steps: The steps of a run, in the order in which they started.
+-- list_steps: Read the steps of a run, in the order in which they started.
 SELECT name, status, attempt, result::text AS result, error, started_at, finished_at FROM {schema}.run_steps
  WHERE thread_id = $1 AND run_id = $2 ORDER BY started_at;

@@ -1,20 +1,20 @@
--- append_event: One event, one round trip, one commit. Documents are text: the pool needs no codec.
+-- append_event: Append one event. Documents are text: the pool needs no codec.
 SELECT * FROM {schema}.append_event(
     $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb,
     $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
 
--- append_events: A batch of events, one round trip, one commit.
+-- append_events: Append a batch of events.
 SELECT * FROM {schema}.append_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
 
--- create_sessions: A batch of new sessions, one round trip, one commit.
+-- create_sessions: Create a batch of sessions.
 SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
--- find_thread: The engine's key of a caller's session.
+-- find_thread: Find the thread of a session id.
 SELECT id FROM {schema}.threads WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3;
 
--- find_context: Threads known by an id, the engine's own, else their caller's, among those of some apps and of a user; two
--- of the latter show that it is not unique. They are not looked for when the first is there.
+-- find_context: Find the thread of a thread id, else up to two threads of a session id, among those of some apps and of a
+-- user. Two rows mean that the session id is not unique.
 (SELECT id FROM {schema}.threads
   WHERE id = $2 AND ($3::text[] IS NULL OR app_name = ANY ($3)) AND ($4::text IS NULL OR user_id = $4))
 UNION ALL
@@ -25,7 +25,7 @@ UNION ALL
                      WHERE id = $2 AND ($3::text[] IS NULL OR app_name = ANY ($3)) AND ($4::text IS NULL OR user_id = $4))
   LIMIT 2);
 
--- read_session: A session with its effective state, by the caller's id.
+-- read_session: Read a session with its effective state, by its session id.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state,
        coalesce(u.version, 0) AS user_version, coalesce(a.version, 0) AS app_version
@@ -34,7 +34,7 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
  WHERE t.app_name = $1 AND t.user_id = $2 AND md5(t.session_id) = md5($3) AND t.session_id = $3;
 
--- read_thread: A session with its effective state, by the engine's key.
+-- read_thread: Read a session with its effective state, by its thread id.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, t.state::text AS state, u.state::text AS user_state, a.state::text AS app_state,
        coalesce(u.version, 0) AS user_version, coalesce(a.version, 0) AS app_version
@@ -43,7 +43,7 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
   LEFT JOIN {schema}.app_states a ON a.app_name = t.app_name
  WHERE t.id = $1;
 
--- list_sessions: Newest activity first, after a cursor; a page. A null user means all users of the app.
+-- list_sessions: Read a page of sessions after a cursor, newest activity first. A null user means all users of the app.
 SELECT t.id, size.bytes, t.app_name, t.user_id, t.version, t.last_sequence, t.created_at, t.updated_at,
        CASE WHEN size.bytes <= $7 THEN t.session_id END AS session_id, CASE WHEN size.bytes <= $7 THEN t.title END AS title,
        CASE WHEN size.bytes <= $7 THEN t.metadata::text END AS metadata,
@@ -65,7 +65,7 @@ SELECT t.id, size.bytes, t.app_name, t.user_id, t.version, t.last_sequence, t.cr
  ORDER BY t.updated_at DESC, t.id DESC
  LIMIT $6;
 
--- list_sessions_at: The sessions of these threads, whole.
+-- list_sessions_at: Read the sessions of these threads, whole.
 SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS metadata, t.version, t.last_sequence,
        t.created_at, t.updated_at, CASE WHEN $1 THEN t.state::text ELSE '{}' END AS state,
        CASE WHEN $1 THEN u.state::text END AS user_state, CASE WHEN $1 THEN a.state::text END AS app_state,
@@ -75,19 +75,19 @@ SELECT t.id, t.session_id, t.app_name, t.user_id, t.title, t.metadata::text AS m
   LEFT JOIN {schema}.app_states a ON $1 AND a.app_name = t.app_name
  WHERE t.id = ANY ($2::uuid[]);
 
--- change_session: Title and metadata, with the event that says so.
+-- change_session: Change title and metadata, with an event.
 SELECT {schema}.change_session($1, $2, $3::text::jsonb, $4, $5::text::json);
 
--- delete_session: The thread and everything that hangs on it; a trigger removes what knows it by its session id.
+-- delete_session: Delete a thread with its dependent rows; a trigger deletes those that refer to the session id.
 DELETE FROM {schema}.threads
  WHERE app_name = $1 AND user_id = $2 AND md5(session_id) = md5($3) AND session_id = $3
 RETURNING id;
 
--- delete_thread: The same, by the engine's key.
+-- delete_thread: Delete a thread by its thread id.
 DELETE FROM {schema}.threads WHERE id = $1 RETURNING id;
 
--- fork_session: A new session that shares a past with another one.
+-- fork_session: Create a session with the past of another one.
 SELECT * FROM {schema}.fork_session($1, $2, $3, $4, $5::text::jsonb, $6);
 
--- read_user_state: What a user's sessions share.
+-- read_user_state: Read the state of a user.
 SELECT state::text FROM {schema}.user_states WHERE user_id = $2 AND app_name = $1;

@@ -72,7 +72,7 @@ SELECT w.scope, w.version, w.version, w.bytes, CASE WHEN w.bytes <= $7 THEN w.de
          LIMIT $6) w
 ORDER BY version;
 
--- read_past_documents: The deltas of a thread, or the writes to a wider scope of its, by their keys.
+-- read_past_documents: Read the deltas of a thread, or the writes to one of its wider scopes, by their keys.
 SELECT sequence_num AS key, actions::text AS document
   FROM {schema}.events
  WHERE $2::text = 'delta' AND thread_id = $1 AND sequence_num = ANY ($3::bigint[])
@@ -83,7 +83,7 @@ SELECT w.version, w.delta::text
    AND w.user_id = CASE $2 WHEN 'user' THEN t.user_id ELSE '' END
  WHERE t.id = $1 AND w.version = ANY ($3::bigint[]);
 
--- read_state_history: Every event that changed state after a version, oldest first; a page.
+-- read_state_history: Read a page of the events that changed state after a version, oldest first.
 SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $4 THEN id END AS id,
        CASE WHEN bytes <= $4 THEN author END AS author, CASE WHEN bytes <= $4 THEN actions::text END AS actions
   FROM {schema}.events
@@ -91,9 +91,9 @@ SELECT sequence_num, bytes, run_id, version, created_at, CASE WHEN bytes <= $4 T
  ORDER BY version
  LIMIT $3;
 
--- read_scope_writes: The newest writes to a key of a user's or an app's state before a version, with their events,
--- newest first; a page. For one user ($5) the threads of other users stay unnamed: what they wrote is the app's, where
--- and by whom is theirs.
+-- read_scope_writes: Read a page of the newest writes to a key of a user's or an app's state before a version, with their
+-- events, newest first. For one user ($5) threads and events of other users are null: the value belongs to the app, the
+-- thread does not.
 SELECT w.version, size.bytes, w.created_at, e.run_id,
        CASE WHEN $5::text IS NULL OR t.user_id = $5 THEN w.thread_id END AS thread_id,
        CASE WHEN $5::text IS NULL OR t.user_id = $5 THEN w.sequence_num END AS sequence_num,
@@ -111,7 +111,7 @@ SELECT w.version, size.bytes, w.created_at, e.run_id,
  ORDER BY w.version DESC
  LIMIT $7;
 
--- read_scope_writes_at: The writes of these versions, whole.
+-- read_scope_writes_at: Read the writes of these versions, whole.
 SELECT w.version, w.created_at, e.run_id, (w.delta -> $4)::text AS value, e.id AS event_id, e.author,
        CASE WHEN $5::text IS NULL OR t.user_id = $5 THEN w.thread_id END AS thread_id,
        CASE WHEN $5::text IS NULL OR t.user_id = $5 THEN w.sequence_num END AS sequence_num

@@ -51,7 +51,7 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
  ORDER BY e.sequence_num
  LIMIT $3;
 
--- read_recent_shown_events: The newest events of the active branch before a sequence number, newest first; a page.
+-- read_recent_shown_events: Read a page of the newest events of the active branch before a sequence number, newest first.
 SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $4 THEN e.author END AS author,

@@ -1,4 +1,4 @@
--- Deletes up to p_limit entries of the audit log of a certain age. Returns how many.
+-- Deletes up to p_limit entries of the audit log that are older than an age. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION {schema}.prune_audit_log(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH old AS (
         SELECT app_name, created_at, id FROM {schema}.audit_log

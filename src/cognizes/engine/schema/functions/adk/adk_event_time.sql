@@ -1,5 +1,5 @@
--- The time an ADK event carries, in seconds since 1970; of others' events the time they were stored.
--- Taken from the first bytes of the text, for the reason given in `is_conversation`.
+-- Returns the time of an ADK event, in seconds since 1970; of other events the time at which they were stored.
+-- Reads the first bytes of the text, for the reason given in `is_conversation`.
 CREATE OR REPLACE FUNCTION {schema}.adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(

@@ -1,11 +1,11 @@
--- The sessions of a user, or of an app when the user is null, each with the time of its last event, in no order; and
--- before them, without a thread, the states they share: the app's, which has no user, and those of the users. Once
--- each, because they may be large.
+-- Returns the sessions of a user (null: of all users of the app), each with the time of its last event, without an order.
+-- Before them are rows without a thread: the states of the app (without a user) and of the users, once each, because they
+-- may be large.
 CREATE OR REPLACE FUNCTION {schema}.adk_list_sessions(p_app_name text, p_user_id text) RETURNS TABLE (
     thread_id uuid, session_id text, user_id text, version bigint, last_sequence bigint,
     last_update_time double precision, state text
 ) LANGUAGE plpgsql STABLE
--- One plan for every user: it must be the one that is good for a user of a hundred sessions among a hundred thousand.
+-- The plan is the same for every user: it must suit a user with a hundred of a hundred thousand sessions.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
@@ -22,7 +22,7 @@ BEGIN
                              UNION
                              SELECT t.user_id FROM {schema}.threads t
                               WHERE t.app_name = p_app_name AND p_user_id IS NULL);
-    -- Two arms: a condition for both cases could not look the user up, and would read all sessions of the app.
+    -- Two arms: one condition for both cases could not use the index of the user, and would read all sessions of the app.
     RETURN QUERY
         SELECT t.id, t.session_id, t.user_id, t.version, t.last_sequence,
                coalesce(CASE WHEN t.last_sequence > 0 THEN

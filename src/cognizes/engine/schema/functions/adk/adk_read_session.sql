@@ -1,9 +1,9 @@
--- A session as ADK shows it: one row with its head and states, then its conversation, newest event first.
--- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on,
--- with p_limit at most so many; with p_with_last_time also the time of the last event, whatever is left out.
--- Of a thread that has branches, the events of the active one, all of them whatever is known: what was shown before may
--- be of another branch. The id of the head's row is 'branched' then.
--- STABLE: all of it is one snapshot. The generic plan saves the planning, which takes longer than the reading.
+-- Returns a session for ADK: one row with its head and states, then its conversation, newest event first.
+-- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on, with
+-- p_limit at most that many; with p_with_last_time also the time of the last event, even if that event is not returned.
+-- Of a thread that has branches, all events of the active branch: the known events may belong to another branch. The id of
+-- the head's row is 'branched' then.
+-- STABLE: all statements use one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION {schema}.adk_read_session(
     p_app_name text,
     p_user_id text,

@@ -1,6 +1,6 @@
--- An event typed into psql needs only a thread and a type. It takes its place in the thread's order here, under the same row
--- lock that the engine's own appends take.
--- A `state_update` that follows an UPDATE of the thread's version, as seed 000 §3.3 writes it, records that change: its
+-- Trigger: an INSERT in psql needs only a thread and a type. The sequence number is assigned here, under the row lock that
+-- the engine's appends take.
+-- A `state_update` that follows an UPDATE of the thread's version, records that change: its
 -- content is the delta, so that time travel, history and subscribers see it.
 CREATE OR REPLACE FUNCTION {schema}.fill_event_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Whether somebody spoke or changed state after an event.
+-- Returns whether an event of the conversation follows a sequence number.
 CREATE OR REPLACE FUNCTION {schema}.has_conversation_after(p_thread_id uuid, p_sequence bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (

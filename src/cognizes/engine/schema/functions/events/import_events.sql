@@ -1,6 +1,6 @@
--- Adds events that happened elsewhere to a thread, with the times they had there, and sets its state to what it was
--- after them. Deltas are not applied: user and app states are imported by themselves. False when the thread is gone or
--- is not where the importer believes.
+-- Adds events of another store to a thread, with their times, and sets its state to the state after them. Deltas are not
+-- applied: user and app states are imported separately. Returns false if the thread was deleted, or if its head is not the
+-- expected one.
 CREATE OR REPLACE FUNCTION {schema}.import_events(
     p_thread_id uuid,
     p_after bigint,
@@ -33,7 +33,7 @@ BEGIN
     SELECT p_thread_id, p_after + item.place, item.id, v_app_name, item.invocation_id, item.author, item.event_type,
            item.content::json, item.actions::json,
            v_version + count(*) FILTER (WHERE item.changes_state) OVER (ORDER BY item.place), item.changes_state,
-           item.created_at, NULL -- it happened before anything that was written here
+           item.created_at, NULL -- it precedes every event that was written here
       FROM unnest(p_event_ids, p_invocation_ids, p_authors, p_event_types, p_contents, p_actions, p_changes_state,
                   p_times) WITH ORDINALITY
            AS item (id, invocation_id, author, event_type, content, actions, changes_state, created_at, place);

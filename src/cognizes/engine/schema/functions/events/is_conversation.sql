@@ -1,6 +1,6 @@
--- Whether an event belongs to what an ADK session shows: everything ADK wrote, which starts with its mark, and of
--- others' events those that say something or change state. Notes about runs do not, so they make no session stale.
--- The text is looked at, not parsed: it may hold \u0000, which the JSON operators refuse.
+-- Returns whether an event belongs to the conversation of an ADK session: events of ADK, which start with its mark, and of
+-- other events messages and state changes. Events about runs do not, so they make no session stale.
+-- The text is compared, not parsed: it may contain \u0000, which the JSON operators refuse.
 CREATE OR REPLACE FUNCTION {schema}.is_conversation(p_event_type text, p_changes_state boolean, p_content text)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT p_changes_state

@@ -1,5 +1,5 @@
--- The pulse: every committed event rings the doorbell, also one typed into psql. The payload names the row and never
--- carries content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read rows back.
+-- Trigger: every committed event sends a notification, also one of an INSERT in psql. The payload has the ids of the row and
+-- no content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read the row.
 CREATE OR REPLACE FUNCTION {schema}.notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('event_stream', json_build_object(

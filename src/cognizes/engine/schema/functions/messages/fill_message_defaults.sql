@@ -1,4 +1,4 @@
--- A message typed into psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
+-- Trigger: an INSERT in psql needs only a thread, a role and a text. It is the text of an event: of the event that `event_id`
 -- names, or else of a new one, which is appended here in the thread's order and notifies subscribers.
 CREATE OR REPLACE FUNCTION {schema}.fill_message_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

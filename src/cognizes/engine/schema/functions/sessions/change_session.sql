@@ -1,5 +1,5 @@
--- Sets the title (null leaves it, empty removes it) and merges metadata (null leaves it), with the event that says so.
--- Null when there is no such thread.
+-- Sets the title (null: unchanged, empty: removed) and merges metadata (null: unchanged), with an event. Returns null if the
+-- thread does not exist.
 CREATE OR REPLACE FUNCTION {schema}.change_session(
     p_thread_id uuid, p_title text, p_metadata jsonb, p_event_id text, p_content json
 ) RETURNS uuid LANGUAGE plpgsql AS $$

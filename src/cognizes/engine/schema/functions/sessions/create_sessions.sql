@@ -1,5 +1,5 @@
--- Creates a batch of sessions in one transaction; answers per item, in the order given: `created`, or `exists` where
--- the caller's session id is taken. A null array is one of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
+-- Creates a batch of sessions in one transaction. Returns the status of each item in the order given: `created`, or `exists`
+-- if the session id is taken. A null array is an array of nulls. Deltas of wider scopes are merged into what is there: concurrent creates lose
 -- nothing. Sent again after a lost answer, it finds its own sessions and answers `created` as before.
 CREATE OR REPLACE FUNCTION {schema}.create_sessions(
     p_thread_ids uuid[],

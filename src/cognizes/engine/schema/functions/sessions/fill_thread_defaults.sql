@@ -1,4 +1,4 @@
--- A thread without a session id of its caller's is known by its own id.
+-- Trigger: the default of the session id is the id of the thread.
 CREATE OR REPLACE FUNCTION {schema}.fill_thread_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.session_id := NEW.id::text;

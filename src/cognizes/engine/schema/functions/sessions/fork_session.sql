@@ -1,5 +1,5 @@
--- A new session with the past of another one up to an event: the same events, messages and versions, a state of its
--- own from then on. Without p_state the source is taken as it is now. Null when there is no such thread.
+-- Creates a session with the past of another one up to an event: copies of its events, messages and versions. Without
+-- p_state the state is the present one of the source. Returns null if the thread does not exist.
 CREATE OR REPLACE FUNCTION {schema}.fork_session(
     p_source uuid, p_thread_id uuid, p_session_id text, p_at_sequence bigint, p_state jsonb, p_version bigint,
     OUT status text, OUT thread_id uuid

@@ -1,4 +1,4 @@
--- Keeps `updated_at` true for statements typed by hand; ours set it themselves and do not pay for the call.
+-- Trigger: sets `updated_at` for an UPDATE in psql. Statements of the engine set it and do not fire it.
 CREATE OR REPLACE FUNCTION {schema}.update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.updated_at := clock_timestamp();

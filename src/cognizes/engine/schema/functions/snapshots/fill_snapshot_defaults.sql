@@ -1,4 +1,4 @@
--- A snapshot typed into psql needs only a thread: without a version it is the present one, with the thread's present state.
+-- Trigger: an INSERT in psql needs only a thread. Without a version the snapshot has the thread's present version and state.
 -- The sequence number is that of the last event at its version.
 CREATE OR REPLACE FUNCTION {schema}.fill_snapshot_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE

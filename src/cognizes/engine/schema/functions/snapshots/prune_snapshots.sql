@@ -1,5 +1,5 @@
--- Keeps the newest snapshots of every thread, and the state it was created with. Returns how many went.
--- Rows that somebody else is deleting are left to them, so that nobody waits in a circle.
+-- Deletes snapshots except the newest of every thread and that of sequence 0. Returns the number of deleted rows. Skips rows
+-- that another transaction locks, so that two deletions cannot deadlock.
 CREATE OR REPLACE FUNCTION {schema}.prune_snapshots(p_keep integer) RETURNS bigint LANGUAGE sql AS $$
     WITH ranked AS (
         SELECT thread_id, version, row_number() OVER (PARTITION BY thread_id ORDER BY version DESC) AS place

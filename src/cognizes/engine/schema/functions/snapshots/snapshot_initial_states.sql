@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION {schema}.snapshot_initial_states(p_thread_ids uuid[])
     ON CONFLICT (thread_id, version) DO NOTHING
 $$;
 
--- The same for an UPDATE typed into psql. The engine's own statements set `updated_at` and do not pay for the call.
+-- Trigger: the same for an UPDATE in psql. Statements of the engine set `updated_at` and do not fire it.
 CREATE OR REPLACE FUNCTION {schema}.snapshot_initial_state() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {schema}.snapshot_initial_states(ARRAY[OLD.id]);

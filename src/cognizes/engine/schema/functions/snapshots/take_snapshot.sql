@@ -1,6 +1,6 @@
--- Keeps the session's own state as it is now; once per version. Returns the version.
+-- Stores the present state of a session as a snapshot, once per version. Returns the version.
 CREATE OR REPLACE FUNCTION {schema}.take_snapshot(p_thread_id uuid) RETURNS bigint LANGUAGE sql AS $$
-    -- A state that is still the one of sequence 0 is kept as that, so that it outlives the others.
+    -- An unchanged initial state is stored as the snapshot of sequence 0, which is never pruned.
     INSERT INTO {schema}.snapshots (thread_id, version, sequence_num, app_name, state, events_summary)
     SELECT id, 1, 0, app_name, state, '{"events": 0}'
       FROM {schema}.threads

@@ -1,6 +1,6 @@
 -- Folds the writes to a user's or an app's state that are older than p_age into the newest of them, which then holds the whole
--- state as of that write (`is_folded`). Every moment after it can still be read; an earlier one is expired, see `read_past`.
--- The state itself, snapshots and events do not change. Reads up to p_limit writes of a scope. Returns how many rows went.
+-- state as of that write (`is_folded`). Later states can still be read; earlier ones have expired, see `read_past`.
+-- The state itself, snapshots and events do not change. Reads up to p_limit writes of a scope. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION {schema}.fold_state_writes(p_age interval, p_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Adds the keys of an app's state that are not there yet.
+-- Adds the missing keys of an app's state.
 CREATE OR REPLACE FUNCTION {schema}.import_app_state(p_app_name text, p_state jsonb, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -10,7 +10,7 @@ BEGIN
 END
 $$;
 
--- Adds the keys of a user's state that are not there yet.
+-- Adds the missing keys of a user's state.
 CREATE OR REPLACE FUNCTION {schema}.import_user_state(
     p_app_name text, p_user_id text, p_state jsonb, p_max_bytes integer
 ) RETURNS void LANGUAGE plpgsql AS $$

@@ -1,5 +1,5 @@
--- Whether a write had happened by the time of an event. Write numbers decide; a row without a number was written before there
--- were numbers, or imported, and precedes every row that has one. Of two such rows only the timestamps are known.
+-- Returns whether a write precedes an event. Write numbers decide; a row without a number is older than write numbers, or
+-- imported, and precedes every row that has one. Two such rows are compared by their timestamps.
 CREATE OR REPLACE FUNCTION {schema}.is_written_by(
     p_write_number bigint, p_written_at timestamptz, p_event_number bigint, p_event_at timestamptz
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -1,5 +1,5 @@
--- Locks the user and app states that a batch will change, made if they are not there: users before apps, each in the
--- order of their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
+-- Locks the user and app states that a batch will change, and creates missing ones: users before apps, each in the order of
+-- their keys. Item i belongs to the app p_app_names[p_index[i]] and the user p_user_ids[p_index[i]].
 -- A write number taken after this is higher than that of every earlier write to those states: time travel relies on it.
 CREATE OR REPLACE FUNCTION {schema}.lock_scopes(
     p_index integer[], p_app_names text[], p_user_ids text[], p_user_deltas text[], p_app_deltas text[]

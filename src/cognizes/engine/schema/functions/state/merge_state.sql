@@ -1,4 +1,4 @@
--- A state after a delta: keys are replaced, never merged deeply; a key whose value is {"$delete": true} goes away.
+-- Returns a state after a delta: keys are replaced, never merged deeply; the value {"$delete": true} deletes a key.
 CREATE OR REPLACE FUNCTION {schema}.merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Raises SQLSTATE CZ413 when a state outgrew its limit; the transaction that made it so is rolled back.
+-- Raises SQLSTATE CZ413 if a state exceeds its limit, which rolls the transaction back.
 CREATE OR REPLACE FUNCTION {schema}.refuse_large_state(p_scope text, p_size integer, p_max_bytes integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

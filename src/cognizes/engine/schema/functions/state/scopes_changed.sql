@@ -1,4 +1,4 @@
--- Whether a user's or an app's state is not at the version that a writer read; a null asks nothing.
+-- Returns whether the version of a user's or an app's state differs from the one that a writer read; null is not compared.
 CREATE OR REPLACE FUNCTION {schema}.scopes_changed(
     p_app_name text, p_user_id text, p_expected_user_version bigint, p_expected_app_version bigint
 ) RETURNS boolean LANGUAGE sql STABLE AS $$

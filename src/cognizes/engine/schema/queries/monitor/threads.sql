@@ -10,7 +10,7 @@ SELECT t.id, t.updated_at
  ORDER BY t.updated_at DESC, t.id DESC
  LIMIT $6;
 
--- find_threads_by_run: Threads with a run in a status, newest activity first; from the index of the runs.
+-- find_threads_by_run: Find threads with a run in a status, newest activity first, by the index of the runs.
 SELECT t.id, t.updated_at
   FROM {schema}.threads t
  WHERE t.id IN (SELECT r.thread_id FROM {schema}.runs r WHERE r.status = $7)
