@@ -13,18 +13,6 @@ _WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody|anybody|anew|meanwhil
 _SUFFIXES = {".py", ".sql", ".js", ".html", ".css"}
 _FROZEN = (_SOURCE / "schema" / "migrations", _SOURCE / "schema" / "agent_schema.sql")
 """Released migrations never change, and the generated script contains them."""
-_NOT_YET: frozenset[str] = frozenset(
-    [
-        "src/cognizes/engine/agui/observation.py",
-        "src/cognizes/engine/database/embedded.py",
-        "src/cognizes/engine/engine.py",
-        "src/cognizes/engine/errors.py",
-        "src/cognizes/engine/pulse/state_debug.py",
-        "src/cognizes/engine/schema/functions/events/has_conversation_after.sql",
-        "src/cognizes/engine/schema/functions/snapshots/prune_snapshots.sql",
-    ]
-)
-"""Files that still contain such words. Each must leave this list once it is clean."""
 
 
 def _files() -> list[Path]:
@@ -48,8 +36,4 @@ def test_the_files_are_found() -> None:
 
 @pytest.mark.parametrize("path", _files(), ids=lambda path: path.relative_to(_ROOT).as_posix())
 def test_words(path: Path) -> None:
-    found = _found_words(path)
-    if path.relative_to(_ROOT).as_posix() in _NOT_YET:
-        assert found, "this file is clean: remove it from _NOT_YET"
-    else:
-        assert not found
+    assert not _found_words(path)

@@ -50,7 +50,7 @@ REFUSED = {
 
 @dataclass
 class Tenant:
-    """An app with something of everything, each with a word in it that nobody else may read."""
+    """An app with something of everything, each with a word in it that no other tenant may read."""
 
     app: str
     user: str = field(init=False)
@@ -289,7 +289,7 @@ async def test_no_route_tells_or_changes_anything_of_another_tenant(tenants: Ten
 
 
 async def test_a_tenant_reaches_its_own(tenants: Tenants) -> None:
-    """Otherwise the test above would be satisfied by a server that refuses everybody."""
+    """Otherwise the test above would be satisfied by a server that refuses all callers."""
     alpha, guarded = tenants.alpha, tenants.guarded
     async with guarded.client(alpha.admin_key) as owner:
         told = []
@@ -336,7 +336,7 @@ async def test_websockets_tell_nothing_of_another_tenant(tenants: Tenants, path:
             assert json.loads(await socket.next() or b"")["type"] == "error"
             socket.send_json({"type": "subscribe", "contexts": [alpha.names["thread_id"]]})
             assert json.loads(await socket.next() or b"")["type"] == "error"
-            # Its own it may follow, and hears nothing else: what alpha does meanwhile comes before what beta does.
+            # Its own it may follow, and hears nothing else: what alpha does comes before what beta does.
             socket.send_json({"type": "subscribe", "contexts": [beta.names["thread_id"]]})
             for tenant in (alpha, beta):
                 async with guarded.client(tenant.key) as client:

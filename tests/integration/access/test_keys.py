@@ -29,11 +29,11 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def test_a_request_without_a_key_is_401_and_says_how_to_get_one(guarded: Guarded) -> None:
-    async with guarded.client() as nobody:
+    async with guarded.client() as anonymous:
         for answer in (
-            await nobody.post("/api/sessions", json={"app_name": "a", "user_id": "u"}),
-            await nobody.get("/api/sessions", params={"app_name": "a"}),
-            await nobody.get("/api/access/me"),
+            await anonymous.post("/api/sessions", json={"app_name": "a", "user_id": "u"}),
+            await anonymous.get("/api/sessions", params={"app_name": "a"}),
+            await anonymous.get("/api/access/me"),
         ):
             assert answer.status_code == 401, answer.text
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -62,16 +62,16 @@ async def test_the_right_id_with_another_secret_is_401(guarded: Guarded) -> None
 
 
 async def test_health_and_documents_need_no_key(guarded: Guarded) -> None:
-    async with guarded.client() as nobody:
+    async with guarded.client() as anonymous:
         for path in ("/health", "/version", "/openapi.json", "/docs"):
-            assert (await nobody.get(path)).status_code == 200, path
+            assert (await anonymous.get(path)).status_code == 200, path
 
 
 async def test_a_key_in_a_url_opens_nothing(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    async with guarded.client() as nobody:
+    async with guarded.client() as anonymous:
         for name in ("key", "api_key", "token", "access_token", "authorization", "ticket"):
-            assert (await nobody.get("/api/access/me", params={name: key})).status_code == 401
+            assert (await anonymous.get("/api/access/me", params={name: key})).status_code == 401
 
 
 async def test_the_database_has_a_hash_and_no_secret(guarded: Guarded) -> None:
@@ -90,8 +90,8 @@ async def test_secrets_are_never_logged(guarded: Guarded, caplog: pytest.LogCapt
                 ticket = (await client.post("/api/access/tickets")).json().get("ticket", "-")
                 await client.get("/api/access/me", params={"ticket": ticket})
                 await client.get("/api/sessions", params={"app_name": "other"})
-        async with guarded.client() as nobody:
-            await nobody.get("/api/access/me", params={"ticket": ticket})
+        async with guarded.client() as anonymous:
+            await anonymous.get("/api/access/me", params={"ticket": ticket})
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("cognizes")]
     assert any("/api/access/me" in line for line in ours)
     for secret in (key.split("_", 2)[2], wrong.split("_", 2)[2], ticket):
@@ -280,7 +280,7 @@ async def test_keys_that_make_no_sense_are_refused(guarded: Guarded) -> None:
         await keys.revoke("nobody")
 
 
-async def test_without_authentication_nobody_is_asked(engine: Engine) -> None:
+async def test_without_authentication_no_credential_is_needed(engine: Engine) -> None:
     open_to_all = Guarded(engine)
     async with open_to_all.client() as anyone:
         assert (await anyone.get("/api/access/me")).json()["name"] == "anyone"

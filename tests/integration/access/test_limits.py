@@ -17,7 +17,7 @@ from tests.integration.access.conftest import Guarded, new_thread
 
 
 async def test_too_many_requests_are_429_with_retry_after(database_url: str) -> None:
-    # One request in an hour, in the long run: no machine is slow enough to earn a second one meanwhile.
+    # One request in an hour, in the long run: no machine is slow enough to earn a second one in that time.
     limits = {"requests_per_second": 1 / 3600, "requests_at_once": 3}
     async with Engine.open(database_url, auth="required", **limits) as engine:
         guarded = Guarded(engine)
@@ -47,8 +47,8 @@ async def test_bodies_are_bounded_and_events_may_be_larger(database_url: str) ->
 
 async def test_strangers_send_no_large_bodies(database_url: str) -> None:
     async with Engine.open(database_url, auth="required", max_body_bytes=4096) as engine:
-        async with Guarded(engine).client() as nobody:
-            answer = await nobody.post("/api/sessions", content=b"x" * 8192)
+        async with Guarded(engine).client() as anonymous:
+            answer = await anonymous.post("/api/sessions", content=b"x" * 8192)
         assert answer.status_code == 413
         assert "4096" in answer.json()["detail"]
 
@@ -104,9 +104,9 @@ async def test_deep_json_is_refused(guarded: Guarded) -> None:
 
 
 async def test_every_answer_has_the_headers_browsers_need(guarded: Guarded) -> None:
-    async with guarded.client() as nobody:
+    async with guarded.client() as anonymous:
         for path in ("/health", "/api/access/me", "/nowhere"):
-            headers = (await nobody.get(path)).headers
+            headers = (await anonymous.get(path)).headers
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["x-frame-options"] == "DENY"
             assert headers["referrer-policy"] == "no-referrer"
@@ -210,7 +210,7 @@ async def test_one_connection_follows_so_many_contexts(guarded: Guarded) -> None
 
 
 async def test_wrong_keys_of_one_address_are_429_after_a_while_and_valid_ones_are_accepted(database_url: str) -> None:
-    # One in an hour, in the long run: no machine is slow enough to earn another one meanwhile.
+    # One in an hour, in the long run: no machine is slow enough to earn another one in that time.
     limits = {"failed_keys_per_second": 1 / 3600, "failed_keys_at_once": 3}
     async with Engine.open(database_url, auth="required", **limits) as engine:
         guarded = Guarded(engine)

@@ -1,4 +1,4 @@
-"""The engine's own user owns its tables and is no superuser, as on most servers that somebody else runs."""
+"""The engine's own user owns its tables and is no superuser, as on most managed servers."""
 
 from __future__ import annotations
 

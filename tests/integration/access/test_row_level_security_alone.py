@@ -33,7 +33,7 @@ WITHOUT_AGENTS = ("/agui", "/copilotkit/agent")
 
 @pytest.fixture(autouse=True)
 def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """From when the tenants have furnished their apps on, everybody may ask for everything."""
+    """After the tenants have filled their apps, every caller may request everything."""
     assert tenants.guarded.engine.database.has_row_level_security
 
     async def let_in(*_: Any) -> None:
@@ -98,7 +98,7 @@ async def test_no_stream_tells_anything_of_another_tenant(tenants: Tenants) -> N
             heard = b""
             while b"sequence_num" not in heard and alpha.secret.encode() not in heard:
                 heard += await own.next() or b""
-            # Whoever follows a thread is told in the same turn of the event loop, or in the next ones.
+            # A reader of a thread is notified in this iteration of the event loop, or in the next ones.
             for _ in range(20):
                 await asyncio.sleep(0)
             told = heard_by(stranger)

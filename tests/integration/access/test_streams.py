@@ -97,9 +97,9 @@ async def test_a_revocation_that_overtakes_a_ticket_wins(guarded: Guarded, monke
 async def test_a_ticket_writes_nothing(guarded: Guarded) -> None:
     async with guarded.client(await guarded.key("a")) as client:
         ticket = await get_ticket(client)
-    async with guarded.client() as nobody:
+    async with guarded.client() as anonymous:
         body = {"app_name": "a", "user_id": "u"}
-        assert (await nobody.post(f"/api/sessions?ticket={ticket}", json=body)).status_code == 401
+        assert (await anonymous.post(f"/api/sessions?ticket={ticket}", json=body)).status_code == 401
 
 
 @pytest.mark.parametrize("kind", ["sse", "websocket"])
@@ -137,7 +137,7 @@ async def test_a_stream_ends_when_its_key_expires(guarded: Guarded, kind: str) -
         await stream.end()
 
 
-async def test_a_stream_of_a_run_that_is_somebody_elses_or_nobodys_is_404(guarded: Guarded) -> None:
+async def test_a_stream_of_a_foreign_or_unknown_run_is_404(guarded: Guarded) -> None:
     async with guarded.client(await guarded.key("a")) as client:
         thread, run = await start_run(client)
     stranger = {"authorization": f"Bearer {await guarded.key('b')}"}
@@ -181,7 +181,7 @@ async def test_the_origin_of_a_websocket_is_checked(database_url: str, origin: s
     [("http://localhost:3000", True), ("http://engine", True), ("http://evil.example", False), ("null", False)],
 )
 async def test_without_keys_pages_of_elsewhere_are_kept_out(engine: Engine, origin: str, is_let_in: bool) -> None:
-    """A page that somebody visits could otherwise use the server on their machine."""
+    """A page that a user visits could otherwise use the server on their machine."""
     open_to_all = Guarded(engine)
     async with open_to_all.client(Origin=origin) as page:
         answer = await page.post("/api/sessions", json={"app_name": "a", "user_id": "u"})

@@ -87,11 +87,11 @@ def _unsigned() -> str:
 
 
 WRONG = {
-    "somebody else's signature": lambda: sign(OTHER),
+    "another issuer's signature": lambda: sign(OTHER),
     "a key that is not published": lambda: sign(kid="two"),
     "another issuer": lambda: sign(iss="https://evil.example"),
     "no issuer": lambda: sign(iss=None),
-    "for somebody else": lambda: sign(aud="another-service"),
+    "for another audience": lambda: sign(aud="another-service"),
     "no audience": lambda: sign(aud=None),
     "expired": lambda: sign(exp=int(time.time()) - 3600),
     "without end": lambda: sign(exp=None),

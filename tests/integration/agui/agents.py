@@ -103,7 +103,7 @@ class ColourModel(BaseLlm):
 
 
 def forget(tool_context: ToolContext) -> dict[str, Any]:
-    """A tool nobody calls."""
+    """A tool that is never called."""
     return {}
 
 

@@ -26,7 +26,7 @@ class Gate:
         self.text = f"hold {self.name}"
 
     def open(self) -> None:
-        """Lets whoever waits go on, now and later."""
+        """Release present and later waiters."""
         (gates_directory() / self.name).touch()
 
 

@@ -130,7 +130,7 @@ async def test_cancelling_keeps_what_was_said(http: httpx.AsyncClient, engine: E
     assert not await client.cancel()
 
 
-async def test_a_thread_nobody_has_used(http: httpx.AsyncClient) -> None:
+async def test_an_unused_thread(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "slow")
     assert kinds(await client.connect()) == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
     assert client.view.messages == []

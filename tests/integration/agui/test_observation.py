@@ -66,9 +66,7 @@ async def test_what_was_asked_before_one_connects_is_told_at_the_end(engine: Eng
     assert [interrupt["id"] for interrupt in frames[-1]["outcome"]["interrupts"]] == ["q1"]
 
 
-async def test_tools_that_wait_are_told_to_whoever_connects_in_the_middle_or_later(
-    engine: Engine, session: Session
-) -> None:
+async def test_a_later_reader_receives_the_tool_calls_that_wait(engine: Engine, session: Session) -> None:
     run = await engine.runs.create(session, run_id="r", running=True)
     await append(engine, session, run.id, call("c1", "pick"), adk={"long_running_tool_ids": ["c1"]})
     thread = UUID(session.thread_id)

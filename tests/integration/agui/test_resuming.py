@@ -99,7 +99,7 @@ async def lose(engine: Engine, run: HostedRun, first: Server) -> None:
 
 
 async def stop(engine: Engine, run: HostedRun, first: Server) -> None:
-    """The first server is stopped, and waits for nobody."""
+    """The first server stops without waiting."""
     await first.host.close(seconds=0)
 
 
@@ -140,7 +140,7 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
 
 
 async def test_a_server_that_was_paused_goes_on_with_its_own_run(servers: tuple[Server, Server]) -> None:
-    """It finds its own run with a lease that ran out: the run is resumed like anybody else's, and does not fail."""
+    """A restarted server finds its own run with an expired lease: it resumes the run like any other."""
     _, only = servers
     gate = Gate()
     run = await only.say("steady", gate.text, thread_id=str(uuid4()), run_id="r1")

@@ -43,8 +43,8 @@ def test_a_server_that_requires_keys(cognizes: Cognizes) -> None:
     with cognizes.serve("--host", "0.0.0.0", COGNIZES_AUTH="required") as serving:
         assert "with a key or a token" in serving.banner()
         key = cognizes("keys", "create", "--app", "shop").stdout.strip()
-        nobody = httpx.get(f"{serving.url}/api/access/me")
-        assert nobody.status_code == 401
-        somebody = httpx.get(f"{serving.url}/api/access/me", headers={"X-API-Key": key})
-        assert somebody.json()["app_names"] == ["shop"]
+        anonymous = httpx.get(f"{serving.url}/api/access/me")
+        assert anonymous.status_code == 401
+        authenticated = httpx.get(f"{serving.url}/api/access/me", headers={"X-API-Key": key})
+        assert authenticated.json()["app_names"] == ["shop"]
         assert serving.stop() == 0

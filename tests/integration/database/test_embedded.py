@@ -125,7 +125,7 @@ async def test_a_stale_pid_file_of_a_stranger_is_not_believed(data_dir: Path) ->
     await server.close()
 
 
-async def test_a_half_made_cluster_is_made_anew(data_dir: Path) -> None:
+async def test_an_incomplete_cluster_is_created_again(data_dir: Path) -> None:
     (data_dir / "postgres.new").mkdir()
     (data_dir / "postgres.new" / "PG_VERSION").write_text("18\n")
     async with Engine.open(data_dir=data_dir) as engine:

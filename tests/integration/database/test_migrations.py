@@ -1,4 +1,4 @@
-"""Migrations: once, whoever starts first; never over something unknown."""
+"""Migrations run once, in one process, and never on an unknown schema."""
 
 from __future__ import annotations
 

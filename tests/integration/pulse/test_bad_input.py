@@ -325,7 +325,7 @@ async def test_a_page_of_no_size_is_refused_or_empty(engine: Engine, session: Se
 
 
 @pytest.mark.parametrize("cursor", ["x", "é", "AAAA", "MjAyNnx4", "\x00"])
-async def test_a_cursor_of_somebody_else_is_refused(engine: Engine, app: str, cursor: str) -> None:
+async def test_a_foreign_cursor_is_refused(engine: Engine, app: str, cursor: str) -> None:
     with pytest.raises(InvalidInputError, match="cursor"):
         await engine.sessions.list(app, cursor=cursor)
 

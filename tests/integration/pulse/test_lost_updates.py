@@ -153,7 +153,7 @@ async def test_what_the_one_before_knew_is_forgotten_when_the_last_one_fails(eng
 async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of the thread has to be looked up first; whoever is answered first there must not overtake."""
+    """The key of the thread has to be looked up first; the caller that is answered first there must not overtake."""
     created = await engine.sessions.create("app", "user", session_id="mine")
     rebuilt = Session(id="mine", app_name="app", user_id="user", version=created.version)
     find = engine.database.fetch_value

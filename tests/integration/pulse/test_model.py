@@ -331,7 +331,7 @@ class Batch:
 
     @staticmethod
     def _check_order(works: list[Work], thread: Thread, version_before: int) -> None:
-        """One shared object appends in the order of the calls; of those who race for one version, one wins."""
+        """One shared object appends in the order of the calls; of the writers that race for one version, one wins."""
         shared = [work for work in works if work.name.startswith("shared")]
         numbers = [work.event.sequence_num for work in shared if work.event and work.event.sequence_num]
         assert numbers == sorted(numbers)
@@ -625,7 +625,7 @@ class PulseMachine(RuleBasedStateMachine):
             # One process at a time does the housekeeping.
             if name == "prune" and any(work.name == "prune" for work in batch.works):
                 continue
-            # What a deleted session wrote to wider scopes stays, but nobody could tell us what it was.
+            # What a deleted session wrote to wider scopes stays, but no response says what it was.
             batch.add(name, thread, "" if is_doomed else scope)
         self.steps["concurrent"] += len(batch.works)
         new, gone = await batch.run()

@@ -1,4 +1,4 @@
-"""The overlay: an invocation reads its own pending writes, nobody else does, the end makes them one event."""
+"""The overlay: only an invocation reads its own pending writes, and its end stores them as one event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from cognizes.engine import ConcurrencyConflictError, Engine
 
 
-async def test_reads_see_pending_writes_and_nobody_else_does(engine: Engine) -> None:
+async def test_only_the_invocation_sees_pending_writes(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user", state={"count": 0, "old": 1, "user:lang": "en"})
     async with engine.sessions.invocation(session, author="agent", invocation_id="i1") as state:
         state["count"] = 100

@@ -52,7 +52,7 @@ class TestSessionCRUD:
             await manager.create_session("app", "user", session_id="mine")
         assert (await manager.create_session("app", "other", session_id="mine")).thread_id != session.thread_id
 
-    async def test_a_session_of_somebody_else_is_not_found(self, manager: StateManager) -> None:
+    async def test_a_session_of_another_user_is_not_found(self, manager: StateManager) -> None:
         session = await manager.create_session("app", "user")
         assert await manager.get_session("app", "other", session.id) is None
         assert await manager.get_session("other", "user", session.id) is None
@@ -316,7 +316,7 @@ class TestBatches:
             assert found == session
             assert session.state == ({} if number == 7 else {"k": number})
 
-    async def test_a_thread_held_by_somebody_else_holds_up_nobody(
+    async def test_a_locked_thread_does_not_delay_other_threads(
         self, manager: StateManager, pool: asyncpg.Pool
     ) -> None:
         held, *others = [await manager.create_session("app", "user") for _ in range(6)]

@@ -116,7 +116,7 @@ async def test_a_session_that_was_changed_in_a_batch_is_the_stored_one(engine: E
         assert await engine.sessions.get("app", "user", session.id) == session
 
 
-async def test_a_resent_event_among_new_ones_fails_nobody(engine: Engine) -> None:
+async def test_a_resent_event_does_not_fail_new_events_of_its_batch(engine: Engine) -> None:
     """The server refuses a batch that holds an event that is there: then, and only then, it is looked for."""
     sessions = [await engine.sessions.create("app", "user") for _ in range(6)]
     threads = [UUID(session.thread_id) for session in sessions]
@@ -239,7 +239,7 @@ async def test_readers_get_a_connection_of_a_small_pool_while_writers_never_paus
 
 
 async def test_many_held_threads_leave_connections_for_others(engine: Engine) -> None:
-    """More threads are held by somebody else than the pool has connections."""
+    """Another transaction locks more threads than the pool has connections."""
     held = [await engine.sessions.create("app", "user") for _ in range(12)]
     free = await engine.sessions.create("app", "user")
     stranger = await asyncpg.connect(engine.url)
@@ -264,7 +264,7 @@ async def test_many_held_threads_leave_connections_for_others(engine: Engine) ->
         assert [event.id for event in await engine.sessions.events(session)] == ["0", "1"]
 
 
-async def test_nobody_waits_for_a_connection_that_is_there(database_url: str) -> None:
+async def test_no_task_waits_for_a_free_connection(database_url: str) -> None:
     pool = await asyncpg.create_pool(database_url, min_size=1, max_size=2)
     async with pool:
         database = Database(pool)

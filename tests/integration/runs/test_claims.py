@@ -25,7 +25,7 @@ async def test_oldest_first_and_each_once(engine: Engine) -> None:
     assert all(run.lease_expires_at is not None for run in first)
     taken: list[str] = []
     while len(taken) < len(runs) - 3:
-        # Whoever finds a thread held by another claim passes it over, and looks again.
+        # A claim skips a thread that another claim locks, and looks again.
         claims = await asyncio.gather(*(engine.runs.claim(["work"], worker_id=f"w{n}", limit=2) for n in range(4)))
         taken += [run.id for claimed in claims for run in claimed]
     assert sorted(taken) == sorted(run.id for run in runs[3:])

@@ -138,7 +138,7 @@ async def test_a_timer_fires_by_itself(engine: Engine) -> None:
 
 async def test_a_wait_that_took_too_long_fails_or_takes_its_branch(engine: Engine) -> None:
     failing = await waiting_run(engine, expires_at=later(hours=1))
-    branching = await waiting_run(engine, expires_at=later(hours=1), timeout_node="nobody_came", **CONTEXT)
+    branching = await waiting_run(engine, expires_at=later(hours=1), timeout_node="timed_out_node", **CONTEXT)
     await past(engine, failing)
     await past(engine, branching)
     with pytest.raises(ConflictError, match="too late"):
@@ -147,7 +147,7 @@ async def test_a_wait_that_took_too_long_fails_or_takes_its_branch(engine: Engin
     failed = await engine.runs.get(failing.thread_id, failing.id)
     assert (failed.status, failed.error) == ("failed", "no answer to k arrived in time")
     resumed = await resumption(engine, branching)
-    assert (resumed.timed_out, resumed.cursor_node) == (True, "nobody_came")
+    assert (resumed.timed_out, resumed.cursor_node) == (True, "timed_out_node")
     assert resumed.payload_results == CONTEXT["payload_results"]
     with pytest.raises(ConflictError, match="too late"):
         await engine.runs.signal(branching.id, correlation_key="k")

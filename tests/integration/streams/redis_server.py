@@ -54,7 +54,7 @@ class RedisServer:
                 self._start()
                 return
             except ChildProcessError:
-                # Somebody else was given the port, or its neighbour, meanwhile.
+                # Another process has the port, or its neighbour.
                 assert attempt < 9
 
     def _start(self) -> None:

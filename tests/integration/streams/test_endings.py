@@ -1,4 +1,4 @@
-"""Ends of streams at awkward moments: nothing is lost, and nobody else is held up."""
+"""Ends of streams at awkward moments: nothing is lost, and no other stream is delayed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def _reaches(pair: Pair, sequence: int) -> bool:
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-async def test_what_is_flushed_while_somebody_else_ends_the_message_is_kept(
+async def test_chunks_flushed_while_another_process_ends_the_message_are_kept(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL looks at the chunks again; a stream in Redis is sealed meanwhile: the next test."""
+    """PostgreSQL looks at the chunks again; a stream in Redis is frozen: see the next test."""
     read = pair.other.streams.endings.read_ending
     message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
     await message.write("one ")
@@ -52,7 +52,7 @@ async def test_what_is_flushed_while_somebody_else_ends_the_message_is_kept(
 async def test_nothing_reaches_a_stream_in_redis_while_it_is_being_ended(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, outlives: bool
 ) -> None:
-    """So that what is stored is all that anybody could read. A producer that turns out to be alive goes on."""
+    """So the stored text is all that readers could read. A producer that is alive after all continues."""
     ours, endings = pair.ours.streams, pair.other.streams.endings
     refused = asyncio.Event()
     write, read = ours.backend.write, endings.read_ending
@@ -145,7 +145,7 @@ async def test_closing_waits_for_no_message_longer_than_its_limit(
     assert "3 messages could not be ended in time" in caplog.text
 
 
-async def test_nobody_is_called_silent_by_an_answer_that_took_long(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_response_does_not_expire_a_producer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may have stood still, and the producer with it."""
     leases, rows = pair.other.streams.leases, pair.other.streams.rows
     await pair.ours.streams.open(pair.thread_id, message_id="m")
@@ -231,7 +231,7 @@ async def test_leases_are_kept_while_others_messages_cannot_be_ended(
             await until(lambda: _is(len(extended) >= 2))
 
 
-async def test_an_abandoned_message_that_cannot_be_stored_stands_in_nobodys_way(
+async def test_an_abandoned_message_that_cannot_be_stored_does_not_block_others(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []

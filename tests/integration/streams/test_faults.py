@@ -58,7 +58,7 @@ async def test_kill_9_of_the_producer_leaves_an_interrupted_message(
             await next_head(watch, "m", sequence=50)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            # The time of its lease passes. Nobody asks for anything: another process notices, and watchers are told.
+            # The time of its lease passes. Without any request another process notices, and notifies subscribers.
             await _expire(pair)
             head = await next_head(watch, "m", status="interrupted")
         assert (head.current_sequence, head.author, head.run_id) == (50, "bot", "r")
@@ -91,7 +91,7 @@ async def test_a_producer_that_was_given_up_is_told_and_cannot_write(pair: Pair)
 
 
 async def _interrupt(pair: Pair) -> bool:
-    """The lease may be extended by its living producer meanwhile."""
+    """Its living producer may extend the lease concurrently."""
     await _expire(pair)
     return await pair.other.streams.leases.interrupt_expired(grace=0) > 0 or not await pair.other.streams.heads(
         [pair.thread_id]
@@ -113,7 +113,7 @@ async def test_a_writer_learns_from_its_lease_that_it_was_given_up(pair: Pair) -
         assert await message.abort() == 1
 
 
-async def test_a_message_stored_by_somebody_else_counts_as_completed(pair: Pair) -> None:
+async def test_a_message_stored_by_another_writer_counts_as_completed(pair: Pair) -> None:
     """Its producer died between storing it and ending the stream."""
     message_id = await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
     await pair.ours.streams.append(pair.thread_id, message_id, first_sequence=1, deltas=["so ", "far"])

@@ -124,7 +124,7 @@ async def test_what_is_thought_is_followed_too_and_told_before_what_is_said(pair
         "RUN_FINISHED",
     ]
     assert (late.thoughts, "".join(late.deltas)) == (["see"], "I see.")
-    # And whoever comes later is told the same, under the same ids, by what is stored.
+    # A later reader receives the same under the same ids, from the stored rows.
     tasks.append(after := Following(pair, "later"))
     await after.end()
     assert after.snapshot == [
@@ -188,7 +188,7 @@ async def test_what_a_dead_producer_thought_and_said_is_kept_and_told_once(pair:
         assert await writer.abort() == 1
 
 
-async def test_the_end_that_nobody_told_comes_with_the_whole(pair: Pair, tasks: list[Following]) -> None:
+async def test_the_end_without_a_notification_comes_with_the_whole(pair: Pair, tasks: list[Following]) -> None:
     """The other process cannot read chunks any more: the event brings what they did not."""
     async with pair.ours.runs.start(pair.session, run_id="r") as run:
         async with run.message("assistant", message_id="m") as message:

@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def kept_port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile, for servers that come and go on it."""
+    """A port that no other process is given, for servers that come and go on it."""
     with _bound(0) as keeping:
         yield keeping.getsockname()[1]
 

@@ -128,7 +128,7 @@ async def test_8_2_reconnection_brings_everything_that_was_missed(engine: Engine
             await client.__aenter__()
             await say(engine, session, "one")
             await reached(client, is_whole(1))
-        # Nobody listens: this is signalled to nobody.
+        # There is no subscriber: this signal reaches no reader.
         async with engine.stream_message(session, message_id="m") as message:
             for token in ("while ", "you ", "were "):
                 await message.write(token)

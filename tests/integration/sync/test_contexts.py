@@ -82,7 +82,7 @@ async def test_messages_are_counted_once(engine: Engine, session: Session) -> No
     await append(engine, session, "user_message", "user", text="x")
     assert (await engine.contexts.metadata(thread)).message_count == 601
     assert await engine.database.pool.fetchval("SELECT count(*) FROM message_counts") == 1
-    # Whoever had to count no more than a few rows reads few: the rest is known.
+    # A count that read only a few rows relies on a stored count.
     counted = await engine.database.pool.fetchval("SELECT counted FROM count_messages_to($1, 701)", session.thread_id)
     assert counted == 1
 

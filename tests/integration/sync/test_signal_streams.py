@@ -267,7 +267,7 @@ async def test_websocket_subscriptions_change_while_open(engine: Engine, session
 
 
 @pytest.mark.usefixtures("session")
-async def test_websocket_bad_requests_are_answered_and_hurt_nobody(url: str) -> None:
+async def test_websocket_bad_requests_are_answered_without_side_effects(url: str) -> None:
     async with websockets.connect(url.replace("http", "ws") + "/v1/ws/signals") as connection:
         socket = Socket(connection)
         for request in (
@@ -307,5 +307,5 @@ async def test_websocket_heartbeats_and_the_servers_end(engine: Engine, session:
     async with serving(engine, seconds=1, beat=0.05) as url:
         connection = await websockets.connect(f"{url.replace('http', 'ws')}/ws/signals?contexts={session.thread_id}")
         assert (await Socket(connection).until("heartbeat"))["sequence_num"] == 0
-    # The server has stopped; nobody had to wait for the connection.
+    # The server has stopped; no caller had to wait for the connection.
     await connection.wait_closed()

@@ -55,7 +55,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error(rest: list[Any], code
     frames = await read(streams._encode(observation(started("t", "r"), *rest), FrameEncoder()))
     assert [frame["type"] for frame in frames] == ["RUN_STARTED", "RUN_ERROR"]
     assert frames[-1]["code"] == code
-    assert "odd" not in frames[-1]["message"], "what nobody expected is for the log alone"
+    assert "odd" not in frames[-1]["message"], "an unexpected error is only in the log"
 
 
 async def test_nothing_follows_the_terminal_frame() -> None:

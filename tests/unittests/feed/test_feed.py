@@ -590,7 +590,7 @@ async def test_lost_notifications_of_streams_cost_one_sweep(live: Live) -> None:
     assert described(await anext(text)) == ["b"]
     assert head_of((await anext(heads))[0]).current_sequence == 2
     live.log.end_stream(key, 2)
-    # A stream that opens and ends between two sweeps is reported to those who follow heads.
+    # A stream that opens and ends between two sweeps is reported to subscribers of heads.
     short = live.log.open_stream(thread, "short")
     live.log.end_stream(short, 5)
     await live.feed.sweep()

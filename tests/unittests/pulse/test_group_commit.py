@@ -92,7 +92,7 @@ async def test_arrivals_during_a_batch_share_the_next_one_in_order(server: Serve
     assert server.batches == [[0], [1, 2, 3, 4]]
 
 
-async def test_those_who_were_answered_join_the_next_batch(server: Server) -> None:
+async def test_answered_callers_join_the_next_batch(server: Server) -> None:
     group = GroupCommit(server.send)
 
     async def writer(start: int) -> None:
@@ -114,7 +114,7 @@ async def test_one_bad_item_fails_alone(server: Server, error: type[Exception]) 
     assert [answer if isinstance(answer, int) else type(answer) for answer in answers] == [0, 2, error, 6]
 
 
-async def test_an_absent_server_fails_everybody_once(server: Server) -> None:
+async def test_an_absent_server_fails_each_caller_once(server: Server) -> None:
     group = GroupCommit(server.send)
     tasks = await behind_one(server, group, Number(1), Number(2), Number(3))
     server.error = DatabaseUnavailableError("away")
@@ -126,7 +126,7 @@ async def test_an_absent_server_fails_everybody_once(server: Server) -> None:
     assert await group.submit(Number(5)) == 10
 
 
-async def test_a_cancelled_caller_is_not_sent_and_blocks_nobody(server: Server) -> None:
+async def test_a_cancelled_caller_is_not_sent_and_does_not_block_others(server: Server) -> None:
     group = GroupCommit(server.send)
     tasks = await behind_one(server, group, Number(1), Number(2))
     tasks[1].cancel()
@@ -202,7 +202,7 @@ async def test_closing_waits_for_the_queue_and_refuses_new_ones(server: Server) 
     assert group.is_idle
 
 
-async def test_what_is_postponed_waits_in_a_lane_and_holds_up_nobody(server: Server) -> None:
+async def test_a_postponed_item_waits_in_its_queue_and_does_not_delay_others(server: Server) -> None:
     free = asyncio.Event()
 
     async def send(items: list[Number]) -> list[int | None]:
@@ -225,7 +225,7 @@ async def test_what_is_postponed_waits_in_a_lane_and_holds_up_nobody(server: Ser
     assert server.batches == [[1, 2], [9], [1, 2], [3]]
 
 
-async def test_the_end_of_the_loop_leaves_nobody_waiting(server: Server) -> None:
+async def test_the_end_of_the_loop_leaves_no_caller_waiting(server: Server) -> None:
     """`asyncio.run` cancels every task; a caller who is stubborn enough to wait on must not wait for ever."""
     group = GroupCommit(server.send)
     tasks = await behind_one(server, group, Number(1))

@@ -186,7 +186,7 @@ async def test_a_tap_is_not_made_deaf_by_a_subscriber_that_leaves(listener: PgNo
     assert heard == ["{}"]
 
 
-async def test_who_subscribes_while_the_connection_is_made_anew(listener: PgNotifyListener, server: Server) -> None:
+async def test_a_subscription_during_a_reconnect(listener: PgNotifyListener, server: Server) -> None:
     gate = server.pause("event_stream")
     server.current.terminate()
     await until(lambda: len(server.connections) == 2 and server.current._is_busy)
@@ -231,7 +231,7 @@ async def test_stopping_while_it_connects_leaves_no_connection(server: Server) -
     assert all(connection.has_ended for connection in server.connections)
 
 
-async def test_it_survives_what_nobody_expects_of_a_connection(
+async def test_it_survives_unexpected_errors_of_a_connection(
     listener: PgNotifyListener, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [ValueError("odd"), asyncpg.CannotConnectNowError("starting up")]

@@ -86,7 +86,7 @@ async def test_one_thread_in_order_other_threads_not_held_up() -> None:
     assert heard[3:] == [("slow", 0), ("slow", 1), ("slow", 2)]
 
 
-async def test_a_failing_callback_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_callback_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     listener = PgNotifyListener("postgresql://")
     heard: list[int] = []
 

@@ -81,7 +81,7 @@ def test_a_finished_message_is_cut_as_it_was_streamed(
         ([], "", []),
     ],
 )
-def test_the_chunks_of_a_message_that_somebody_else_stored(deltas: list[str], stored: str, chunks: list[str]) -> None:
+def test_the_chunks_of_a_message_that_another_writer_stored(deltas: list[str], stored: str, chunks: list[str]) -> None:
     lengths = pack_lengths([len(delta) for delta in deltas])
     count, fitted = fit_lengths(lengths, streamed="".join(deltas), stored=stored)
     page = FinishedMessage.of(stored, unpack_lengths(fitted), StreamStatus.COMPLETED).page(

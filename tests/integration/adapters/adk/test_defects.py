@@ -89,7 +89,7 @@ async def test_2_concurrent_writers_with_one_knowledge_one_wins(ours: OpenSessio
     assert len((await reload(ours, session)).events) == 1
 
 
-async def test_2_notes_about_runs_make_nobody_stale_but_what_others_say_does(ours: OpenSessionService) -> None:
+async def test_2_events_about_runs_make_no_session_stale_but_messages_of_others_do(ours: OpenSessionService) -> None:
     session = await new_session(ours)
     engine = await ours.engine()
     revision = Revision.of(session)

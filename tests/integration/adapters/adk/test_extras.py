@@ -133,7 +133,7 @@ async def test_the_list_of_a_user_reads_few_rows_of_others(ours: OpenSessionServ
         await ours.create_session(**NAMES, session_id=str(number))
     database = (await ours.engine()).database
     async with database.connection() as connection, connection.transaction():
-        # Two users: whoever plans for any of them expects half of all sessions.
+        # Two users: a plan for any user expects half of all sessions.
         await connection.execute(
             "INSERT INTO threads (app_name, user_id, session_id) "
             "SELECT 'shop', 'bob', n::text FROM generate_series(1, 5000) n"

@@ -33,7 +33,7 @@ async def texts(service: BaseMemoryService, user: str, query: str, app: str = "s
 
 @pytest.fixture
 def user() -> str:
-    """A user nobody else has: the folder's tests share a database."""
+    """A user of one test: the folder's tests share a database."""
     return uuid4().hex
 
 

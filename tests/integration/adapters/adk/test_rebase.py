@@ -1,4 +1,4 @@
-"""`on_conflict="rebase"`: nobody is stale, everything is kept, in one order."""
+"""`on_conflict="rebase"`: no writer is stale, every event is kept, in one order."""
 
 from __future__ import annotations
 

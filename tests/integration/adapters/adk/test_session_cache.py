@@ -97,7 +97,7 @@ async def test_state_is_never_cached(ours: OpenSessionService, other: OpenSessio
     assert (await reload(ours)).state == {"a": 1, "user:b": 2}
 
 
-async def test_a_session_made_anew_under_the_same_id_has_only_its_own_events(
+async def test_a_session_created_again_under_the_same_id_has_only_its_own_events(
     ours: OpenSessionService, other: OpenSessionService
 ) -> None:
     await filled(ours, 5)
@@ -288,13 +288,13 @@ async def test_what_a_reader_does_to_its_events_is_seen_by_no_later_one(
                 event.author = "me"
 
 
-async def test_a_session_larger_than_the_cache_pushes_nobody_out(database_url: str, decoded: Decoded) -> None:
+async def test_a_session_larger_than_the_cache_evicts_no_other(database_url: str, decoded: Decoded) -> None:
     async with OpenSessionService(database_url, pool_size=3, cache_size=5) as service:
         await filled(service, 3, "small")
         await filled(service, 8, "large")
         assert len((await reload(service, "small")).events) == 3
         large = await reload(service, "large")
-        assert type(large.events) is list, "nobody else holds them, so nothing is copied"
+        assert type(large.events) is list, "no other object holds them, so nothing is copied"
         assert texts(large) == [str(number) for number in range(8)]
         decoded.taken()
         assert texts(await reload(service, "small")) == ["0", "1", "2"]

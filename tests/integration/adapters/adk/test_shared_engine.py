@@ -48,7 +48,7 @@ async def test_services_of_one_url_share_an_engine_until_the_last_one_leaves(dat
     assert await second.get_session(app_name="a", user_id="u", session_id="s") is None
     await second.close()
     assert engine.database.pool.is_closing()
-    # Closed is not broken: the next use connects anew.
+    # Closed is not broken: the next use connects again.
     assert await first.get_session(app_name="a", user_id="u", session_id="s") is None
     assert await first.engine() is not engine
     await first.close()
@@ -62,7 +62,7 @@ async def test_nothing_is_connected_before_it_is_used() -> None:
     await service.close()
 
 
-def test_the_end_of_the_event_loop_closes_what_nobody_closed(tmp_path: Path) -> None:
+def test_the_end_of_the_event_loop_closes_open_engines(tmp_path: Path) -> None:
     service = OpenSessionService(f"cognizes://{tmp_path}/data")
     used = []
 

@@ -157,7 +157,7 @@ async def test_a_cancelled_run(service: OpenSessionService) -> None:
 
 
 async def test_a_killed_process_leaves_no_run_that_runs_for_ever(service: OpenSessionService) -> None:
-    """Its run has a lease; when that is over anybody may say so. The agent itself, should it live, is not disturbed."""
+    """Its run has a lease; when it expires, any process may end the run. An agent that still lives is not disturbed."""
     is_called, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait_long() -> str:
