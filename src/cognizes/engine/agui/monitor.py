@@ -28,8 +28,7 @@ from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, encode, json_patch, milliseconds, raw_frame
 from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.stream_translator import StreamTranslator
-from cognizes.engine.agui.translator import Profile, Translator
+from cognizes.engine.agui.translator import Profile, StreamTranslator, Translator
 from cognizes.engine.errors import FeedRewoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
 from cognizes.engine.models import Event, JsonObject

@@ -26,13 +26,11 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.frames import clean_text
+from cognizes.engine.streams.chunks import THOUGHT_SUFFIX
 from cognizes.engine.timeline.event_reading import Text
 
 Frames = Iterator[BaseEvent]
 Role = Literal["assistant", "system"]
-
-THOUGHT = "/thought"
-"""The suffix that turns the id of a model turn into the id of its thoughts."""
 
 
 class ModelTurn:
@@ -78,8 +76,8 @@ class ModelTurn:
         if self._open == "text":
             yield TextMessageEndEvent(message_id=self.id)
         elif self._open == "thought":
-            yield ReasoningMessageEndEvent(message_id=self.id + THOUGHT)
-            yield ReasoningEndEvent(message_id=self.id + THOUGHT)
+            yield ReasoningMessageEndEvent(message_id=self.id + THOUGHT_SUFFIX)
+            yield ReasoningEndEvent(message_id=self.id + THOUGHT_SUFFIX)
         self._open = None
 
     def close_thought(self) -> Frames:
@@ -95,15 +93,15 @@ class ModelTurn:
         if kind == "text":
             yield TextMessageContentEvent(message_id=self.id, delta=delta)
         else:
-            yield ReasoningMessageContentEvent(message_id=self.id + THOUGHT, delta=delta)
+            yield ReasoningMessageContentEvent(message_id=self.id + THOUGHT_SUFFIX, delta=delta)
 
     def _begin(self, kind: Literal["text", "thought"]) -> Frames:
         self._open = kind
         if kind == "text":
             yield TextMessageStartEvent(message_id=self.id, role=self._role)
         else:
-            yield ReasoningStartEvent(message_id=self.id + THOUGHT)
-            yield ReasoningMessageStartEvent(message_id=self.id + THOUGHT)
+            yield ReasoningStartEvent(message_id=self.id + THOUGHT_SUFFIX)
+            yield ReasoningMessageStartEvent(message_id=self.id + THOUGHT_SUFFIX)
 
 
 def _kind(part: Text) -> Literal["text", "thought"]:

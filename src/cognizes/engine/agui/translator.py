@@ -44,10 +44,12 @@ from ag_ui.core import (
 
 from cognizes.engine.agui.event_bridge import json_patch, milliseconds
 from cognizes.engine.agui.frames import clean_text, now, to_json
-from cognizes.engine.agui.open_items import THOUGHT, ModelTurn, Subagents
+from cognizes.engine.agui.open_items import ModelTurn, Subagents
+from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import message_role
 from cognizes.engine.pulse.state import apply_delta, without_temp
+from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
 from cognizes.engine.timeline.event_reading import (
     REQUEST_PREFIX,
     Answer,
@@ -68,7 +70,8 @@ _SILENT = (
     *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
     *("state_update", "message"),
 )
-
+_STREAMED_ROLES = ("assistant", "system", THOUGHT)
+"""The roles whose chunks become frames; other messages are sent when they are stored."""
 
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
 
@@ -373,6 +376,49 @@ class Translator:
             yield from turn.close()
 
 
+class StreamTranslator:
+    """Translates chunks with a translator, which then translates only the rest of the stored event.
+
+    Reasoning is a stream of its own, whose id is that of the message and a suffix.
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self._open: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message is partly sent."""
+        return not self._open
+
+    def translate_chunks(self, item: Chunks) -> list[BaseEvent]:
+        """Return the frames of new chunks."""
+        head = item.head
+        if head.role not in _STREAMED_ROLES:
+            return []
+        self._open.add(head.message_id)
+        is_thought = head.role == THOUGHT
+        turn = head.message_id.removesuffix(THOUGHT_SUFFIX) if is_thought else head.message_id
+        deltas = [chunk.delta for chunk in item.chunks if chunk.delta]
+        return self.translator.stream(turn, head.role, head.author, deltas, is_thought=is_thought)
+
+    def forget(self, event: Event) -> bool:
+        """Return whether chunks of an event's message or of the reasoning before it were sent, and forget them."""
+        given = event.content.get("message_id")
+        sent = {event.id, event.id + THOUGHT_SUFFIX, given} & self._open
+        self._open -= sent
+        return bool(sent)
+
+    def end(self, item: StreamEnd) -> list[BaseEvent]:
+        """Close a message whose stream ended without a stored event."""
+        name = item.head.message_id
+        if name not in self._open:
+            return []
+        self._open.discard(name)
+        turn = name.removesuffix(THOUGHT_SUFFIX) if item.head.role == THOUGHT else name
+        return [] if turn in self._open else self.translator.break_off(turn)
+
+
 def _place(event: Event) -> tuple[str, str]:
     # Parallel agents stream at the same time, each on its own branch.
     return event.author, adk_field(event, "branch") or ""
@@ -382,7 +428,7 @@ def _message_id(event: Event) -> str:
     given = event.content.get("message_id")
     name = clean_text(given if isinstance(given, str) and given else event.id)
     # Streamed thoughts are stored under the id of their frames, which ModelTurn derives from the turn's id.
-    return name.removesuffix(THOUGHT) if event.event_type == "thought" else name
+    return name.removesuffix(THOUGHT_SUFFIX) if event.event_type == "thought" else name
 
 
 def wait_key_of(interrupt_ids: Iterable[str]) -> str:

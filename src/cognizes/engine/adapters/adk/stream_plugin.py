@@ -24,7 +24,6 @@ from cognizes.engine.adapters.adk.events import to_json
 from cognizes.engine.adapters.adk.run_input import OpenCalls
 from cognizes.engine.adapters.adk.session_reader import Revision
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
-from cognizes.engine.agui.open_items import THOUGHT as THOUGHT_SUFFIX
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
@@ -34,7 +33,7 @@ from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.streams.chunks import THOUGHT
+from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
 from cognizes.engine.streams.writer import MessageWriter
 
 logger = logging.getLogger(__name__)
