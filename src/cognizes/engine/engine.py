@@ -32,7 +32,7 @@ from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.backend import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.streams.chunks import STREAM_CHANNEL
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
 from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.supervision import Supervisor

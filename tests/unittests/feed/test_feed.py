@@ -19,8 +19,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd, StreamView, feed, thread_channel
 from cognizes.engine.models import Event
-from cognizes.engine.streams.backend import format_notifications
-from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey
+from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, format_notifications
 from cognizes.engine.streams.stream_rows import StreamRow
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import Supervisor

@@ -6,8 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from cognizes.engine.streams.backend import format_notifications, parse_notifications
-from cognizes.engine.streams.chunks import StreamKey, StreamStatus
+from cognizes.engine.streams.chunks import StreamKey, StreamStatus, format_notifications, parse_notifications
 
 
 def test_many_streams_are_announced_in_payloads_that_postgresql_accepts() -> None:

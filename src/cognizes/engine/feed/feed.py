@@ -43,9 +43,7 @@ from cognizes.engine.feed.thread_channel import (
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.streams.backend import CHANNEL as STREAM_CHANNEL
-from cognizes.engine.streams.backend import parse_notifications
-from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus
+from cognizes.engine.streams.chunks import STREAM_CHANNEL, ChunkPage, StreamKey, StreamStatus, parse_notifications
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.reader import MAX_PAGE
 from cognizes.engine.streams.stream_rows import read_row

@@ -1,4 +1,4 @@
-"""The backend that carries the chunks of open streams between processes: its interface and notifications.
+"""The interface of the backends that carry the chunks of open streams between processes.
 
 `message_streams` in PostgreSQL records which streams are open and how the others ended, with every backend. A backend
 carries chunks and nothing else. A lost notification costs latency, never data.
@@ -6,18 +6,11 @@ carries chunks and nothing else. A lost notification costs latency, never data.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-from uuid import UUID
 
-from cognizes.engine.streams.chunks import Segment, StreamAddress, StreamKey, StreamStatus
-
-CHANNEL = "stream_moved"
-"""The PostgreSQL channel that announces opened and ended streams, and new chunks of the PostgreSQL backend."""
-_NOTIFICATIONS_PER_PAYLOAD = 60
-"""A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
+from cognizes.engine.streams.chunks import Segment, StreamKey
 
 
 @dataclass(frozen=True)
@@ -41,17 +34,8 @@ class RefusedWrites:
     frozen: set[StreamKey] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class StreamNotification:
-    """A stream opened, reached a chunk, or ended."""
-
-    address: StreamAddress
-    sequence: int
-    status: StreamStatus
-
-
 OnNotification = Callable[[str], None]
-"""Takes the text of notifications; `parse_notifications` reads it."""
+"""Takes the text of notifications; `chunks.parse_notifications` reads it."""
 
 
 class ChunkBackend(Protocol):
@@ -93,21 +77,3 @@ class ChunkBackend(Protocol):
     async def unfreeze(self, key: StreamKey) -> None:
         """Accept writes again, because the message was not stored."""
         ...
-
-
-def parse_notifications(payload: str) -> list[StreamNotification]:
-    """Return the notifications in a payload; none if it is not in our format."""
-    try:
-        return [
-            StreamNotification((UUID(thread_id), str(digest)), int(sequence), StreamStatus(status))
-            for thread_id, digest, sequence, status in json.loads(payload)
-        ]
-    except (ValueError, TypeError, AttributeError):
-        return []
-
-
-def format_notifications(heads: Iterable[tuple[StreamAddress, int]]) -> Iterator[str]:
-    """Yield payloads of a bounded size that announce the last sequences of open streams."""
-    items = [[str(thread_id), digest, sequence, "streaming"] for (thread_id, digest), sequence in heads]
-    for start in range(0, len(items), _NOTIFICATIONS_PER_PAYLOAD):
-        yield json.dumps(items[start : start + _NOTIFICATIONS_PER_PAYLOAD], separators=(",", ":"))

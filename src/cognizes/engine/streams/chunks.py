@@ -1,4 +1,4 @@
-"""The data of token streams: chunks, segments, heads of streams, and the log that holds an unfinished message.
+"""The data of token streams: chunks, segments, notifications, and the log that holds an unfinished message.
 
 A message is streamed as chunks 1, 2, 3 … without a gap. Chunks travel in segments: a segment holds what one flush of
 the producing process carried.
@@ -7,9 +7,10 @@ the producing process carried.
 from __future__ import annotations
 
 import hashlib
+import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -20,7 +21,11 @@ THOUGHT = "thought"
 """The role of a stream that carries a model's reasoning and becomes no message."""
 THOUGHT_SUFFIX = "/thought"
 """The id of the reasoning before a message is the message's id and this suffix."""
+STREAM_CHANNEL = "stream_moved"
+"""The PostgreSQL channel that announces opened and ended streams, and new chunks of the PostgreSQL backend."""
 
+_NOTIFICATIONS_PER_PAYLOAD = 60
+"""A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
 _LONG = 255
 _PACK_DELTAS = 1024
 _PACK_CHARACTERS = 64 * 1024
@@ -86,6 +91,15 @@ class StreamKey:
     def address(self) -> StreamAddress:
         digest = hashlib.md5(self.message_id.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
         return self.thread_id, digest
+
+
+@dataclass(frozen=True)
+class StreamNotification:
+    """A stream opened, reached a chunk, or ended."""
+
+    address: StreamAddress
+    sequence: int
+    status: StreamStatus
 
 
 @dataclass(frozen=True)
@@ -163,6 +177,24 @@ def fit_lengths(lengths: bytes, *, streamed: str, stored: str) -> tuple[int, byt
         if rest:
             known.append(rest)
     return len(known), pack_lengths(known)
+
+
+def parse_notifications(payload: str) -> list[StreamNotification]:
+    """Return the notifications in a payload; none if it is not in our format."""
+    try:
+        return [
+            StreamNotification((UUID(thread_id), str(digest)), int(sequence), StreamStatus(status))
+            for thread_id, digest, sequence, status in json.loads(payload)
+        ]
+    except (ValueError, TypeError, AttributeError):
+        return []
+
+
+def format_notifications(heads: Iterable[tuple[StreamAddress, int]]) -> Iterator[str]:
+    """Yield payloads of a bounded size that announce the last sequences of open streams."""
+    items = [[str(thread_id), digest, sequence, "streaming"] for (thread_id, digest), sequence in heads]
+    for start in range(0, len(items), _NOTIFICATIONS_PER_PAYLOAD):
+        yield json.dumps(items[start : start + _NOTIFICATIONS_PER_PAYLOAD], separators=(",", ":"))
 
 
 class DeltaLog:

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import escape_text, unescape_text
-from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite, format_notifications
-from cognizes.engine.streams.chunks import Segment, StreamKey, pack_lengths
+from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite
+from cognizes.engine.streams.chunks import Segment, StreamKey, format_notifications, pack_lengths
 
 
 class PostgresBackend:

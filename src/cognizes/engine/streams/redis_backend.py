@@ -22,8 +22,8 @@ from redis.exceptions import RedisError
 
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineClosedError, EngineError, SetupError, StreamUnavailableError
-from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite, format_notifications
-from cognizes.engine.streams.chunks import Segment, StreamKey
+from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite
+from cognizes.engine.streams.chunks import Segment, StreamKey, format_notifications
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)

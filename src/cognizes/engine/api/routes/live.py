@@ -23,11 +23,10 @@ from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Heartbeats
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id
-from cognizes.engine.streams.backend import CHANNEL as STREAM_CHANNEL
+from cognizes.engine.streams.chunks import STREAM_CHANNEL
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ async def thread_events(websocket: WebSocket, thread_id: str, engine: CurrentEng
             return
         await websocket.accept()
         gone = asyncio.ensure_future(_wait_until_gone(websocket))
-        sending = continue_in_task(
+        sending = asyncio.create_task(
             _send_all(websocket, first or [], items, seconds=engine.settings.send_seconds), name="ws-events"
         )
         try:
