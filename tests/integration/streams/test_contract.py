@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
 from cognizes.engine import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.streams.chunks import Chunk, StreamStatus
+from cognizes.engine.streams.writer import LiveMessage
 from tests.integration.streams.conftest import Pair, next_head, read_to_end, until, watching
 
 
@@ -219,6 +221,16 @@ async def test_watching_tells_the_newest_of_every_message_and_its_end(pair: Pair
     assert [head.message_id for head in await pair.other.streams.heads([pair.thread_id])] == []
 
 
+class _Disconnected:
+    """An observer that ignores what the backend reports; the reading process writes no streams."""
+
+    def on_stream_opened(self, live: LiveMessage) -> None: ...
+
+    def on_stream_changed(self, thread_id: UUID) -> None: ...
+
+    def on_stream_notification(self, payload: str) -> None: ...
+
+
 async def test_a_short_stream_with_a_very_long_id_is_told(pair: Pair) -> None:
     """Also when no doorbell rings: it began and ended between two looks."""
     long_id = "é" * 20_000
@@ -226,7 +238,7 @@ async def test_a_short_stream_with_a_very_long_id_is_told(pair: Pair) -> None:
         async with pair.ours.stream_message(pair.session, message_id=long_id) as message:
             await message.write("x")
         assert (await next_head(watch, long_id, status="completed")).current_sequence == 1
-        pair.other.feed.on_stream_notification = lambda payload: None  # type: ignore[method-assign]
+        pair.other.streams.observe(_Disconnected())
         async with pair.ours.stream_message(pair.session, message_id="unheard") as message:
             await message.write("x")
         assert (await next_head(watch, "unheard", status="completed")).current_sequence == 1

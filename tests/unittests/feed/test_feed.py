@@ -17,7 +17,17 @@ from cognizes.engine import concurrency
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError
-from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd, StreamView, feed, thread_channel
+from cognizes.engine.feed import (
+    Chunks,
+    Feed,
+    FeedItem,
+    Notification,
+    StreamEnd,
+    StreamView,
+    channel_reader,
+    feed,
+    thread_channel,
+)
 from cognizes.engine.models import Event
 from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, format_notifications
 from cognizes.engine.streams.stream_rows import StreamRow
@@ -419,7 +429,7 @@ async def test_a_thread_that_is_not_there_yet_is_not_ended_by_a_sweep(live: Live
 
 
 async def test_more_than_a_page_is_read_back_whole(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "_PAGE", 4)
+    monkeypatch.setattr(channel_reader, "_PAGE", 4)
     thread = live.log.create(1)
     followers = [asyncio.create_task(numbers(live.feed.events(thread, after=1), 50)) for _ in range(3)]
     await idle()
@@ -717,8 +727,8 @@ async def test_an_event_that_is_read_back_during_a_sweep_is_no_rewind(live: Live
 async def test_any_order_of_subscribing_and_writing(seed: int, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages, slow responses, a third of the notifications lost: every subscriber has a part of the log without a
     gap, and the ones that stay have all of it."""
-    monkeypatch.setattr(feed, "_PAGE", 3)
-    monkeypatch.setattr(feed, "_CATCH_UP_PAGE", 2)
+    monkeypatch.setattr(channel_reader, "_PAGE", 3)
+    monkeypatch.setattr(channel_reader, "_CATCH_UP_PAGE", 2)
     monkeypatch.setattr(thread_channel, "_RECENT_EVENTS", 4)
     dice = random.Random(seed)
     live.log.pause = lambda: dice.randrange(4)

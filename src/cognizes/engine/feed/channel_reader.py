@@ -1,0 +1,475 @@
+"""The channels of all followed threads, and the loops that read back what their notifications announce.
+
+A notification says that a thread has a new event or a stream new chunks. The reader fetches the rows in order, with one
+query for all notified threads. A periodic sweep, which also runs after each reconnection of the listener, compares the
+heads of all followed threads: a lost notification costs one interval and never data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.database import Database
+from cognizes.engine.errors import (
+    DatabaseUnavailableError,
+    EngineClosedError,
+    EngineError,
+    FeedRewoundError,
+    NotFoundError,
+    PoolTimeoutError,
+)
+from cognizes.engine.feed.thread_channel import StreamView, ThreadChannel
+from cognizes.engine.models import Event
+from cognizes.engine.pulse.events import EventLog
+from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus, parse_notifications
+from cognizes.engine.streams.message_streams import MessageStreams
+from cognizes.engine.streams.reader import MAX_PAGE
+from cognizes.engine.streams.stream_rows import read_row
+from cognizes.engine.streams.writer import LiveMessage
+from cognizes.engine.supervision import SupervisedLoop, Supervisor
+
+logger = logging.getLogger(__name__)
+
+UNAVAILABLE = (DatabaseUnavailableError, PoolTimeoutError)
+SWEEP_SLICE = 200
+"""The threads or runs of one query of a sweep: thousands of rows at once would delay subscribers."""
+_PAGE = 500
+_LARGE_EVENT = 32 * 1024
+_CATCH_UP_PAGE = 64
+_LONGEST_PAUSE = 0.5
+_SEGMENTS_PER_READ = 100
+_COMMIT_SECONDS = 40.0
+"""A stream's end is visible with its commit, which may come later than the time that its row names."""
+_TRUSTED_SECONDS = 5.0
+_KEPT_SECONDS = 10.0
+_CHANNELS_KEPT = 10_000
+_FAR = 2**63
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class _WorkSet(Generic[_Item]):
+    """Items that wait for a loop, each once."""
+
+    __slots__ = ("_added", "_items")
+
+    def __init__(self) -> None:
+        self._items: set[_Item] = set()
+        self._added = WakeUp()
+
+    def __contains__(self, item: _Item) -> bool:
+        return item in self._items
+
+    def add(self, item: _Item) -> None:
+        self._items.add(item)
+        self._added.notify()
+
+    async def take(self) -> set[_Item]:
+        """Wait for the first item; return all."""
+        while not self._items:
+            await self._added.wait(self._added.version)
+        taken, self._items = self._items, set()
+        return taken
+
+
+class ChannelReader:
+    """Owns the channels of followed threads and keeps them up to date."""
+
+    def __init__(self, database: Database, streams: MessageStreams) -> None:
+        self._database = database
+        # What all subscribers of a thread share is read by the engine, not for the tenant that came first.
+        self._shared = database.without_tenants()
+        self._streams = streams
+        self._log = EventLog(database)
+        self._channels: dict[UUID, ThreadChannel] = {}
+        self._due_events: _WorkSet[UUID] = _WorkSet()
+        self._due_streams: _WorkSet[UUID] = _WorkSet()
+        self._loops: list[SupervisedLoop] = []
+        self._swept_at: float | None = None
+        self.is_closed = False
+        self.missed_notifications = 0
+
+    @property
+    def channels(self) -> Mapping[UUID, ThreadChannel]:
+        return self._channels
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._loops = [
+            supervisor.start("feed-events", self._events_round, longest_pause=_LONGEST_PAUSE),
+            supervisor.start("feed-streams", self._streams_round, longest_pause=_LONGEST_PAUSE),
+        ]
+
+    async def close(self) -> None:
+        """Stop the loops and end all channels."""
+        self.is_closed = True
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
+        for channel in self._channels.values():
+            channel.end()
+        self._channels.clear()
+
+    # Channels and pages for subscribers
+
+    def enter(self, thread_id: UUID, view: StreamView) -> ThreadChannel:
+        """Return the channel of a thread. It records notifications from now on."""
+        channel = self._channels.get(thread_id)
+        if channel is None:
+            channel = ThreadChannel(thread_id)
+            if self.is_closed:
+                channel.end()
+            else:
+                self._channels[thread_id] = channel
+        channel.count_view(view, 1)
+        return channel
+
+    def leave(self, channel: ThreadChannel, view: StreamView, *, keep: bool = False) -> None:
+        channel.count_view(view, -1)
+        now = asyncio.get_running_loop().time()
+        if keep and len(self._channels) <= _CHANNELS_KEPT:
+            channel.kept_until = now + _KEPT_SECONDS
+        if not channel.subscribers and channel.kept_until <= now:
+            self._drop(channel)
+
+    async def open_channel(self, channel: ThreadChannel, view: StreamView) -> None:
+        """Check that the tenant may see the thread, and read what the channel lacks for a view."""
+        if self._database.acting_apps is not None and not channel.has_ended:
+            row = await self._retry(self._database.fetch_row, "read_thread_head", channel.thread_id)
+            if row is None:
+                raise NotFoundError(f"there is no thread {channel.thread_id}")
+        lacks_ends = view is StreamView.HEADS and not channel.tracks_ends
+        if (not channel.is_open or lacks_ends) and not channel.has_ended:
+            await self._retry(self._look, [channel])
+            if not channel.is_open and not self.is_closed:
+                raise NotFoundError(f"there is no thread {channel.thread_id}")
+        if view is StreamView.TEXT and channel.streams:
+            try:
+                await self._read_chunks([channel])
+            except EngineError as error:
+                logger.debug("thread %s: the chunks of its streams cannot be read now: %s", channel.thread_id, error)
+
+    async def check_head(self, channel: ThreadChannel, delivered: int) -> None:
+        """End the channel if the thread's head is before the channel's, and raise `FeedRewoundError` if so, or if the
+        head is before what a subscriber received."""
+        expected = max(delivered, channel.head)
+        row = await self._retry(self._shared.fetch_row, "read_thread_head", channel.thread_id)
+        if row is not None and row["last_sequence"] < expected:
+            failure = rewound(channel.thread_id, expected, row["last_sequence"])
+            if row["last_sequence"] < channel.head:
+                self._end(channel, failure)
+            raise failure
+
+    async def find_existing_runs(self, run_ids: list[str]) -> list[str]:
+        return [row["run_id"] for row in await self._shared.fetch("find_existing_runs", run_ids)]
+
+    async def read_page(self, channel: ThreadChannel, after: int) -> list[Event]:
+        """Return the events after a sequence, from memory or from the database."""
+        if (recent := channel.recent_after(after)) is not None:
+            return recent
+        return await self._retry(self._log.read, channel.thread_id, after=after, limit=_CATCH_UP_PAGE)
+
+    async def find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
+        """Return the thread of a run and the sequence before its first event."""
+        return await self._retry(self._database.fetch_row, "find_run", run_id, thread_id)
+
+    async def _retry(self, read: Callable[..., Awaitable[_Result]], *arguments: Any, **named: Any) -> _Result:
+        """Read, and retry while PostgreSQL is unavailable and the feed is open."""
+
+        async def attempt() -> _Result:
+            if self.is_closed:
+                raise EngineClosedError("the engine is closed; open it again")
+            return await read(*arguments, **named)
+
+        return await retry_while_unavailable(attempt, errors=UNAVAILABLE)
+
+    def _drop(self, channel: ThreadChannel) -> None:
+        if self._channels.get(channel.thread_id) is channel:
+            del self._channels[channel.thread_id]
+
+    def _end(self, channel: ThreadChannel, failure: EngineError | None = None) -> None:
+        """End a channel; the next subscriber of the thread gets a new one."""
+        self._drop(channel)
+        channel.end(failure)
+
+    # Notifications
+
+    def on_event(self, thread_id: UUID, sequence: int | None) -> None:
+        """Read the events of a thread up to a sequence, if the thread is followed; without a sequence, all new ones."""
+        if (channel := self._channels.get(thread_id)) is None:
+            return
+        reached = _FAR if sequence is None else sequence
+        if not channel.is_open:
+            channel.notified = max(channel.notified, reached)
+        elif reached > channel.head:
+            self._due_events.add(thread_id)
+
+    def on_stream_notification(self, payload: str) -> None:
+        """Take in a notification of a stream."""
+        if not self._channels:
+            return
+        for notification in parse_notifications(payload):
+            thread_id, digest = notification.address
+            if (channel := self._channels.get(thread_id)) is None or channel.is_ended(digest):
+                continue
+            stream = channel.streams.get(digest)
+            if stream is None or notification.status is not StreamStatus.STREAMING:
+                channel.needs_look = True
+            elif stream.is_local:
+                continue
+            elif notification.sequence > stream.remote_sequence:
+                stream.remote_sequence = notification.sequence
+                if channel.reads_heads:
+                    channel.changed.notify()
+                if stream.log is None and not channel.reads_text:
+                    continue
+            self._due_streams.add(thread_id)
+
+    def on_stream_opened(self, live: LiveMessage) -> None:
+        """Take in a stream that this process opened."""
+        if (channel := self._channels.get(live.row.key.thread_id)) is not None and channel.is_open:
+            channel.add_local(live)
+
+    def on_stream_changed(self, thread_id: UUID) -> None:
+        """Wake the subscribers of a thread: this process wrote to a stream, or ended one."""
+        if (channel := self._channels.get(thread_id)) is not None:
+            channel.changed.notify()
+
+    # Reading back events
+
+    async def _events_round(self) -> None:
+        due = await self._due_events.take()
+        channels = [self._channels.get(thread_id) for thread_id in due]
+        try:
+            await self._read_back({channel.thread_id: channel for channel in channels if channel and channel.is_open})
+        except EngineError as error:
+            # The sweep reads these threads again, also after any other exception.
+            logger.warning("events of %d threads are not read back yet: %s", len(due), error)
+
+    async def _read_back(self, channels: dict[UUID, ThreadChannel]) -> None:
+        if not channels:
+            return
+        heads = [channel.head for channel in channels.values()]
+        found = await self._shared.fetch("read_events_of_threads", list(channels), heads, _PAGE, _LARGE_EVENT)
+        small: dict[UUID, list[asyncpg.Record]] = {}
+        large: list[UUID] = []
+        for row in found:
+            rows = small.setdefault(row["thread_id"], [])
+            if row["bytes"] > _LARGE_EVENT and row["thread_id"] not in large:
+                large.append(row["thread_id"])
+            if row["thread_id"] not in large:
+                rows.append(row)
+        for thread_id, rows in small.items():
+            # Advance the channel whose head was asked for: a channel opened since has a head of its own.
+            if rows:
+                channels[thread_id].advance(rows)
+            if self._channels.get(thread_id) is not channels[thread_id]:
+                self._due_events.add(thread_id)
+        for thread_id in large:
+            await self._read_back_large(channels[thread_id])
+        if len(found) == _PAGE:
+            # The result is cut off, and may lack some threads.
+            for thread_id in channels:
+                self._due_events.add(thread_id)
+
+    async def _read_back_large(self, channel: ThreadChannel) -> None:
+        page = await self._shared.fetch_page(
+            "read_events",
+            channel.thread_id,
+            channel.head,
+            limit=_PAGE,
+            whole="read_events_at",
+            owner=(channel.thread_id,),
+        )
+        if page.rows:
+            channel.advance(page.rows)
+        if page.has_more:
+            self._due_events.add(channel.thread_id)
+
+    # Reading back streams
+
+    async def _streams_round(self) -> None:
+        due = await self._due_streams.take()
+        channels = [channel for thread_id in due if (channel := self._channels.get(thread_id)) is not None]
+        try:
+            if looked_at := [channel for channel in channels if channel.needs_look or not channel.is_open]:
+                await self._look(looked_at)
+            await self._read_chunks(channels)
+        except EngineError as error:
+            # The sweep reads these threads again, also after any other exception.
+            logger.debug("streams of %d threads are not read back yet: %s", len(due), error)
+
+    async def _look(self, channels: Iterable[ThreadChannel]) -> None:
+        """Read the heads and the streams of threads with one query, and compare them with what the channels have."""
+        before = [(channel, channel.head, set(channel.streams)) for channel in channels]
+        with_ended = [bool(known) or channel.reads_heads or channel.needs_look for channel, _, known in before]
+        for channel, _, _ in before:
+            channel.needs_look = False
+        now = asyncio.get_running_loop().time()
+        window = (0.0 if self._swept_at is None else now - self._swept_at) + _COMMIT_SECONDS
+        ids = [channel.thread_id for channel, _, _ in before]
+        try:
+            rows = await self._shared.fetch("read_feed_heads", ids, with_ended, timedelta(seconds=window))
+        except BaseException:
+            for channel, _, _ in before:
+                channel.needs_look = True
+            raise
+        found: dict[UUID, list[asyncpg.Record]] = {}
+        for row in rows:
+            found.setdefault(row["id"], []).append(row)
+        remote: list[StreamKey] = []
+        for (channel, head, known), has_ended_rows in zip(before, with_ended, strict=True):
+            if self._channels.get(channel.thread_id) is not channel:
+                continue  # It has no subscribers any more, or new ones with a new channel.
+            of_thread = found.get(channel.thread_id)
+            if of_thread is None:
+                if head >= 0 or not channel.is_open:
+                    self._end(channel)  # The thread was deleted, or never existed.
+                continue
+            last = of_thread[0]["last_sequence"]
+            if last < head:
+                self._end(channel, rewound(channel.thread_id, head, last))
+                continue
+            remote += self._take_streams(channel, of_thread, known, has_ended_rows=has_ended_rows)
+            self._take_head(channel, last)
+            channel.checked_at = now
+        if remote:
+            await self._read_heads(remote)
+
+    def _take_head(self, channel: ThreadChannel, last: int) -> None:
+        if not channel.is_open:
+            channel.head = last
+            if channel.notified > last:
+                self._due_events.add(channel.thread_id)
+        elif last > channel.head and channel.thread_id not in self._due_events:
+            self.missed_notifications += 1
+            self._due_events.add(channel.thread_id)
+
+    def _take_streams(
+        self, channel: ThreadChannel, rows: list[asyncpg.Record], known: set[str], *, has_ended_rows: bool
+    ) -> list[StreamKey]:
+        """Take in the streams of a thread; return the remote ones whose heads are wanted."""
+        remote: list[StreamKey] = []
+        before = (len(channel.streams), channel.end_count)
+        for record in rows:
+            if record["message_id"] is None:
+                continue
+            row = read_row(record)
+            known.discard(row.key.address[1])
+            if row.status is not StreamStatus.STREAMING:
+                channel.add_ended(row, last_sequence=record["last_sequence"])
+                continue
+            stream = channel.add_open(row, live=self._streams.find_live(row.key), stored_at=record["stored_sequence"])
+            if stream is not None and not stream.is_local and channel.reads_heads:
+                remote.append(row.key)
+        if has_ended_rows:
+            for digest in known:
+                channel.streams.pop(digest, None)
+            channel.tracks_ends = channel.tracks_ends or channel.reads_heads
+        if before != (len(channel.streams), channel.end_count):
+            channel.changed.notify()
+        return remote
+
+    async def _read_heads(self, keys: list[StreamKey]) -> None:
+        try:
+            heads = await self._streams.backend.heads(keys)
+        except UNAVAILABLE as error:
+            # Stored events are delivered all the same.
+            logger.debug("the heads of %d streams cannot be read now: %s", len(keys), error)
+            return
+        for key, sequence in heads.items():
+            channel = self._channels.get(key.thread_id)
+            stream = channel.streams.get(key.address[1]) if channel else None
+            if channel is not None and stream is not None and sequence > stream.remote_sequence:
+                stream.remote_sequence = sequence
+                channel.changed.notify()
+
+    async def _read_chunks(self, channels: Iterable[ThreadChannel]) -> None:
+        """Read the new chunks of all remote streams of some threads whose text is wanted, with one call."""
+        while asked := [
+            (channel, stream)
+            for channel in channels
+            for digest, stream in channel.streams.items()
+            if not stream.is_local and self._wants_text(channel, digest)
+        ]:
+            positions = [(stream.row.key, stream.log.last_sequence if stream.log else 0) for _, stream in asked]
+            found = await self._streams.backend.read(positions, limit=_SEGMENTS_PER_READ)
+            unfinished: dict[UUID, ThreadChannel] = {}
+            for channel, stream in asked:
+                assert stream.log is not None  # noqa: S101 - `_wants_text` makes it
+                segments = found[stream.row.key]
+                before = stream.log.last_sequence
+                for segment in segments:
+                    if segment.first_sequence > stream.log.last_sequence + 1:
+                        break  # The backend lost chunks; a living producer writes them again.
+                    stream.log.extend(segment)
+                if stream.log.last_sequence > before:
+                    channel.changed.notify()
+                    if len(segments) == _SEGMENTS_PER_READ:
+                        unfinished[channel.thread_id] = channel
+            channels = list(unfinished.values())
+
+    def _wants_text(self, channel: ThreadChannel, digest: str) -> bool:
+        """Return whether the text of a remote stream is wanted, and give it a log if so."""
+        if channel.reads_text:
+            channel.streams[digest].follow_text(0)
+        elif channel.wanted is not None and digest in channel.wanted:
+            channel.streams[digest].follow_text(channel.wanted[digest])
+        else:
+            channel.streams[digest].log = None
+            return False
+        return True
+
+    # Streams for long-polls
+
+    def want_text(self, channel: ThreadChannel, key: StreamKey, after: int) -> None:
+        """Follow the text of a remote stream for long-polls."""
+        digest = key.address[1]
+        if channel.wanted is None:
+            channel.wanted = {}
+        if digest not in channel.wanted:
+            channel.wanted[digest] = after
+            if self._channels.get(channel.thread_id) is channel:
+                channel.needs_look = channel.needs_look or digest not in channel.streams
+                self._due_streams.add(channel.thread_id)
+
+    def peek(
+        self, channel: ThreadChannel, key: StreamKey, *, after: int, up_to: int | None, limit: int
+    ) -> ChunkPage | None:
+        """Return what is in memory of a remote open stream; None if the backend must be asked."""
+        stream = channel.streams.get(key.address[1])
+        if stream is None or stream.is_local or stream.log is None or after < stream.log.base:
+            return None
+        if asyncio.get_running_loop().time() - channel.checked_at > _TRUSTED_SECONDS:
+            return None
+        return stream.log.page(after=after, up_to=up_to, limit=min(limit, MAX_PAGE))
+
+    async def sweep(self) -> None:
+        """Drop unused channels and compare all others with the database."""
+        now = asyncio.get_running_loop().time()
+        for channel in list(self._channels.values()):
+            if not channel.subscribers and channel.kept_until <= now:
+                self._drop(channel)
+        followed = [channel for channel in self._channels.values() if channel.is_open]
+        for start in range(0, len(followed), SWEEP_SLICE):
+            looked_at = followed[start : start + SWEEP_SLICE]
+            await self._look(looked_at)
+            for channel in looked_at:
+                if channel.streams and not channel.has_ended:
+                    self._due_streams.add(channel.thread_id)
+        self._swept_at = now
+
+
+def rewound(thread_id: UUID, delivered: int, head: int) -> FeedRewoundError:
+    return FeedRewoundError(
+        f"thread {thread_id} ends at event {head}, but event {delivered} was delivered: the database lost events in a "
+        "failover; reload the thread",
+    )
