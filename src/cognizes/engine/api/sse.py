@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cognizes.engine.api.middleware import DEFERRED
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ class EventStream(Response):
             # The cost of a reader that stopped reading; the default of 64 KiB is much for thousands of them.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        self._sending = continue_in_task(self._source(self), name="event-stream")
+        self._sending = asyncio.create_task(self._source(self), name="event-stream")
         # A callback, because a task that is cancelled before its first step runs none of its code.
         self._sending.add_done_callback(self._complete_soon)
         leave = self._heartbeats.add(self)

@@ -10,16 +10,13 @@ lateral join behind `enter_tenant`, on whose answer it depends, so PostgreSQL ca
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from typing import Any, TypeVar
 
 Apps = tuple[str, ...]
-Result = TypeVar("Result")
 
 
 class _Without(Enum):
@@ -73,11 +70,6 @@ def current_apps() -> Apps | None:
             "no tenant"
         )
     return tenancy
-
-
-def continue_in_task(work: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
-    """Create a task with the tenant of this one, as every task has it."""
-    return asyncio.create_task(work, name=name)
 
 
 def as_tenant_statement(sql: str, schema: str) -> str | None:

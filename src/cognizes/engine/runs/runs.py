@@ -21,7 +21,6 @@ from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb
 from cognizes.engine.database.listener import PgNotifyListener
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
@@ -228,7 +227,7 @@ class Runs:
             run = await taking
             return run, await self.sessions.store.get_thread(run.thread_id)
 
-        task = continue_in_task(take())
+        task = asyncio.create_task(take())
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -16,7 +16,6 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.errors import FeedRewoundError
 from cognizes.engine.feed import Feed
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -170,7 +169,7 @@ class SignalSubscription:
 
     def _start(self, thread_id: UUID) -> None:
         context = self._followed[thread_id]
-        task = continue_in_task(context.run(), name="signals")
+        task = asyncio.create_task(context.run(), name="signals")
         self._tasks[thread_id] = task
         task.add_done_callback(lambda done: self._end(thread_id, context, done))
 

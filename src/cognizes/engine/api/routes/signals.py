@@ -25,7 +25,6 @@ from cognizes.engine.api.authorization import (
 )
 from cognizes.engine.api.sse import EventStream, Heartbeats, HeartbeatTimer
 from cognizes.engine.concurrency import WakeUp
-from cognizes.engine.database.tenancy import continue_in_task
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
 from cognizes.engine.sync.signal_subscription import SignalSubscription
@@ -147,7 +146,7 @@ class _SignalSocket:
     async def run(self) -> None:
         """Receive and send until one of both ends."""
         works = (self._receive(), self._send_signals(), self._send_heartbeats())
-        tasks = [continue_in_task(work, name="ws-signals") for work in works]
+        tasks = [asyncio.create_task(work, name="ws-signals") for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
