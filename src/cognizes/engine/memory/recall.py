@@ -40,7 +40,6 @@ KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200
 _EXPANDED = 50
 """Candidates whose neighbours are read, if `k` is not larger."""
-_RADIUS = 3
 _MAX_K = 1000
 _MAX_WORDS = 256
 """Distinct words of a query that are sent to the database, which searches the first 64 that are not stop words."""
@@ -328,7 +327,7 @@ class _RecallQueries:
         """Return the best candidates and their neighbours with session, author and length, and the pairs."""
         near: dict[int, Candidate] = {}
         edges: set[Edge] = set()
-        for row in await self._fetch("read_memory_neighbours", best, _RADIUS) if best else ():
+        for row in await self._fetch("read_memory_neighbours", best) if best else ():
             one = near[row["id"]] = found.get(row["id"]) or near.get(row["id"]) or Candidate(row["id"])
             one.session_id, one.author, one.length = row["session_id"], row["author"], row["length"]
             if (distance := row["distance"]) < 0:
