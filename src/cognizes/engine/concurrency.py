@@ -81,11 +81,9 @@ class KeyedLock:
         self._waiters: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     def is_locked(self, key: Hashable) -> bool:
-        """Return whether a task holds the lock of a key."""
         return key in self._waiters
 
     def has_waiters(self, key: Hashable) -> bool:
-        """Return whether a task waits for the lock of a key."""
         return bool(self._waiters.get(key))
 
     def acquire(self, key: Hashable) -> _KeyLock:

@@ -157,7 +157,6 @@ class Engine:
         await self.close()
 
     async def migrate(self) -> list[str]:
-        """Migrate the schema; return the scripts that ran."""
         async with self.database.connection() as connection:
             return await Migrator(
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension

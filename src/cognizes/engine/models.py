@@ -31,8 +31,6 @@ def new_id() -> UUID:
 
 
 class _Delete:
-    """The type of `DELETE`; there is one instance."""
-
     _instance: _Delete | None = None
 
     def __new__(cls) -> _Delete:
@@ -112,8 +110,6 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of an agent on a thread."""
-
     id: str
     thread_id: str
     app_name: str

@@ -231,5 +231,4 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str | None:
-        """The database URL in clear text."""
         return self.database_url.get_secret_value() if self.database_url else None

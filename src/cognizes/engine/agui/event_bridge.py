@@ -66,7 +66,6 @@ class AgUiEvent:
     sequence: int | None = None
 
     def to_sse(self) -> str:
-        """Return the frame as a server-sent event."""
         return f"data: {dump_json(self.to_json())}\n\n"
 
     def to_json(self) -> JsonObject:
@@ -103,15 +102,11 @@ def milliseconds(moment: datetime | None) -> int:
 
 
 class FrameGroup(Protocol):
-    """Frames that belong together."""
-
     @property
     def frames(self) -> list[AgUiEvent]: ...
 
 
 class FrameSource(Protocol):
-    """Makes the frames of runs."""
-
     def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
     ) -> AsyncGenerator[Sequence[FrameGroup], None]: ...
@@ -141,16 +136,13 @@ class PulseEventBridge:
 
     @property
     def subscribers(self) -> int:
-        """The number of subscriptions without a source."""
         return sum(map(len, self._queues.values()))
 
     async def start(self) -> None:
-        """Receive notifications."""
         self._is_wanted = True
         await self._apply()
 
     async def stop(self) -> None:
-        """Receive no more notifications."""
         self._is_wanted = False
         await self._apply()
 
@@ -200,5 +192,4 @@ class PulseEventBridge:
 
 
 def raw_frame(run_id: str, payload: JsonObject) -> AgUiEvent:
-    """Return the frame of a notification."""
     return AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload})

@@ -48,12 +48,10 @@ class FrameEncoder:
         self._names: dict[str, str] = {}
 
     def encode(self, frame: BaseEvent, *, number: int | None = None) -> str:
-        """Return a frame as a server-sent event."""
         line = "" if number is None else f"id: {number}\n"
         return f"{line}data: {to_json(self.dump(frame))}\n\n"
 
     def dump(self, frame: BaseEvent) -> dict[str, Any]:
-        """Return a frame as JSON data."""
         data = (frame if self._protocol_1 else self._for_older(frame)).model_dump(by_alias=True)
         if not self._protocol_1 and isinstance(frame, RunFinishedEvent):
             return _without_new_outcomes(data)

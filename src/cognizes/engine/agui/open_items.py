@@ -49,7 +49,6 @@ class ModelTurn:
         return self._streamed["text"]
 
     def stream(self, part: Text) -> Frames:
-        """Yield the frames of a fragment."""
         kind = _kind(part)
         self._streamed[kind] += part.text
         yield from self._write(kind, part.text)
@@ -176,7 +175,6 @@ class OpenItems:
         self._starts: dict[tuple[str, str], list[BaseEvent]] = {}
 
     def fold(self, frame: BaseEvent) -> None:
-        """Apply a frame."""
         if start := _STARTS.get(frame.type):
             kind, name = start
             self._starts.setdefault((kind, getattr(frame, name)), []).append(frame)
@@ -185,7 +183,6 @@ class OpenItems:
             self._starts.pop((kind, getattr(frame, name)), None)
 
     def start_frames(self) -> list[BaseEvent]:
-        """Return the START frames of the open items, in order."""
         return [frame for frames in self._starts.values() for frame in frames]
 
     def end_frames(self, *, error: str | None = None, is_waiting: bool = False) -> list[BaseEvent]:
@@ -199,7 +196,6 @@ class OpenItems:
         return frames
 
     def clear(self) -> None:
-        """Forget all items."""
         self._starts.clear()
 
 

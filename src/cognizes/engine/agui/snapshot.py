@@ -54,7 +54,6 @@ class Snapshot:
     open_items: OpenItems = field(default_factory=OpenItems)
 
     def fold(self, frames: Iterable[BaseEvent]) -> Snapshot:
-        """Apply frames; return self."""
         for frame in frames:
             self._fold_messages(frame)
             self._fold_state(frame)
@@ -76,11 +75,9 @@ class Snapshot:
         return opened
 
     def messages_frame(self) -> MessagesSnapshotEvent:
-        """Return the frame with the messages."""
         return MessagesSnapshotEvent.model_validate({"messages": self.messages, "timestamp": now()})
 
     def find(self, message_id: str) -> JsonObject | None:
-        """Return a message by its id."""
         return next((message for message in reversed(self.messages) if message["id"] == message_id), None)
 
     def drop_orphan_results(self) -> None:
@@ -174,19 +171,16 @@ class History:
     older_before: int | None = None
 
     def frames(self) -> list[BaseEvent]:
-        """Return the frames of the snapshot, and where older messages begin."""
         state, messages, *opened = self.snapshot.frames()
         return [state, messages, *self.older_frames(), *opened]
 
     def older_frames(self) -> list[BaseEvent]:
-        """Return the frame that announces older messages, if there are any."""
         if self.older_before is None:
             return []
         return [CustomEvent(name=OLDER_MESSAGES, value={"before": self.older_before}, timestamp=now())]
 
 
 def fold_events(events: Iterable[Event]) -> History:
-    """Return the history of consecutive stored events."""
     history = History()
     translator = _translator()
     for event in events:
@@ -265,7 +259,6 @@ class ThreadFrames:
         self._translator = _translator(thread_id)
 
     def of(self, event: Event) -> Iterator[BaseEvent]:
-        """Yield the frames of the next event."""
         if event.event_type == "run_started":
             self._translator = _translator(self._thread_id, event.run_id or "")
             yield RunStartedEvent(

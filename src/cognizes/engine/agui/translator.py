@@ -138,7 +138,6 @@ class Translator:
 
     @property
     def interrupts(self) -> list[Interrupt]:
-        """Return the open questions to people."""
         return list(self._interrupts.values())
 
     @property
@@ -222,7 +221,6 @@ class Translator:
         )
 
     def cancel(self) -> list[BaseEvent]:
-        """Return the last frames of a cancelled run."""
         return self._end(
             RunFinishedEvent(
                 thread_id=self.thread_id,
@@ -233,7 +231,6 @@ class Translator:
         )
 
     def fail(self, message: str, code: str | None = None) -> list[BaseEvent]:
-        """Return the last frames of a failed run."""
         text = clean_text(message)
         return self._end(RunErrorEvent(message=text, code=code, timestamp=now()), error=text)
 

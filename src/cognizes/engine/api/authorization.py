@@ -145,13 +145,11 @@ class Call:
 
 
 def begin_call(scope: Scope) -> Call:
-    """Add a `Call` to the scope of a request."""
     call = scope[_CALL] = Call()
     return call
 
 
 def call_of(connection: HTTPConnection) -> Call:
-    """Return the `Call` of a request."""
     call: Call = connection.scope[_CALL]
     return call
 
@@ -415,7 +413,6 @@ def _needed(scope: Scope) -> Access:
 
 
 def origins_of(text: str) -> list[str]:
-    """Return the origins of a setting."""
     return [origin.strip().rstrip("/") for origin in text.split(",") if origin.strip()]
 
 

@@ -66,7 +66,6 @@ def on_shutdown_signal(callback: Callable[[], None]) -> Iterator[None]:
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
@@ -266,7 +265,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             protocol.hold(self._limits, slot)
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self._leave()
         self.transport.abort()
 

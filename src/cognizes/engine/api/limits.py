@@ -42,7 +42,6 @@ class TokenBuckets:
         return level
 
     def is_empty(self, caller: str) -> bool:
-        """Return whether a caller has no token."""
         return self._level(caller) < 1
 
     def take(self, caller: str, what: str = "too many requests") -> None:
@@ -106,7 +105,6 @@ class FailedKeys:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the network address of the client of a request."""
     return network_of(str((scope.get("client") or ("",))[0]))
 
 

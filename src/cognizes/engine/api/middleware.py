@@ -247,7 +247,6 @@ class _Exchange:
 
     @property
     def template(self) -> str:
-        """The path of the route, with parameters."""
         return str(getattr(self.scope.get("route"), "path", self.scope["path"]))
 
     def begin_stream(self) -> None:
@@ -256,7 +255,6 @@ class _Exchange:
             self._end_stream = streams.begin(self.grant.principal)
 
     def end_stream(self) -> None:
-        """Count the connection as a stream no longer."""
         if self._end_stream is not None:
             self._end_stream()
 
@@ -314,8 +312,6 @@ class WebSocketExchange(_Exchange):
 
 
 class HttpExchange(_Exchange):
-    """One request and its response."""
-
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, *, request: str, large_bodies: asyncio.Semaphore
     ) -> None:

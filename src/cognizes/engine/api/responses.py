@@ -143,7 +143,6 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def problem(status: HTTPStatus, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
-    """Return a problem document."""
     body = {
         "type": "about:blank",
         "title": status.phrase,
@@ -156,7 +155,6 @@ def problem(status: HTTPStatus, detail: str, *, headers: dict[str, str] | None =
 
 
 def problem_of(error: EngineError) -> Response:
-    """Return the problem document of an error of the engine."""
     status = next((code for kind, code in _STATUS_OF_ERROR if isinstance(error, kind)), None)
     if status is None:
         logger.error("a request failed: %s", error, exc_info=error)

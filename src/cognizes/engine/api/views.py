@@ -414,12 +414,10 @@ class RunPage(BaseModel):
 
 
 def format_time(moment: datetime | None) -> str | None:
-    """Return a time as ISO 8601."""
     return moment.isoformat() if moment else None
 
 
 def session_view(session: Session) -> JsonObject:
-    """A session as JSON."""
     return {
         "thread_id": session.thread_id,
         "session_id": session.id,
@@ -436,7 +434,6 @@ def session_view(session: Session) -> JsonObject:
 
 
 def event_view(event: Event) -> JsonObject:
-    """An event as JSON."""
     return {
         "id": event.id,
         "sequence_num": event.sequence_num,
@@ -453,7 +450,6 @@ def event_view(event: Event) -> JsonObject:
 
 
 def message_view(message: Message) -> JsonObject:
-    """A message as JSON."""
     return {
         "id": message.id,
         "event_id": message.event_id,
@@ -466,7 +462,6 @@ def message_view(message: Message) -> JsonObject:
 
 
 def run_view(run: Run) -> JsonObject:
-    """A run as JSON."""
     return {
         "id": run.id,
         "thread_id": run.thread_id,
@@ -502,10 +497,8 @@ def _wait_view(wait: RunWait) -> JsonObject:
 
 
 def resumption_view(resumption: Resumption) -> JsonObject:
-    """What a run continues with, as JSON."""
     return {name: getattr(resumption, name) for name in ResumptionView.model_fields}
 
 
 def step_view(step: Step) -> JsonObject:
-    """A step as JSON."""
     return {**vars(step), "started_at": format_time(step.started_at), "finished_at": format_time(step.finished_at)}

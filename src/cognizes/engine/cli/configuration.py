@@ -83,7 +83,6 @@ def export_dotenv() -> None:
 
 
 def variable_name(setting: str) -> str:
-    """Return the environment variable of a setting."""
     return "DATABASE_URL" if setting == "database_url" else f"COGNIZES_{setting.upper()}"
 
 

@@ -41,7 +41,6 @@ async def connect(url: str, settings: Settings) -> Database:
 
 
 def has_data(settings: Settings) -> bool:
-    """Return whether the data directory contains a PostgreSQL cluster."""
     return (EmbeddedPostgres(settings.data_dir).cluster / "PG_VERSION").exists()
 
 
@@ -71,7 +70,6 @@ def check_urls(settings: Settings) -> None:
 
 
 def describe_url(url: str) -> str:
-    """Return host and database of a URL."""
     parts = _split(url)
     if parts is None:
         return "***"

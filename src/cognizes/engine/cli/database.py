@@ -47,7 +47,6 @@ def migrate(
 
 
 def migrator(connection: object, settings: Settings) -> Migrator:
-    """Return the migrator of the configured schema."""
     return Migrator(connection, schema=settings.db_schema, embedding_dimension=settings.embedding_dimension)
 
 

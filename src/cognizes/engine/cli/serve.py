@@ -195,7 +195,6 @@ def raise_descriptor_limit() -> None:
 
 
 def page_url(listening: socket.socket) -> str:
-    """Return the URL for a browser on this machine."""
     name = listening.getsockname()
     address = ipaddress.ip_address(str(name[0]).partition("%")[0])
     host = "127.0.0.1" if address.is_unspecified else str(address)

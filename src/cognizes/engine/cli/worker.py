@@ -51,7 +51,6 @@ def worker(
 
 
 def load_handlers(specifications: list[str]) -> dict[str, Any]:
-    """Return the functions by the names of their handlers."""
     handlers: dict[str, Any] = {}
     for specification in specifications:
         name, separator, place = specification.rpartition("=")

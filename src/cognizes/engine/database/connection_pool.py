@@ -40,8 +40,6 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 @dataclass(frozen=True)
 class RowPage:
-    """The rows of a page and whether the query has rows after them."""
-
     rows: list[asyncpg.Record]
     has_more: bool
 
@@ -368,7 +366,6 @@ class ReusedConnection:
         return cast(list[asyncpg.Record], await self.call("fetch", statement, (*arguments, apps)))
 
     async def call(self, method: str, statement: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method of the connection that runs a statement."""
         self._uses += 1
         self._is_in_use = True
         try:

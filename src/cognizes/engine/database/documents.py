@@ -33,7 +33,6 @@ _FIRST_FLOAT_THAT_LOOKS_LIKE_AN_INTEGER = 1e16
 
 
 def dump_json(value: Any) -> str:
-    """Return the text of a value for a `json` column."""
     if value == {}:
         return "{}"
     text = _encode(value, _PLAIN.encode)
@@ -43,7 +42,6 @@ def dump_json(value: Any) -> str:
 
 
 def dump_jsonb(value: Any) -> str:
-    """Return the text of a value for a `jsonb` column."""
     text = _encode(value, _PLAIN.encode)
     if (
         text is None
@@ -63,7 +61,6 @@ def canonical_json(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Return the value of a `json` column's text."""
     value = json.loads(text, object_hook=_restore_float) if '"$float"' in text else json.loads(text)
     return _unescape_strings(value) if _ESCAPE in text else value
 

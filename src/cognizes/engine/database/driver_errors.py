@@ -76,7 +76,6 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def translate(error: BaseException) -> EngineError:
-    """Return the engine's error for an error of the driver."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, asyncpg.PostgresError):

@@ -77,7 +77,6 @@ class PgNotifyListener:
         self._workers: set[asyncio.Task[None]] = set()
 
     def on_event(self, channel: str, callback: EventCallback) -> None:
-        """Register an async callback for a channel."""
         self._listeners.setdefault(channel, []).append(callback)
 
     def tap(self, channel: str, callback: Callable[[str], None]) -> None:
@@ -88,7 +87,6 @@ class PgNotifyListener:
         self._taps.setdefault(channel, []).append(callback)
 
     def off_event(self, channel: str, callback: EventCallback) -> None:
-        """Remove a callback that `on_event` registered."""
         self._listeners[channel].remove(callback)
 
     def on_reconnect(self, callback: Reconnected) -> None:
@@ -148,7 +146,6 @@ class PgNotifyListener:
                 await asyncio.wait(stuck)
 
     async def _connect(self) -> None:
-        """Connect, and listen to all channels."""
         connection = await asyncpg.connect(
             self.dsn, timeout=10, command_timeout=10, server_settings={"application_name": APPLICATION_NAME}
         )
@@ -170,7 +167,6 @@ class PgNotifyListener:
             raise
 
     async def _listen(self, connection: asyncpg.Connection[Any]) -> None:
-        """Listen to exactly the wanted channels."""
         while (wanted := set(self.channels)) != self._subscribed:
             for channel in wanted - self._subscribed:
                 await connection.add_listener(channel, self._handle_notification)

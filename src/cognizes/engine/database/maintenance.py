@@ -42,8 +42,6 @@ class Job:
 
 
 def jobs(settings: Settings) -> list[Job]:
-    """Return the maintenance jobs of an engine with these settings."""
-
     def every_minutes(minutes: int, name: str, *arguments: timedelta | int, is_batched: bool = False) -> Job:
         batch = (_BATCH,) if is_batched else ()
         return Job(name, timedelta(minutes=minutes), _EVERY_MINUTES[minutes], (*arguments, *batch), is_batched)

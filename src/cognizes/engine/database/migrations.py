@@ -61,7 +61,6 @@ class Release:
 
 
 def migrations(root: Traversable | None = None) -> list[Script]:
-    """Return the numbered scripts, in order."""
     return [Script(name=name, number=int(name.split("_", 1)[0]), sql=sql) for name, sql in _read(root, "migrations")]
 
 
@@ -81,7 +80,6 @@ def functions_checksum(scripts: list[Script]) -> str:
 
 
 def read_release(root: Traversable | None = None) -> Release:
-    """Return what `revision.json` records."""
     recorded = json.loads((root or _package()).joinpath("revision.json").read_text(encoding="utf-8"))
     return Release(
         revision=recorded["functions"]["revision"],

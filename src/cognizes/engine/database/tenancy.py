@@ -20,8 +20,6 @@ Apps = tuple[str, ...]
 
 
 class _Without(Enum):
-    """The states without a tenant."""
-
     ENGINE = "engine privileges"
     UNDECIDED = "a request whose tenant is not known"
 

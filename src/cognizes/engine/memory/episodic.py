@@ -55,7 +55,6 @@ class EpisodicEntry:
 
     @classmethod
     def from_json(cls, document: JsonObject) -> EpisodicEntry:
-        """Read the result of `to_json`."""
         try:
             return cls(
                 MemoryScope(document["app_name"], document["user_id"], document["agent_id"]),

@@ -74,5 +74,4 @@ class Ingest:
 
 
 def index_words(text: str, author: str | None) -> str:
-    """Return the words of a text and of its author."""
     return join_words(split_words(f"{author} {text}" if author else text))

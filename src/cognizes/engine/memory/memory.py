@@ -77,7 +77,6 @@ class Memory:
         self._runs_background = settings.memory_background
 
     async def start(self) -> None:
-        """Start the background tasks unless the setting `memory_background` is off."""
         if self._runs_background:
             await self.background.start()
 
@@ -168,7 +167,6 @@ class Memory:
     async def read_page(
         self, app: str, user: str, *, filters: Filters, limit: int, before: str | None = None
     ) -> MemoryPage[MemoryRecord]:
-        """Return the memories of `list` that fit into a page."""
         start = _MAX_ID if before is None else memory_number(before)
         limits = limit + 1, start, self._database.page_bytes
         rows = await self._database.fetch("list_memories", app, user, *filters.columns, *limits)
@@ -181,7 +179,6 @@ class Memory:
 
 
 def memory_number(memory_id: str) -> int:
-    """Return the database key of a memory id."""
     if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _ID_DIGITS:
         raise InvalidInputError(f"invalid memory id {memory_id!r}; use an id that recall or list returned")
     return int(memory_id)

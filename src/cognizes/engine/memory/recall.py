@@ -90,7 +90,6 @@ class Filters:
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The arguments of the queries."""
         return (
             None if self.agent is None else check_text("agent", self.agent),
             None if self.kinds is None else list(self.kinds),
@@ -300,8 +299,6 @@ def keep_related(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 class _RecallQueries:
-    """The queries of one recall, on one connection."""
-
     def __init__(self, fetch: Fetch, arguments: tuple[Any, ...], *, exact: bool) -> None:
         self._run_query = fetch
         self._arguments = arguments

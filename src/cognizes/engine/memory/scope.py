@@ -45,10 +45,8 @@ class MemoryScope:
 
     @classmethod
     def of(cls, session: Session, agent_id: str | None = None) -> MemoryScope:
-        """Return the scope of an agent in a session."""
         return cls(session.app_name, session.user_id, agent_id or "")
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The first arguments of every query."""
         return self.app_name, self.user_id, self.agent_id

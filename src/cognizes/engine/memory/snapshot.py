@@ -52,7 +52,6 @@ class MemorySnapshot:
 
     @classmethod
     def from_json(cls, document: JsonObject) -> MemorySnapshot:
-        """Read the result of `to_json`."""
         try:
             return cls(
                 working_memory=WorkingMemory.from_json(document["working_memory"]),

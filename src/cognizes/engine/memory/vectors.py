@@ -51,8 +51,6 @@ class QueueLength:
 
 
 class EmbeddingQueue:
-    """Embeds queued memories with one embedder."""
-
     def __init__(self, database: Database, embedder: Embedder, *, first_delay: timedelta = _FIRST_DELAY) -> None:
         self._database = database
         self._embedder = embedder

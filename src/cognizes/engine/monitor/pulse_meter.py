@@ -54,7 +54,6 @@ class PulseMeter:
         return [counts.get(second, 0) for second in range(now - seconds, now)]
 
     def latency(self) -> Latency:
-        """Return the latency of the newest samples."""
         ordered = sorted(self._latencies)
         if not ordered:
             return Latency(0, None, None)

@@ -35,8 +35,6 @@ class ThreadStatus(StrEnum):
 
 @dataclass(frozen=True)
 class ThreadSummary:
-    """A thread in a list."""
-
     thread_id: str
     session_id: str
     app_name: str
@@ -61,8 +59,6 @@ class EventPreviews:
 
 
 class MonitorQueries:
-    """Reads threads and events for a screen."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -105,7 +101,6 @@ class MonitorQueries:
         return [_summary(row) for row in await self._database.fetch("read_thread_summaries", list(thread_ids))]
 
     async def list_apps(self) -> list[str]:
-        """Return the names of all apps that have a thread."""
         return [row["app_name"] for row in await self._database.fetch("list_apps")]
 
     async def preview_events(self, thread_id: UUID, *, after: int, limit: int) -> EventPreviews:

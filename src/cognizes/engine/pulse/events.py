@@ -122,7 +122,6 @@ def spoken_text(part: Any) -> Any:
 
 
 def state_delta(event: Event) -> ScopedDelta:
-    """Return the state delta of an event by scope."""
     delta = check_object("actions", event.actions).get("state_delta")
     return split_delta(check_keys("state_delta", delta)) if delta is not None else ScopedDelta()
 
@@ -301,8 +300,6 @@ def same_event(item: AppendItem, stored: Event) -> bool:
 
 @dataclass(frozen=True)
 class MessagePage:
-    """A page of messages, oldest first."""
-
     messages: list[Message]
     has_more: bool
 

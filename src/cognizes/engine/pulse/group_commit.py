@@ -84,7 +84,6 @@ class GroupCommit(Generic[Item, Answer]):
         self._is_closed = False
 
     async def submit(self, item: Item) -> Answer:
-        """Send an item with the next batch and return its answer."""
         if self._is_closed:
             raise EngineClosedError("the engine is closed; nothing was stored; open it again")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -100,7 +99,6 @@ class GroupCommit(Generic[Item, Answer]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no item is queued or in flight."""
         return not self._queues
 
     async def close(self) -> None:

@@ -39,7 +39,6 @@ class ScopedDelta:
 
 
 def split_delta(delta: Mapping[str, Any]) -> ScopedDelta:
-    """Return a delta with prefixed keys by scope."""
     scoped = ScopedDelta()
     parts = {SESSION: scoped.session, USER: scoped.user, APP: scoped.app, TEMP: scoped.temp}
     for key, value in delta.items():
@@ -67,12 +66,10 @@ def apply_delta(state: Mapping[str, Any], delta: Mapping[str, Any]) -> JsonObjec
 
 
 def without_temp(delta: Mapping[str, Any]) -> JsonObject:
-    """Return the keys of a delta or state that are stored."""
     return {key: value for key, value in delta.items() if not key.startswith("temp:")}
 
 
 def only_temp(state: Mapping[str, Any]) -> JsonObject:
-    """Return the `temp:` keys of a state."""
     return {key: value for key, value in state.items() if key.startswith("temp:")}
 
 
@@ -86,7 +83,6 @@ class StateVersions:
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """Return the versions of the state that a session object shows now."""
         return cls(session.version, session.user_version, session.app_version)
 
     def are_known(self, delta: ScopedDelta) -> bool:
@@ -134,7 +130,6 @@ class Overlay(MutableMapping[str, Any]):
         return len(self.effective())
 
     def effective(self) -> JsonObject:
-        """Return the state with the pending changes applied."""
         self._read_whole = self.session.state
         return apply_delta(self.session.state, self.pending)
 

@@ -48,7 +48,6 @@ class StateManager:
         return await self.sessions.create(app_name, user_id, state=initial_state, session_id=session_id)
 
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return a session with its effective state, or None."""
         return await self.sessions.get(app_name, user_id, session_id)
 
     async def list_sessions(self, app_name: str, user_id: str) -> list[Session]:
@@ -67,7 +66,6 @@ class StateManager:
         return await self.sessions.store.delete(app_name, user_id, session_id)
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Append an event and apply its `actions["state_delta"]`; see `Sessions.append_event`."""
         return await self.sessions.append_event(session, event)
 
     async def update_session_state(
@@ -83,7 +81,6 @@ class StateManager:
         return await self.sessions.update(session, change, author=author, run_id=run_id, max_retries=max_retries)
 
     def parse_state_prefix(self, key: str) -> tuple[str, str]:
-        """Return the scope and the bare key of a prefixed key."""
         return parse_state_prefix(key)
 
     async def set_state(self, session: Session, key: str, value: Any) -> None:
@@ -94,7 +91,6 @@ class StateManager:
             await self.sessions.update(session, {key: value})
 
     async def get_state(self, session: Session, key: str, default: Any = None) -> Any:
-        """Return the stored value of one key, or `default`."""
         return (await self.get_all_state(session)).get(key, default)
 
     async def get_all_state(self, session: Session) -> JsonObject:

@@ -100,8 +100,6 @@ class TimeTravel:
 
 
 class _Past:
-    """A state during its replay."""
-
     def __init__(self) -> None:
         self.session: JsonObject = {}
         self.user: JsonObject = {}

@@ -117,7 +117,6 @@ class Branches:
         await self._database.fetch_value("delete_branch", thread_uuid(thread_id), name, str(new_id()))
 
     async def state(self, thread_id: str | UUID, name: str | None = None) -> PastState:
-        """Return the state at the tip of a branch."""
         thread = thread_uuid(thread_id)
         branch = await self.get(thread, name)
         return await self._time_travel.at(thread, sequence=branch.tip_sequence)
@@ -140,7 +139,6 @@ class Branches:
 
 
 def _difference(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> JsonObject:
-    """Return the delta from one state to another."""
     # Compared as JSON text: in Python 1, 1.0 and true are equal.
     changed = {
         key: value

@@ -80,7 +80,6 @@ class MessageCopy:
         return len(deltas)
 
     def replace(self, message: JsonObject) -> None:
-        """Replace the copy by a whole message."""
         self.role = message["role"]
         if message["status"] == "streaming":
             return

@@ -37,8 +37,6 @@ from cognizes.engine.timeline.event_reading import Answer, Call, Part, Question,
 
 
 class ContextState(StrEnum):
-    """The states, spelled as in the API."""
-
     IDLE = "Idle"
     PROCESSING_USER_MESSAGE = "ProcessingUserMessage"
     PREPARING_LLM_REQUEST = "PreparingLLMRequest"

@@ -88,12 +88,10 @@ class MessagesPage:
 
     @property
     def first_sequence(self) -> int | None:
-        """The argument `before` of the previous page."""
         return next((message.sequence_num for message in self.messages if message.sequence_num), None)
 
     @property
     def last_sequence(self) -> int | None:
-        """The argument `after` of the next page."""
         return next((message.sequence_num for message in reversed(self.messages) if message.sequence_num), None)
 
 
@@ -205,7 +203,6 @@ class Contexts:
         return MessagesPage(messages, branch=name, total=total, has_more=has_more, has_earlier=has_earlier)
 
     async def messages_by_id(self, thread_id: str | UUID, ids: list[str]) -> list[ContextMessage]:
-        """Return the messages of `find_messages`."""
         return (await self.find_messages(thread_id, ids)).messages
 
     async def find_messages(self, thread_id: str | UUID, ids: list[str]) -> FoundMessages:

@@ -29,8 +29,6 @@ _QUEUED = 1000
 
 
 class Signals:
-    """Follows contexts."""
-
     def __init__(self, database: Database, feed: Feed, contexts: Contexts) -> None:
         self._database = database
         self._feed = feed
@@ -93,7 +91,6 @@ class SignalSubscription:
 
     @property
     def waiting(self) -> int:
-        """The number of signals in the queue."""
         return len(self._queue)
 
     async def add(self, thread_id: str | UUID, *, after: int | None = None) -> None:
@@ -110,7 +107,6 @@ class SignalSubscription:
             self._start(thread)
 
     async def remove(self, thread_id: str | UUID) -> None:
-        """Follow a context no longer."""
         thread = thread_uuid(thread_id)
         self._followed.pop(thread, None)
         if (task := self._tasks.pop(thread, None)) is not None:
@@ -120,7 +116,6 @@ class SignalSubscription:
         self._queue = {key: signal for key, signal in self._queue.items() if signal.context_id != name}
 
     async def close(self) -> None:
-        """End the subscription."""
         self._is_closed = True
         for thread_id in list(self._tasks):
             await self.remove(thread_id)

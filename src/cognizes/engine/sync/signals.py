@@ -16,8 +16,6 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class SignalType(StrEnum):
-    """The kinds of signals."""
-
     STATE_CHANGED = "state_changed"
     CONTENT_DELTA = "content_delta"
     MESSAGE_CREATED = "message_created"

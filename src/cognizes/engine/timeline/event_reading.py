@@ -15,16 +15,12 @@ REQUEST_PREFIX = "adk_request_"
 
 @dataclass(frozen=True)
 class Text:
-    """Text of a message or a thought."""
-
     text: str
     is_thought: bool = False
 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call."""
-
     id: str
     name: str
     arguments: Any

@@ -45,12 +45,10 @@ class TimelinePage:
 
     @property
     def first_sequence(self) -> int | None:
-        """The argument `before` of the previous page."""
         return self.items[0]["sequenceNumber"] if self.items else None
 
     @property
     def last_sequence(self) -> int | None:
-        """The argument `after` of the next page."""
         return self.items[-1]["sequenceNumber"] if self.items else None
 
 

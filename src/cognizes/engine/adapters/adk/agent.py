@@ -72,12 +72,10 @@ class AdkAgent:
 
     @property
     def name(self) -> str:
-        """Return the name of the app."""
         return self._app.name
 
     @property
     def description(self) -> str:
-        """Return the description of the root agent."""
         return getattr(self._app.root_agent, "description", "")
 
     @property
@@ -188,7 +186,6 @@ class _Recording:
         self._streams = TurnStreams(context.engine, context.thread_id, run_id=context.run.id)
 
     def translate(self, event: Event) -> list[BaseEvent]:
-        """Return the frames of an event, partial or stored."""
         self.invocation_id = event.invocation_id
         return self.translator.translate(encode_event(event, thread_id=str(self._context.thread_id)))
 
@@ -312,7 +309,6 @@ class HostedSessionService(OpenSessionService):
 
     @override
     async def engine(self) -> Engine:
-        """Return the server's engine."""
         return self._hosting_engine
 
     @override

@@ -78,7 +78,6 @@ class ScriptedModel(BaseLlm):
 
 
 def make_demo_agent(model: str | BaseLlm) -> LlmAgent:
-    """Return the demo agent on a model."""
     return LlmAgent(
         name=DEMO,
         description="Streams text, thinks, calls tools, writes state; asks before it deletes.",

@@ -46,7 +46,6 @@ def to_json(value: Any) -> Any:
 
 
 def encode_event(event: Event, *, thread_id: str, run_id: str | None = None) -> models.Event:
-    """Return the row of an ADK event."""
     fields: JsonObject = to_json(event.model_dump(exclude=set(_COLUMNS), exclude_none=True))
     content: JsonObject | None = fields.pop("content", None)
     actions: JsonObject = fields.pop("actions")
@@ -176,8 +175,6 @@ class _ModelTemplate:
 
 
 class _ContainerTemplate:
-    """A dict or a list."""
-
     __slots__ = ("_children", "_container")
 
     def __init__(self, container: Any, children: tuple[tuple[Any, _Template], ...]) -> None:
@@ -192,8 +189,6 @@ class _ContainerTemplate:
 
 
 class _OtherTemplate:
-    """Any other mutable value."""
-
     __slots__ = ("_value",)
 
     def __init__(self, value: Any) -> None:
@@ -339,12 +334,10 @@ class LazyEvents(list[Event]):
         super().sort(key=key, reverse=reverse)
 
     def copy(self) -> list[Event]:
-        """Return a plain list."""
         return [*self]
 
     def __copy__(self) -> list[Event]:
         return [*self]
 
     def __reduce_ex__(self, _: SupportsIndex) -> tuple[type[list[Any]], tuple[list[Event]]]:
-        """Pickle and deep-copy as a plain list."""
         return list, ([*self],)

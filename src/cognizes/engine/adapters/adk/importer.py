@@ -37,8 +37,6 @@ _ASYNC_DRIVERS: Final = {"sqlite": "aiosqlite", "postgresql": "asyncpg", "mysql"
 
 @dataclass(frozen=True)
 class ImportProgress:
-    """The progress of an import."""
-
     sessions_done: int
     sessions_total: int
     events_done: int

@@ -49,7 +49,6 @@ class OpenMemoryService(BaseMemoryService):
         self._lease = EngineLease(Settings(**known_settings(options, "OpenMemoryService"), **address.settings))
 
     async def engine(self) -> Engine:
-        """Return the engine; open it on first use."""
         return await self._lease.engine()
 
     async def flush(self) -> None:

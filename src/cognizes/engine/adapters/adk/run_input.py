@@ -33,7 +33,6 @@ class OpenCalls:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> OpenCalls:
-        """Return the calls that are open after these events."""
         calls = cls()
         for event in events:
             if event.author == "user":

@@ -42,12 +42,10 @@ class Revision:
             return None
 
     def put_on(self, session: Session) -> None:
-        """Store this revision on an object."""
         session._storage_update_marker = marker_of(self.thread_id, self.version, self.sequence)
 
 
 def marker_of(thread_id: UUID | str, version: int, sequence: int) -> str:
-    """Return the text form of a revision."""
     return f"{thread_id}/{version}/{sequence}"
 
 
@@ -77,7 +75,6 @@ class SessionCache:
         self._events = 0
 
     def get(self, key: SessionKey) -> CachedEvents | None:
-        """Return the cached events of a session."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
@@ -105,7 +102,6 @@ class SessionCache:
             self._events -= len(oldest.events)
 
     def drop(self, key: SessionKey) -> None:
-        """Drop a session."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._events -= len(entry.events)

@@ -88,7 +88,6 @@ class OpenSessionService(BaseSessionService):
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
 
     async def engine(self) -> Engine:
-        """Return the engine; open it on first use."""
         return await self._lease.engine()
 
     async def flush(self) -> None:
@@ -152,7 +151,6 @@ class OpenSessionService(BaseSessionService):
         await engine.sessions.store.delete(*key)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """Return the user state, without the prefix."""
         engine = await self.engine()
         names = check_text("app_name", app_name), check_text("user_id", user_id)
         document = await engine.database.fetch_value("read_user_state", *names)

@@ -78,7 +78,6 @@ class TurnStreams:
         return turn.message_id if turn and (turn.writer or turn.thoughts) else None
 
     async def write(self, event: Event) -> None:
-        """Write a fragment."""
         turn = self._turns.setdefault(_place(event), _Turn(event.id))
         if (thought := _text(event, thought=True)) and not turn.is_broken:
             with _marked_broken(turn):
@@ -194,7 +193,6 @@ class EngineStreamPlugin(BasePlugin):
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Begin the run."""
         service = invocation_context.session_service
         revision = Revision.of(invocation_context.session)
         if not isinstance(service, OpenSessionService) or revision is None:
@@ -222,7 +220,6 @@ class EngineStreamPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
-        """Record a tool call."""
         if run := self._run_of(tool_context):
             entry = {
                 "id": tool_context.function_call_id,
@@ -235,13 +232,11 @@ class EngineStreamPlugin(BasePlugin):
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
     ) -> None:
-        """Record the result of a tool."""
         await self._finish_tool(tool_context, to_json(result), is_error=False)
 
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: BaseException
     ) -> None:
-        """Record the failure or cancellation of a tool."""
         await self._finish_tool(tool_context, _description(error), is_error=True)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
@@ -254,7 +249,6 @@ class EngineStreamPlugin(BasePlugin):
         await self._end(key, RunStatus.WAITING if questions else RunStatus.COMPLETED, questions=questions)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        """End the run as failed."""
         key = _key(invocation_context.session, invocation_context.invocation_id)
         await self._end(key, RunStatus.FAILED, error=_description(error))
 

@@ -271,7 +271,6 @@ async def delete_branch(context_id: ContextId, name: str, engine: CurrentEngine)
 
 
 def context_view(context: ContextMetadata) -> JsonObject:
-    """A context as JSON."""
     return {
         "id": context.id,
         "current_state": context.current_state,
@@ -292,7 +291,6 @@ def context_view(context: ContextMetadata) -> JsonObject:
 
 
 def context_message_view(message: ContextMessage) -> JsonObject:
-    """A message as JSON."""
     return {
         "id": message.id,
         "role": message.role,
@@ -308,7 +306,6 @@ def context_message_view(message: ContextMessage) -> JsonObject:
 
 
 def branch_view(branch: Branch) -> JsonObject:
-    """A branch as JSON."""
     return {
         "name": branch.name,
         "parent": branch.parent,

@@ -160,7 +160,6 @@ async def thread_state(
 
 
 def _apps(host: Any, caller: Principal) -> list[str]:
-    """Return the agents (apps) that the caller may use."""
     return [name for name in host.descriptions if caller.sees_app(name)]
 
 

@@ -389,7 +389,6 @@ async def answer_questions(
 
 
 def _question(approval: ToolApproval) -> JsonObject:
-    """An approval in the form of an interrupt."""
     return {
         "id": approval.id,
         "kind": "approval",

@@ -135,11 +135,9 @@ class _SignalSocket:
         self._has_ended = False
 
     def beat(self) -> None:
-        """Send a heartbeat soon."""
         self._due.notify()
 
     def end(self) -> None:
-        """End, because the server stops."""
         self._has_ended = True
         self._due.notify()
 
@@ -234,7 +232,6 @@ class SignalFrames:
                 await stream.put("".join(map(self.frame, signals)))
 
     def heartbeat(self) -> str:
-        """Return the frames of a heartbeat."""
         return "".join(map(self._write_frame, self._subscription.heartbeats()))
 
     def frame(self, signal: Signal) -> str:

@@ -54,8 +54,6 @@ class MiniLmEmbedder:
 
 
 class _Model:
-    """The tokenizer and the network."""
-
     def __init__(self, weights: Path, tokenizer: Path) -> None:
         # Official builds of onnxruntime send telemetry, and read this variable when they are imported.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
