@@ -29,8 +29,7 @@ from cognizes.engine.feed import (
     thread_channel,
 )
 from cognizes.engine.models import Event
-from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, format_notifications
-from cognizes.engine.streams.stream_rows import StreamRow
+from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, StreamRow, format_notifications
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import Supervisor
 

@@ -11,8 +11,7 @@ import pytest
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.errors import LimitExceededError
 from cognizes.engine.streams.backend import RefusedWrites
-from cognizes.engine.streams.chunks import StreamKey
-from cognizes.engine.streams.stream_rows import StreamRow
+from cognizes.engine.streams.chunks import StreamKey, StreamRow
 from cognizes.engine.streams.writer import Flusher, LiveMessage
 
 _ENVELOPE_BYTES = 4096

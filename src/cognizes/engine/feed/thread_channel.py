@@ -14,8 +14,7 @@ from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import event_from_row
-from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead
-from cognizes.engine.streams.stream_rows import StreamRow
+from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead, StreamRow
 from cognizes.engine.streams.writer import LiveMessage
 
 _RECENT_EVENTS = 256

@@ -1,4 +1,4 @@
-"""The data of token streams: chunks, segments, notifications, and the log that holds an unfinished message.
+"""The data of token streams: chunks, segments, streams, notifications, and the log of an unfinished message.
 
 A message is streamed as chunks 1, 2, 3 … without a gap. Chunks travel in segments: a segment holds what one flush of
 the producing process carried.
@@ -91,6 +91,32 @@ class StreamKey:
     def address(self) -> StreamAddress:
         digest = hashlib.md5(self.message_id.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
         return self.thread_id, digest
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    """One row of `message_streams`. `began_after` is the head of the thread when the stream was opened."""
+
+    key: StreamKey
+    role: str
+    author: str
+    run_id: str | None
+    status: StreamStatus = StreamStatus.STREAMING
+    owner: UUID | None = None
+    final_sequence: int | None = None
+    began_after: int = 0
+
+    def head(self, sequence: int, status: StreamStatus | None = None) -> StreamHead:
+        """Return the head of the stream at a sequence."""
+        return StreamHead(
+            str(self.key.thread_id),
+            self.key.message_id,
+            self.role,
+            self.author,
+            self.run_id,
+            status or self.status,
+            sequence,
+        )
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.streams.backend import ChunkBackend
-from cognizes.engine.streams.chunks import THOUGHT, DeltaLog, StreamKey, StreamStatus, fit_lengths
-from cognizes.engine.streams.stream_rows import EndAnswer, Ending, StreamRow, StreamRows
+from cognizes.engine.streams.chunks import THOUGHT, DeltaLog, StreamKey, StreamRow, StreamStatus, fit_lengths
+from cognizes.engine.streams.stream_rows import EndAnswer, Ending, StreamRows
 from cognizes.engine.streams.writer import Flusher, LiveMessage
 from cognizes.engine.supervision import SupervisedLoop
 

@@ -19,7 +19,7 @@ from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.state import ScopedDelta
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.chunks import THOUGHT, StreamHead, StreamKey, StreamStatus
+from cognizes.engine.streams.chunks import THOUGHT, StreamKey, StreamRow, StreamStatus
 
 _KIND_OF_ROLE = {
     "assistant": "assistant_message",
@@ -31,32 +31,6 @@ _KIND_OF_ROLE = {
 ROLES = tuple(_KIND_OF_ROLE)
 _NO_LIMIT = 1 << 40
 _Call = Callable[[], Awaitable[asyncpg.Record | None]]
-
-
-@dataclass(frozen=True)
-class StreamRow:
-    """One row of `message_streams`. `began_after` is the head of the thread when the stream was opened."""
-
-    key: StreamKey
-    role: str
-    author: str
-    run_id: str | None
-    status: StreamStatus = StreamStatus.STREAMING
-    owner: UUID | None = None
-    final_sequence: int | None = None
-    began_after: int = 0
-
-    def head(self, sequence: int, status: StreamStatus | None = None) -> StreamHead:
-        """Return the head of the stream at a sequence."""
-        return StreamHead(
-            str(self.key.thread_id),
-            self.key.message_id,
-            self.role,
-            self.author,
-            self.run_id,
-            status or self.status,
-            sequence,
-        )
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from cognizes.engine.errors import (
     LimitExceededError,
 )
 from cognizes.engine.streams.backend import ChunkBackend, RefusedWrites, SegmentWrite
-from cognizes.engine.streams.chunks import DeltaLog, Segment, StreamHead, StreamKey
-from cognizes.engine.streams.stream_rows import StreamRow
+from cognizes.engine.streams.chunks import DeltaLog, Segment, StreamHead, StreamKey, StreamRow
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
