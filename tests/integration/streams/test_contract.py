@@ -231,8 +231,8 @@ class _Disconnected:
     def on_stream_notification(self, payload: str) -> None: ...
 
 
-async def test_a_short_stream_with_a_very_long_id_is_told(pair: Pair) -> None:
-    """Also when no doorbell rings: it began and ended between two looks."""
+async def test_a_short_stream_with_a_very_long_id_is_delivered(pair: Pair) -> None:
+    """The sweep also finds a stream that began and ended between two sweeps without a notification."""
     long_id = "é" * 20_000
     async with watching(pair.other, pair.thread_id) as watch:
         async with pair.ours.stream_message(pair.session, message_id=long_id) as message:
@@ -242,7 +242,7 @@ async def test_a_short_stream_with_a_very_long_id_is_told(pair: Pair) -> None:
         async with pair.ours.stream_message(pair.session, message_id="unheard") as message:
             await message.write("x")
         assert (await next_head(watch, "unheard", status="completed")).current_sequence == 1
-        # What has been told is not told again: the next head is that of something new.
+        # A head is delivered once: the next one is that of a new stream.
         async with pair.ours.stream_message(pair.session, message_id="next"):
             pass
         assert (await anext(watch)).message_id == "next"

@@ -1,8 +1,8 @@
-"""Watching from the middle: what happened so far, folded, then what happens next.
+"""Observations of threads and runs: a snapshot of what exists, then the frames that follow.
 
-A plain replay would double text on a client that has some of it. So an observer is told where things stand (state,
-messages with the text so far, START again for what is open) and then follows. A client that saw all of it already ends
-up the same.
+A plain replay would duplicate text on a client that has a part of it. An observation therefore begins with the state,
+the messages with their text so far, and a START frame for each open item. A client that has all of them ends up with
+the same content.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
 
 Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
-"""Frames, with the number that goes into their `id:` line if they have one."""
+"""Frames, each with the number of its `id:` line or None."""
 
 _ENDS = ("run_finished", "run_failed", "run_cancelled")
 _LAST = (*_ENDS, "run_waiting")
-"""Events that can be the last of a run for an observer."""
+"""The types of events after which an observation of a run ends."""
 
 
 class ActiveFrames(Protocol):
@@ -44,7 +44,7 @@ class ActiveFrames(Protocol):
 
     @property
     def frames(self) -> tuple[BaseEvent, ...]:
-        """Return all frames so far."""
+        """All frames so far."""
         ...
 
     def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, BaseEvent], None]:
@@ -53,7 +53,7 @@ class ActiveFrames(Protocol):
 
 
 class Observer:
-    """Makes observations of threads and runs, out of what the engine stores and of the frames of runs in progress."""
+    """Observes threads and runs by their stored events, the feed and the frames of active runs."""
 
     def __init__(
         self,
@@ -73,29 +73,29 @@ class Observer:
     async def observe_active(
         self, thread: UUID, log: ActiveFrames, started: RunStartedEvent, *, after: int
     ) -> Observation:
-        """A run of this process, which has these frames and began after an event of its thread, until it ends."""
+        """Yield the frames of a run that this process executes until it ends; `after` is the event before the run."""
         yield None, started
         history = await read_history(self._events, thread, up_to=after)
-        async with aclosing(_rest_of_log(history, log)) as frames:
+        async with aclosing(_follow_log(history, log)) as frames:
             async for item in frames:
                 yield item
 
     async def observe_thread(self, thread: UUID | None, started: RunStartedEvent) -> Observation:
-        """A thread as it is stored; when its run goes on in another process, until that ends.
+        """Yield a snapshot of a thread, then the frames of its run until it ends, if another process executes one.
 
-        `started` names that run, or one made up for this observation.
+        `started` names that run; without one, it has an id made for this observation.
         """
         yield None, started
-        if thread and await self._goes_on(thread, started.run_id):
-            async with aclosing(self._rest_of_run(thread, started)) as rest:
+        if thread and await self._is_running(thread, started.run_id):
+            async with aclosing(self._follow_run(thread, started)) as rest:
                 async for item in rest:
                     yield item
             return
-        for frame in _all_told(await self._read(thread) if thread else History(), started):
+        for frame in _finished_frames(await self._read(thread) if thread else History(), started):
             yield None, frame
 
     async def observe_run(self, run_id: str, *, after: int = 0, thread_id: UUID | None = None) -> Observation:
-        """The stored events of a run, also of one that does not exist yet, after a sequence number, until it ends."""
+        """Yield the frames of a run's stored events after a sequence until it ends; the run may not exist yet."""
         translator: Translator | None = None
         recalled = Snapshot()
         async with aclosing(self._feed.events_of_run(run_id, thread_id=thread_id)) as events:
@@ -105,7 +105,7 @@ class Observer:
                     thread = thread_uuid(event.thread_id)
                     state = (await self._time_travel.at(thread, sequence=max(sequence - 1, after))).state
                     translator = Translator(thread_id=event.thread_id, run_id=run_id, state=state, with_user=True)
-                    for frame in await self._beginning(translator, thread, after):
+                    for frame in await self._first_frames(translator, thread, after):
                         yield None, frame
                 if sequence <= after and event.event_type not in _ENDS:
                     recalled.fold(translator.recall(event))
@@ -121,30 +121,30 @@ class Observer:
 
     async def _read(self, thread: UUID) -> History:
         history = await read_history(self._events, thread)
-        # Read last: a change that is in the state already and comes again does no harm, one that is missed would.
+        # The state is read last: applying a change twice is harmless, missing one is not.
         history.snapshot.state = (await self._sessions.get_thread(thread)).state
         return history
 
-    async def _beginning(self, translator: Translator, thread: UUID, after: int) -> list[BaseEvent]:
+    async def _first_frames(self, translator: Translator, thread: UUID, after: int) -> list[BaseEvent]:
         frames = translator.start()
         if after:
             history = await read_history(self._events, thread, up_to=after)
             frames += [history.snapshot.messages_frame(), *history.older_frames()]
         return frames
 
-    async def _rest_of_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
+    async def _follow_run(self, thread: UUID, started: RunStartedEvent) -> Observation:
         """Yield the stored messages with the streamed text so far, then the feed until the run ends."""
         history = await self._read(thread)
         # Checked after the history is read: if the run is still running, its end comes with the feed.
-        if not await self._goes_on(thread, started.run_id):
-            for frame in _all_told(history, started):
+        if not await self._is_running(thread, started.run_id):
+            for frame in _finished_frames(history, started):
                 yield None, frame
             return
         encoder = _RunEncoder(_translator(history, started))
         is_first = True
         async with aclosing(self._feed.follow(thread, history.last_sequence)) as pages:
             async for items in pages:
-                # Chunks at the start are the text so far: they belong into the snapshot.
+                # Chunks on the first page are the text so far, a part of the snapshot.
                 is_text = is_first and all(isinstance(item, Chunks) for item in items)
                 if is_text:
                     history.snapshot.fold(encoder.encode(items))
@@ -157,7 +157,7 @@ class Observer:
                 if encoder.has_ended:
                     return
 
-    async def _goes_on(self, thread: UUID, run_id: str) -> bool:
+    async def _is_running(self, thread: UUID, run_id: str) -> bool:
         try:
             return (await self._runs.get(thread, run_id)).status == RunStatus.RUNNING
         except NotFoundError:
@@ -197,12 +197,12 @@ class _RunEncoder:
                 return []
 
 
-def _all_told(history: History, started: RunStartedEvent) -> list[BaseEvent]:
+def _finished_frames(history: History, started: RunStartedEvent) -> list[BaseEvent]:
     return [*history.frames(), *_translator(history, started).finish()]
 
 
 def _translator(history: History, started: RunStartedEvent) -> Translator:
-    """One that goes on where a history ends."""
+    """Return a translator that continues after a history."""
     return Translator(
         thread_id=started.thread_id,
         run_id=started.run_id,
@@ -214,11 +214,11 @@ def _translator(history: History, started: RunStartedEvent) -> Translator:
 
 
 def started(thread_id: str, run_id: str) -> RunStartedEvent:
-    """The first frame of an observation."""
+    """Return the first frame of an observation."""
     return RunStartedEvent(thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, timestamp=now())
 
 
-async def _rest_of_log(history: History, log: ActiveFrames) -> Observation:
+async def _follow_log(history: History, log: ActiveFrames) -> Observation:
     so_far = log.frames
     history.snapshot.fold(so_far)
     for frame in history.frames():

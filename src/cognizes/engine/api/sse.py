@@ -1,4 +1,4 @@
-"""Server-sent events: little memory for idle connections, and an end for readers that stop reading."""
+"""Server-sent events with little memory per idle connection; a client that stops reading is disconnected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30
 SEND_SECONDS = 30.0
-"""The time a reader has to accept one frame."""
+"""The time in which a client must accept one frame."""
 FRAMES_BYTES = 8 * 1024
 """The limit of a connection's write buffer."""
 _WAITING_OFFERS = 64
@@ -36,15 +36,11 @@ _HEADERS = [
 
 
 class Connection(Protocol):
-    """A connection that sends heartbeats."""
+    """A connection that sends heartbeats and ends when the server stops."""
 
-    def beat(self) -> None:
-        """Send a heartbeat."""
-        ...
+    def beat(self) -> None: ...
 
-    def end(self) -> None:
-        """End, because the server stops."""
-        ...
+    def end(self) -> None: ...
 
 
 class HeartbeatTimer:
@@ -68,7 +64,6 @@ class HeartbeatTimer:
 
     @property
     def connections(self) -> int:
-        """The number of connections."""
         return sum(len(slot) for slot in self._slots)
 
     def add(self, stream: Connection) -> Callable[[], None]:
@@ -81,13 +76,12 @@ class HeartbeatTimer:
         return lambda: slot.discard(stream)
 
     def end(self) -> None:
-        """End every connection, also those that are added later: the server stops."""
+        """End all connections, also those that are added later, because the server stops."""
         self.has_ended = True
         for stream in [stream for slot in self._slots for stream in slot]:
             stream.end()
 
     async def close(self) -> None:
-        """End all connections and stop the timer."""
         self.end()
         if self._loop is not None:
             await self._loop.stop()
@@ -105,9 +99,9 @@ class HeartbeatTimer:
 
 
 class EventStream(Response):
-    """Sends the frames of a source until it ends, the reader leaves or stops reading, or the server stops.
+    """Sends the frames of a source until it ends, the client disconnects or stops reading, or the server stops.
 
-    It has one task besides the request's own. The middleware runs it after the layers between have returned, because
+    It has one task besides the request's own. The middleware runs it after the inner layers have returned, because
     their stack frames are half of the memory of an idle connection.
     """
 
@@ -128,10 +122,9 @@ class EventStream(Response):
             await self.run(receive, send)
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Send the response."""
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
         if (transport := self._transport) is not None:
-            # The cost of a reader that stopped reading; the default of 64 KiB is much for thousands of them.
+            # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         self._sending = asyncio.create_task(self._source(self), name="event-stream")
@@ -162,7 +155,7 @@ class EventStream(Response):
             await self._write(text.encode(), more_body=True)
 
     def offer(self, text: str) -> bool:
-        """Send frames that may be dropped; return False if the reader is too slow for them."""
+        """Send frames that may be dropped; return False if the client is too slow for them."""
         if self._is_complete or len(self._others) >= _WAITING_OFFERS:
             return False
         self._begin(self.put(text))
@@ -174,9 +167,8 @@ class EventStream(Response):
             self.offer(self._heartbeat())
 
     def end(self) -> None:
-        """End the response."""
         if self._puts_waiting:
-            self._abort()  # A reader that stopped reading must not delay the shutdown.
+            self._abort()  # A client that stopped reading must not delay the shutdown.
         self._sending.cancel()
 
     @property
@@ -216,7 +208,7 @@ class EventStream(Response):
             self._puts_waiting -= 1
 
     def _abort(self) -> None:
-        """Reset the connection of a reader that stopped reading.
+        """Reset the connection of a client that stopped reading.
 
         ASGI closes a connection only after all data is sent, and has no message to abort it. Without a transport the
         request is cancelled.

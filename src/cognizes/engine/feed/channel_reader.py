@@ -148,7 +148,7 @@ class ChannelReader:
                 raise NotFoundError(f"there is no thread {channel.thread_id}")
         lacks_ends = view is StreamView.HEADS and not channel.tracks_ends
         if (not channel.is_open or lacks_ends) and not channel.has_ended:
-            await self._retry(self._look, [channel])
+            await self._retry(self._refresh, [channel])
             if not channel.is_open and not self.is_closed:
                 raise NotFoundError(f"there is no thread {channel.thread_id}")
         if view is StreamView.TEXT and channel.streams:
@@ -222,7 +222,7 @@ class ChannelReader:
                 continue
             stream = channel.streams.get(digest)
             if stream is None or notification.status is not StreamStatus.STREAMING:
-                channel.needs_look = True
+                channel.needs_refresh = True
             elif stream.is_local:
                 continue
             elif notification.sequence > stream.remote_sequence:
@@ -300,19 +300,19 @@ class ChannelReader:
         due = await self._due_streams.take()
         channels = [channel for thread_id in due if (channel := self._channels.get(thread_id)) is not None]
         try:
-            if looked_at := [channel for channel in channels if channel.needs_look or not channel.is_open]:
-                await self._look(looked_at)
+            if stale := [channel for channel in channels if channel.needs_refresh or not channel.is_open]:
+                await self._refresh(stale)
             await self._read_chunks(channels)
         except EngineError as error:
             # The sweep reads these threads again, also after any other exception.
             logger.debug("streams of %d threads are not read back yet: %s", len(due), error)
 
-    async def _look(self, channels: Iterable[ThreadChannel]) -> None:
+    async def _refresh(self, channels: Iterable[ThreadChannel]) -> None:
         """Read the heads and the streams of threads with one query, and compare them with what the channels have."""
         before = [(channel, channel.head, set(channel.streams)) for channel in channels]
-        with_ended = [bool(known) or channel.reads_heads or channel.needs_look for channel, _, known in before]
+        with_ended = [bool(known) or channel.reads_heads or channel.needs_refresh for channel, _, known in before]
         for channel, _, _ in before:
-            channel.needs_look = False
+            channel.needs_refresh = False
         now = asyncio.get_running_loop().time()
         window = (0.0 if self._swept_at is None else now - self._swept_at) + _COMMIT_SECONDS
         ids = [channel.thread_id for channel, _, _ in before]
@@ -320,7 +320,7 @@ class ChannelReader:
             rows = await self._shared.fetch("read_feed_heads", ids, with_ended, timedelta(seconds=window))
         except BaseException:
             for channel, _, _ in before:
-                channel.needs_look = True
+                channel.needs_refresh = True
             raise
         found: dict[UUID, list[asyncpg.Record]] = {}
         for row in rows:
@@ -438,7 +438,7 @@ class ChannelReader:
         if digest not in channel.wanted:
             channel.wanted[digest] = after
             if self._channels.get(channel.thread_id) is channel:
-                channel.needs_look = channel.needs_look or digest not in channel.streams
+                channel.needs_refresh = channel.needs_refresh or digest not in channel.streams
                 self._due_streams.add(channel.thread_id)
 
     def peek(
@@ -460,9 +460,9 @@ class ChannelReader:
                 self._drop(channel)
         followed = [channel for channel in self._channels.values() if channel.is_open]
         for start in range(0, len(followed), SWEEP_SLICE):
-            looked_at = followed[start : start + SWEEP_SLICE]
-            await self._look(looked_at)
-            for channel in looked_at:
+            part = followed[start : start + SWEEP_SLICE]
+            await self._refresh(part)
+            for channel in part:
                 if channel.streams and not channel.has_ended:
                     self._due_streams.add(channel.thread_id)
         self._swept_at = now

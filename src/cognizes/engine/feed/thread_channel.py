@@ -134,7 +134,7 @@ class ThreadChannel:
         "has_ended",
         "head",
         "kept_until",
-        "needs_look",
+        "needs_refresh",
         "notified",
         "streams",
         "subscribers",
@@ -153,7 +153,7 @@ class ThreadChannel:
         self.views = [0, 0]
         self.streams: dict[str, FollowedStream] = {}
         self.wanted: dict[str, int] | None = None
-        self.needs_look = False
+        self.needs_refresh = False
         self.tracks_ends = False
         self.has_ended = False
         self.failure: EngineError | None = None
@@ -287,12 +287,12 @@ class ThreadChannel:
             for digest, stream in list(self.streams.items()):
                 if not stream.is_due(position.sequence):
                     continue
-                told = position.chunks.get(digest, -1)
+                delivered = position.chunks.get(digest, -1)
                 if view is StreamView.HEADS:
-                    if stream.sequence > told:
+                    if stream.sequence > delivered:
                         position.chunks[digest] = stream.sequence
                         yield Chunks(stream.row.head(stream.sequence))
-                elif (item := stream.chunks_after(max(told, 0))) is not None:
+                elif (item := stream.chunks_after(max(delivered, 0))) is not None:
                     position.chunks[digest] = item.head.current_sequence
                     yield item
         if self._ends is not None:
