@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -382,3 +383,19 @@ async def test_common_words_of_many_memories_are_not_counted_exhaustively(databa
         assert hits[0].text == "weather report of the garden with a zyzzyva"
         assert {hit.text for hit in await recall(engine, "garden weather number7", k=21)} == {"garden weather number7"}
         assert len(await recall(engine, "garden weather", k=5)) == 5
+
+
+async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_statistics(engine: Engine) -> None:
+    pool = engine.database.pool
+    await pool.execute(
+        "INSERT INTO memories (app_name, user_id, agent_id, kind, namespace, source_id, session_id, author, text, "
+        "                      position, length, terms) "
+        "SELECT 'app', 'ada', 'app', 'turn', '', 's' || n, 'session' || n % 5, 'ada', 'text', n, 1, ARRAY[n] "
+        "  FROM generate_series(1, 10000) n"
+    )
+    ids = [row["id"] for row in await pool.fetch("SELECT id FROM memories ORDER BY id LIMIT 50 OFFSET 5000")]
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {engine.database.queries['read_memory_neighbours']}"
+    plan = json.loads(await pool.fetchval(query, "app", "ada", None, None, None, None, None, ids))[0]["Plan"]
+    assert plan["Actual Rows"] == 50 * 7
+    # Reading all memories of the user for each of the 50 would touch 20 000 blocks.
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4000

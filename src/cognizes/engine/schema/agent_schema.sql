@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 20 OR max(number) > 40 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 21 OR max(number) > 40 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -2430,6 +2430,44 @@ VALUES ('memory/forget_threads.sql', 0, 'f11ac261f0346210269e5b654cadee660acfc92
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- memory/memory_neighbours.sql
+-- Returns session, author and length of memories, and of the three before and after each in its session, with their distance,
+-- which is negative for those before. Without sorts the planner takes the neighbours from idx_memories_session, which has their
+-- order. On a table without statistics it expects one row per user and would read and sort all memories of the user instead,
+-- for every memory.
+CREATE OR REPLACE FUNCTION "public".memory_neighbours(
+    p_app_name text, p_user_id text, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz,
+    p_until timestamptz, p_ids bigint[]
+) RETURNS TABLE (origin bigint, session_id text, id bigint, distance bigint, author text, length integer)
+LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
+    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length
+      FROM unnest(p_ids) AS wanted (id)
+      JOIN "public".memories m ON m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = wanted.id
+     CROSS JOIN LATERAL (
+            SELECT m.id, 0 AS distance, m.author, m.length
+            UNION ALL
+            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length
+               FROM (SELECT n.id, n.position, n.author, n.length FROM "public".memories n
+                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                        AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
+                        AND "public".memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                      ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
+            UNION ALL
+            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length
+               FROM (SELECT n.id, n.position, n.author, n.length FROM "public".memories n
+                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                        AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
+                        AND "public".memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                      ORDER BY n.position, n.id LIMIT 3) x)) near
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/memory_neighbours.sql', 0, '8f38ccad11dcb91696bc6041e9fb7c577a7d33d1eff88a491dfa1a0fe1637bf1', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- memory/memory_passes.sql
 -- Return whether a memory matches the filters of a recall; a null filter matches everything.
 CREATE OR REPLACE FUNCTION "public".memory_passes(
@@ -4676,5 +4714,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 20 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 21 WHERE number = 0;
 COMMIT;

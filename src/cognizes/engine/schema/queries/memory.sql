@@ -150,30 +150,9 @@ SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8,
 -- recall_by_vector: Find the memories of a user nearest to a vector, and the cosines of the given ones.
 SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9, $13);
 
--- read_memory_neighbours: Read session, author and length of memories, and of the three before and after them in the session
--- with their distance, which is negative for those before. The limit is a constant: with a parameter the planner would
--- expect many rows and sort whole sessions.
-SELECT m.id AS origin, m.session_id, near.id, near.distance, near.author, near.length
-  FROM unnest($8::bigint[]) AS wanted (id)
-  JOIN {schema}.memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = wanted.id
- CROSS JOIN LATERAL (
-        SELECT m.id, 0 AS distance, m.author, m.length
-        UNION ALL
-        (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length
-           FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
-                  WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id)
-                    AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
-                    AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
-                    AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
-                  ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
-        UNION ALL
-        (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length
-           FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
-                  WHERE n.app_name = $1 AND n.user_id = $2 AND md5(n.session_id) = md5(m.session_id)
-                    AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
-                    AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
-                    AND {schema}.memory_passes(n, $3, $4, $5, $6, $7)
-                  ORDER BY n.position, n.id LIMIT 3) x)) near;
+-- read_memory_neighbours: Read session, author and length of memories and of their neighbours in the session.
+SELECT origin, session_id, id, distance, author, length
+  FROM {schema}.memory_neighbours($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- read_memories: Read memories by id, in the order of the ids: at most the given number of bytes, or one larger memory.
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at

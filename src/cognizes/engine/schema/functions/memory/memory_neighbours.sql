@@ -1,0 +1,31 @@
+-- Returns session, author and length of memories, and of the three before and after each in its session, with their distance,
+-- which is negative for those before. Without sorts the planner takes the neighbours from idx_memories_session, which has their
+-- order. On a table without statistics it expects one row per user and would read and sort all memories of the user instead,
+-- for every memory.
+CREATE OR REPLACE FUNCTION {schema}.memory_neighbours(
+    p_app_name text, p_user_id text, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz,
+    p_until timestamptz, p_ids bigint[]
+) RETURNS TABLE (origin bigint, session_id text, id bigint, distance bigint, author text, length integer)
+LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
+    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length
+      FROM unnest(p_ids) AS wanted (id)
+      JOIN {schema}.memories m ON m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = wanted.id
+     CROSS JOIN LATERAL (
+            SELECT m.id, 0 AS distance, m.author, m.length
+            UNION ALL
+            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length
+               FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
+                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                        AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
+                        AND {schema}.memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                      ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
+            UNION ALL
+            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length
+               FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
+                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                        AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
+                        AND {schema}.memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                      ORDER BY n.position, n.id LIMIT 3) x)) near
+$$;
