@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-
 _Result = TypeVar("_Result")
 
 

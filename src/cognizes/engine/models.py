@@ -12,7 +12,6 @@ from uuid import UUID
 
 JsonObject = dict[str, Any]
 Item = TypeVar("Item")
-
 MAX_NAME_BYTES: Final = 1000
 """The longest app name, user id or run id: they are index keys. Other ids have `MAX_TEXT_LENGTH`."""
 MAX_TEXT_LENGTH: Final = 131_072
@@ -47,7 +46,6 @@ class _Delete:
 
 DELETE: Final = _Delete()
 """A value in a state delta that deletes the key. (`None` is an ordinary value.) In JSON it is `DELETE_JSON`."""
-
 DELETE_JSON: Final[JsonObject] = {"$delete": True}
 
 

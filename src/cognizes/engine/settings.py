@@ -20,7 +20,6 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="COGNIZES_", env_file=".env", extra="ignore", populate_by_name=True, frozen=True
     )
-
     database_url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("database_url", "DATABASE_URL", "COGNIZES_DATABASE_URL"),
@@ -51,7 +50,6 @@ class Settings(BaseSettings):
     memory_background: bool = Field(
         default=True, description="Embed memories and write episodes of ended runs in this process."
     )
-
     pool_size: int = Field(default=10, ge=2, description="Connections to PostgreSQL per process.")
     pool_timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for a free connection.")
     statement_timeout: float = Field(
@@ -63,7 +61,6 @@ class Settings(BaseSettings):
     retry_seconds: float = Field(
         default=10.0, ge=0, description="Seconds for which a write is retried while PostgreSQL is unavailable."
     )
-
     max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
     max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
     page_bytes: int = Field(
@@ -72,7 +69,6 @@ class Settings(BaseSettings):
         description="Largest page of a list in bytes; a page has at least one item.",
     )
     max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest accepted nesting of JSON.")
-
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")
     redis_url: SecretStr | None = Field(
@@ -117,7 +113,6 @@ class Settings(BaseSettings):
         ge=0,
         description="Days for which time travel shows user: and app: state; older moments answer 410. 0 keeps all.",
     )
-
     auth: str = Field(
         default="none",
         pattern="^(none|required)$",
@@ -164,7 +159,6 @@ class Settings(BaseSettings):
         default=1000.0, gt=0, description="Sustained requests per second of one key or user."
     )
     requests_at_once: int = Field(default=2000, ge=1, description="Burst of requests of one key or user.")
-
     max_header_bytes: int = Field(default=32 * 1024, ge=4096, description="Largest request line and headers together.")
     header_seconds: float = Field(
         default=10.0, gt=0, description="Seconds in which the headers of a request must arrive."
@@ -182,7 +176,6 @@ class Settings(BaseSettings):
     failed_keys_at_once: int = Field(
         default=100, ge=1, description="Burst of wrong keys, tokens and tickets of one address."
     )
-
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")

@@ -22,7 +22,6 @@ _LONGEST_PAUSE = 30.0
 _SETTLED_SECONDS = 60.0
 """A loop whose round has run this long without an exception counts as recovered, although it has not returned."""
 _CANCEL_SECONDS = 0.5
-
 Round = Callable[[], Awaitable[object]]
 
 

@@ -20,7 +20,6 @@ from ag_ui.core import (
 
 KEEP_ALIVE = ": keep-alive\n\n"
 """A comment that keeps proxies from closing an idle stream; clients ignore it."""
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 

@@ -132,7 +132,8 @@ class Subagents:
         if self._root is None:
             self._root = agent
         for name, activation in list(self._open.items()):
-            if name != agent and _is_over(activation.branch, branch):
+            place = activation.branch
+            if name != agent and (branch in (place, "") or place.startswith(f"{branch}.")):
                 del self._open[name]
                 yield SubagentFinishedEvent(subagent_run_id=activation.id)
         if agent != self._root and agent not in self._open:
@@ -144,10 +145,6 @@ class Subagents:
         for activation in reversed(self._open.values()):
             yield from _end_frames("subagent", activation.id, error=error, is_waiting=is_waiting)
         self._open.clear()
-
-
-def _is_over(place: str, branch: str) -> bool:
-    return branch in (place, "") or place.startswith(f"{branch}.")
 
 
 _STARTS = {

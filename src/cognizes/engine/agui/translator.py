@@ -65,16 +65,13 @@ from cognizes.engine.timeline.event_reading import (
 )
 
 Frames = Iterator[BaseEvent]
-
 _SILENT = (
     *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
     *("state_update", "message"),
 )
 _STREAMED_ROLES = ("assistant", "system", THOUGHT)
 """The roles whose chunks become frames; other messages are sent when they are stored."""
-
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
-
 _CONFIRMATION_ANSWER: JsonObject = {
     "type": "object",
     "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
@@ -304,7 +301,7 @@ class Translator:
                 yield from self._call(part, turn.id, is_pending=part.id in long_running)
             elif isinstance(part, Question):
                 self._interrupts[part.id] = interrupt_of(part)
-            elif isinstance(part, Result) and not self._is_preliminary(event, part):
+            elif isinstance(part, Result) and part.call_id not in {*self._pending, *unconfirmed_calls(event)}:
                 yield self._result(event, part, number)
         yield from self._leave(event)
 
@@ -335,9 +332,6 @@ class Translator:
         yield ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.name, parent_message_id=parent)
         yield ToolCallArgsEvent(tool_call_id=call.id, delta=to_json(call.arguments))
         yield ToolCallEndEvent(tool_call_id=call.id)
-
-    def _is_preliminary(self, event: Event, result: Result) -> bool:
-        return result.call_id in self._pending or result.call_id in unconfirmed_calls(event)
 
     def _result(self, event: Event, result: Result, number: int) -> ToolCallResultEvent:
         message_id = _message_id(event) if number == 0 else f"{_message_id(event)}/{number}"

@@ -51,7 +51,6 @@ _SESSION_PARAMETER = "context_id"
 """The path parameter that also accepts a session id."""
 _EVERY_THREAD = "*"
 _DECLARED = "__access__"
-
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 

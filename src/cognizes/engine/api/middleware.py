@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 
@@ -51,7 +50,6 @@ from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("cognizes.engine.access")
-
 DEFERRED = "cognizes.deferred"
 """In the scope: a list of functions that the middleware calls with `receive` and `send` when the route has returned."""
 UPLOAD_SECONDS = 120.0
@@ -171,7 +169,7 @@ class Middleware:
         principal = exchange.call.principal
         grant = exchange.grant = engine.access.grants.open(principal)
         try:
-            with _tenancy(principal):
+            with acting_as_engine() if principal.app_names is None else acting_for(principal.app_names):
                 await exchange.run(self._app)
             if grant.revoked.is_set():
                 await exchange.end_revoked()
@@ -183,10 +181,6 @@ class Middleware:
             exchange.end_stream()
             engine.access.grants.close(grant)
             await _audit(engine, exchange)
-
-
-def _tenancy(principal: Principal) -> AbstractContextManager[None]:
-    return acting_as_engine() if principal.app_names is None else acting_for(principal.app_names)
 
 
 async def _authenticate(engine: Engine, scope: Scope) -> Principal:

@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is served, for logs and problem details."""
-
 _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (LimitExceededError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),

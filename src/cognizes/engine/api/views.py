@@ -22,8 +22,6 @@ from cognizes.engine.runs import CLIENT_LEASE, Resumption, Step
 
 Content = Annotated[str, StringConstraints(max_length=2**30)]
 """A text that is stored as content: the settings limit its bytes."""
-
-
 _TEXT = {"type": "string", "maxLength": 2**30}
 _PART = {
     "type": "object",

@@ -21,7 +21,6 @@ from cognizes.engine.settings import Settings
 
 _MINIMUM_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
-
 DataDirectory = Annotated[
     Path | None,
     typer.Option(

@@ -21,9 +21,7 @@ from cognizes.engine.settings import Settings
 
 _ACTOR = "cognizes keys"
 _Result = TypeVar("_Result")
-
 keys = typer.Typer(help="API keys: create, list, revoke, rotate.", no_args_is_help=True)
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 KeyId = Annotated[str, typer.Argument(help="The part of the key between cgz_ and the next underscore.")]
 

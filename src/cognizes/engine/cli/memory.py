@@ -15,7 +15,6 @@ from cognizes.engine.memory.vectors import EmbeddingQueue, QueueLength
 from cognizes.engine.settings import Settings
 
 memory = typer.Typer(help="Memories: their vectors.", no_args_is_help=True)
-
 _POLL_SECONDS = 0.2
 
 

@@ -33,7 +33,6 @@ _CLIENT_GRACE_SECONDS = 1.0
 """The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
 _CANCEL_SECONDS = 5.0
 """The time limit of the server's confirmation that it cancelled a statement."""
-
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a named query with its arguments."""
 

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 """Every error that asyncpg may raise."""
-
 _UNAVAILABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InternalClientError,
@@ -45,7 +44,6 @@ _UNAVAILABLE = (
 )
 _LOST_CONNECTION = re.compile(r"\b(closed|closing|released back|another operation is in progress)\b")
 """The texts of an `InterfaceError` about a lost connection. The others are errors of the calling code."""
-
 _DATA = (
     asyncpg.DataError,
     asyncpg.ProgramLimitExceededError,
@@ -53,7 +51,6 @@ _DATA = (
     asyncpg.UntranslatableCharacterError,
     asyncpg.IntegrityConstraintViolationError,
 )
-
 _RAISED_BY_FUNCTIONS: dict[str, type[EngineError]] = {
     "CZ403": PermissionDeniedError,
     "CZ404": NotFoundError,
@@ -61,7 +58,6 @@ _RAISED_BY_FUNCTIONS: dict[str, type[EngineError]] = {
     "CZ422": IllegalTransitionError,
     "CZ423": LeaseLostError,
 }
-
 _TOO_LONG = (
     "a statement exceeded the time limit and was cancelled; nothing was stored; try again in a moment, "
     "or raise COGNIZES_STATEMENT_TIMEOUT"

@@ -27,11 +27,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_CHANNEL = "event_stream"
 APPLICATION_NAME = "cognizes-listener"
 """The name of a listener's connection in `pg_stat_activity`."""
-
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
 TextCallback = Callable[[str, str], Any]
 Reconnected = Callable[[], Awaitable[None]]
-
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 _CHECK_SECONDS = 5.0
@@ -109,12 +107,10 @@ class PgNotifyListener:
             callbacks.remove(callback)
         if not callbacks:
             self._text_listeners.pop(channel, None)
-        if channel in self.channels and not self._has_callbacks(channel):
+        registered = (self._text_listeners, self._listeners, self._taps)
+        if channel in self.channels and not any(known.get(channel) for known in registered):
             self.channels.remove(channel)
         await self._apply_channels()
-
-    def _has_callbacks(self, channel: str) -> bool:
-        return any(known.get(channel) for known in (self._text_listeners, self._listeners, self._taps))
 
     async def start(self) -> None:
         """Connect and listen; reconnect from now on."""

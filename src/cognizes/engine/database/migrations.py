@@ -181,7 +181,8 @@ class Migrator:
         todo = [script for script in known if script.name not in applied]
         if _installed_revision(applied) > release.revision:
             return todo  # A newer engine installed its functions: this one must not put its old ones back.
-        return todo + [script for script in functions() if _differs(script, applied.get(script.name))]
+        checksums = {name: row["checksum"] for name, row in applied.items()}
+        return todo + [script for script in functions() if checksums.get(script.name) != script.checksum]
 
     async def _apply(self, script: Script) -> None:
         await self._connection.execute(self._render(script.sql), timeout=_LONGEST_SECONDS)
@@ -191,10 +192,6 @@ class Migrator:
 
     def _render(self, sql: str) -> str:
         return render(sql, self._schema, embedding_dimension=self._dimension)
-
-
-def _differs(script: Script, applied: asyncpg.Record | None) -> bool:
-    return applied is None or applied["checksum"] != script.checksum
 
 
 def _installed_revision(applied: dict[str, asyncpg.Record]) -> int:

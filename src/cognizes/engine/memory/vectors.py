@@ -35,7 +35,6 @@ _STORE_ATTEMPTS = 10
 _STORE_DELAY = 0.05
 """Seconds between attempts to store the vector of a memory that another transaction has locked, for example one that
 stores a growing session again."""
-
 LARGE = 20_000
 """Memories of a user from which his vectors belong in the HNSW index."""
 BUILD_SECONDS = 24 * 3600

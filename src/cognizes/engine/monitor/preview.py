@@ -8,7 +8,6 @@ from cognizes.engine.models import JsonObject
 
 CUT = "$cut"
 """The key that marks what was cut: `{"$cut": "text" | "list" | "object", "length": N, "preview": …}`."""
-
 _MAX_TEXT = 2000
 _TEXT_PREVIEW = 500
 _MAX_ITEMS = 200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +13,11 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject, Page
 from cognizes.engine.monitor.preview import CUT, Preview
 from cognizes.engine.pulse.events import check_text
+from cognizes.engine.pulse.session_store import decode_cursor, encode_cursor
 
 _LARGE_EVENT = 512 * 1024
 
@@ -78,7 +77,7 @@ class MonitorQueries:
         """
         if text and (exact := _as_uuid(text)) and (found := await self.read_threads([exact])):
             return Page(items=found, next_cursor=None)
-        before, before_id = _decode(cursor) if cursor else (None, None)
+        before, before_id = decode_cursor(cursor) if cursor else (None, None)
         by_run = status not in (None, ThreadStatus.IDLE)
         rows = await self._database.fetch(
             "find_threads_by_run" if by_run else "find_threads",
@@ -92,7 +91,7 @@ class MonitorQueries:
         )
         page = rows[:limit]
         items = await self.read_threads([row["id"] for row in page])
-        return Page(items=items, next_cursor=_encode(page[-1]) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=encode_cursor(page[-1]) if len(rows) > limit else None)
 
     async def read_threads(self, thread_ids: Sequence[UUID]) -> list[ThreadSummary]:
         """Return the existing threads of these ids, newest activity first."""
@@ -181,15 +180,3 @@ def _as_uuid(text: str) -> UUID | None:
         return UUID(text.strip())
     except ValueError:
         return None
-
-
-def _encode(row: asyncpg.Record) -> str:
-    return base64.urlsafe_b64encode(f"{row['updated_at'].isoformat()}|{row['id']}".encode()).decode()
-
-
-def _decode(cursor: str) -> tuple[datetime, UUID]:
-    try:
-        moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
-        return datetime.fromisoformat(moment), UUID(thread_id)
-    except (ValueError, binascii.Error) as error:
-        raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error

@@ -29,12 +29,9 @@ from cognizes.engine.pulse.state import ScopedDelta, split_delta, without_temp
 
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
 """Kinds that `streams/` carries. They are never stored as events, so a thousand tokens become one message."""
-
 SNAPSHOT_PREFIX: Final = "memory_snapshot/"
 """The prefix of the id of an event that restores a memory snapshot. No other event may have such an id."""
-
 ROLES = ("user", "assistant", "tool", "system")
-
 _ROLE_OF_KIND = {
     "user_message": "user",
     "assistant_message": "assistant",

@@ -56,7 +56,6 @@ class _NewSession:
 
 _fields = attrgetter(*(field.name for field in fields(_NewSession) if field.name not in ("size", "apps")))
 _POOL_SIZE_FOR_TWO_SENDERS = 6
-
 _Batch = list[_NewSession]
 _Rows = list[asyncpg.Record | None]
 _Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
@@ -226,7 +225,7 @@ class SessionStore:
         """Return a page of sessions, newest activity first. It also ends at `COGNIZES_PAGE_BYTES`."""
         if limit < 1:
             raise InvalidInputError("a page has at least one item; raise the limit")
-        updated_at, thread_id = _decode_cursor(cursor) if cursor else (None, None)
+        updated_at, thread_id = decode_cursor(cursor) if cursor else (None, None)
         page = await self._database.fetch_page(
             "list_sessions",
             check_text("app_name", app_name),
@@ -240,7 +239,7 @@ class SessionStore:
             key="id",
         )
         sessions = [session_from_row(row) for row in page.rows]
-        return Page(items=sessions, next_cursor=_encode_cursor(sessions[-1]) if page.has_more and sessions else None)
+        return Page(items=sessions, next_cursor=encode_cursor(page.rows[-1]) if page.has_more and sessions else None)
 
     async def change(
         self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None
@@ -299,12 +298,12 @@ class SessionStore:
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
-def _encode_cursor(session: Session) -> str:
-    assert session.updated_at is not None  # noqa: S101 - rows always carry it
-    return base64.urlsafe_b64encode(f"{session.updated_at.isoformat()}|{session.thread_id}".encode()).decode()
+def encode_cursor(row: asyncpg.Record) -> str:
+    """Return the cursor of the page after the thread of a row, in a list by newest activity."""
+    return base64.urlsafe_b64encode(f"{row['updated_at'].isoformat()}|{row['id']}".encode()).decode()
 
 
-def _decode_cursor(cursor: str) -> tuple[datetime, UUID]:
+def decode_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
         moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
         return datetime.fromisoformat(moment), UUID(thread_id)

@@ -31,10 +31,8 @@ from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
 
 StateFunction = Callable[[JsonObject], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
-
 Events = list[Event]
 Conversation = list[Message]
-
 _WIDER_SCOPES = ScopedDelta(user={"": None}, app={"": None})
 _OTHER_CONFLICT = (
     "conflict: the session is at the expected version, but an event was added to its conversation, or the state of its "

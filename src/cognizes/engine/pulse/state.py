@@ -12,7 +12,6 @@ SESSION = "session"
 USER = "user"
 APP = "app"
 TEMP = "temp"
-
 _SCOPES = {"user": USER, "app": APP, "temp": TEMP}
 _ABSENT = object()
 

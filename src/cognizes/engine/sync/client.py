@@ -348,7 +348,8 @@ class SignalPullClient:
             raise
         # No await from here on: readers see the old copy or the new one.
         if is_other:
-            self._leave_branch()
+            # Keep the copy of the branch that was active: switching back then pulls only new messages.
+            self._inactive_branches[self.copy.branch] = self.copy
         new.extend(rest)
         new.id, new.state, new.title = metadata["id"], metadata["current_state"], metadata["title"]
         new.last_sequence, new.approvals = metadata["last_sequence"], self.copy.approvals
@@ -371,10 +372,6 @@ class SignalPullClient:
         copy = self._inactive_branches.get(branch) or ContextCopy(branch=branch)
         copy.unplaced.clear()
         return copy
-
-    def _leave_branch(self) -> None:
-        """Keep the copy of the branch that was active, so that switching back pulls only new messages."""
-        self._inactive_branches[self.copy.branch] = self.copy
 
     async def _read_rest(self, copy: ContextCopy) -> list[JsonObject]:
         """Read the messages that follow those of a copy.

@@ -68,7 +68,6 @@ _ENDS = frozenset({_S.IDLE, _S.FAILED, _S.TRANSIENT_FAILURE, _S.PAUSED, _S.CANCE
 _BEGIN = frozenset(
     {_S.PROCESSING_USER_MESSAGE, _S.PREPARING_LLM_REQUEST, _S.AWAITING_LLM_RESPONSE, _S.STREAMING_LLM_RESPONSE}
 )
-
 TRANSITIONS: Mapping[ContextState, frozenset[ContextState]] = MappingProxyType(
     {
         # A result without a call starts nothing, and an idle context cannot be cancelled.

@@ -23,12 +23,12 @@ from cognizes.engine.timeline.event_reading import Call, Question, Result, read_
 
 DESCRIPTIVE: Final = ("model_id", "mode", "system_prompt_id", "workspace_path")
 """The keys of a thread's metadata that describe a context."""
-
 MAX_IDS: Final = 200
 _WINDOW = 64
 _MAX_WINDOW = 1024
 _LARGE_CONTENT = 16 * 1024
 _MAX_PAGE = 1000
+_TURN_STARTS = frozenset({"run_started", "user_message"})
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Contexts:
             reset = next((place for place, row in enumerate(rows) if row["event_type"] in RESETS), None)
             if reset is not None:
                 rows = rows[: reset + 1]
-            elif len(rows) == window < _MAX_WINDOW and not any(_begins_a_turn(row) for row in rows):
+            elif len(rows) == window < _MAX_WINDOW and _TURN_STARTS.isdisjoint(row["event_type"] for row in rows):
                 window *= 4
                 continue
             fold = StateFold(runs=set(running))
@@ -230,10 +230,6 @@ class Contexts:
         if row["counted_to"] is not None:
             await self._database.fetch_value("save_message_count", thread_id, row["counted_to"], row["messages_to"])
         return row
-
-
-def _begins_a_turn(row: asyncpg.Record) -> bool:
-    return row["event_type"] in ("run_started", "user_message")
 
 
 def message_from_row(row: asyncpg.Record) -> ContextMessage:

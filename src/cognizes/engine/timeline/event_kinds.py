@@ -19,13 +19,11 @@ from typing import Final
 from cognizes.engine.pulse.events import STREAMED_KINDS
 
 Frames = tuple[str, ...]
-
 USER_MESSAGE: Final = "user_message"
 ASSISTANT_MESSAGE: Final = "assistant_message"
 THOUGHT: Final = "thought"
 TOOL_CALL: Final = "tool_call"
 TOOL_RESULT: Final = "tool_result"
-
 _TEXT: Frames = ("TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END")
 _REASONING: Frames = (
     "REASONING_START",
@@ -124,10 +122,8 @@ _ALL = (
     _streamed("text_end", "TEXT_MESSAGE_END"),
     _streamed("thought_delta", "REASONING_MESSAGE_CONTENT"),
 )
-
 KINDS: Mapping[str, EventKind] = MappingProxyType({kind.name: kind for kind in _ALL})
 """All known kinds by name."""
-
 SHOWN_KINDS: Final = tuple(kind.name for kind in _ALL if kind.is_shown)
 """The kinds that have timeline items."""
 

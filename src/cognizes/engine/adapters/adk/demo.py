@@ -22,7 +22,6 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 DEMO = "demo"
-
 _INSTRUCTION = """You show what the Cognizes Engine can do. On every message call read_clock and note_topic once, then
 answer in two or three friendly sentences. Call delete_note only when the user asks to delete something."""
 _TOKEN = re.compile(r"\s*\S+\s*")

@@ -29,7 +29,6 @@ from cognizes.engine.settings import Settings
 logger = logging.getLogger(__name__)
 
 SCHEME = "cognizes"
-
 _OUR_PARAMETERS = ("on_conflict", "cache_size", "max_results", "pool_size", "db_schema")
 _GIVEN_BY_ADK = frozenset({"agents_dir", "per_agent"})
 _OF_OTHER_SERVICES = frozenset({"on_conflict", "cache_size", "max_results"})

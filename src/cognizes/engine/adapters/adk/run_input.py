@@ -143,7 +143,11 @@ def _confirmation(entry: ResumeEntry) -> JsonObject:
 
 
 def _tool_result(message: ToolMessage, name: str) -> types.Part:
-    text = message.content if isinstance(message.content, str) else "".join(_texts(message.content))
+    text = (
+        message.content
+        if isinstance(message.content, str)
+        else "".join(part.text for part in message.content if part.type == "text")
+    )
     try:
         value = json.loads(text)
     except ValueError:
@@ -152,10 +156,6 @@ def _tool_result(message: ToolMessage, name: str) -> types.Part:
     if message.error:
         response = {"error": message.error}
     return types.Part(function_response=types.FunctionResponse(id=message.tool_call_id, name=name, response=response))
-
-
-def _texts(parts: Iterable[Any]) -> Iterable[str]:
-    return (part.text for part in parts if part.type == "text")
 
 
 def _content(message: UserMessage) -> types.Content:

@@ -108,7 +108,6 @@ class SessionCache:
 
 
 Rows = list[asyncpg.Record]
-
 _set = object.__setattr__
 
 

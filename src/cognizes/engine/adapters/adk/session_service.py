@@ -37,7 +37,6 @@ from cognizes.engine.pulse.state import without_temp
 from cognizes.engine.settings import Settings
 
 OnConflict = Literal["raise", "rebase"]
-
 _EVERYTHING = GetSessionConfig()
 
 

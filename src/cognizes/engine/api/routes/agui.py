@@ -29,7 +29,6 @@ class Connection(BaseModel):
     """The thread to connect to. A complete RunAgentInput is accepted: clients send it on every call."""
 
     model_config = ConfigDict(extra="allow", str_max_length=MAX_TEXT_LENGTH)
-
     thread_id: str = Field(alias="threadId", min_length=1)
     run_id: str = Field(default="", alias="runId")
     protocol_version: str | None = Field(default=None, alias="protocolVersion")

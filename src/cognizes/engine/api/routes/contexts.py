@@ -19,7 +19,6 @@ from cognizes.engine.sync.branches import Branch
 from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata
 
 router = APIRouter(prefix="/contexts/{context_id}", tags=["contexts"])
-
 LONGEST_WAIT = 60.0
 
 

@@ -32,7 +32,6 @@ class Stop(BaseModel):
     """The run to stop; without an id, the active one. Other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", str_max_length=MAX_TEXT_LENGTH)
-
     run_id: str | None = Field(default=None, alias="runId")
 
 

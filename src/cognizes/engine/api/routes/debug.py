@@ -49,13 +49,11 @@ from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
 from cognizes.engine.sync.tool_approvals import ToolApproval
 
 router = APIRouter(prefix="/api/debug", tags=["debug"])
-
 AUTHOR = "monitor"
 ACTION = "monitor_action"
 _ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 Version = Annotated[int, Query(ge=1, le=LARGEST)]
 EventNumber = Annotated[int, Path(ge=1, le=LARGEST)]
-
 _KEYS_OF_A_SCOPE = 2000
 
 

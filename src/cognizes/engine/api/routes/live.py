@@ -31,7 +31,6 @@ from cognizes.engine.streams.chunks import STREAM_CHANNEL
 logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["live"])
-
 _EVERYTHING = "*"
 _GOING_AWAY = 1001
 _POLICY_VIOLATION = 1008

@@ -22,7 +22,6 @@ from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import MAX_QUERY_LENGTH
 
 router = APIRouter(prefix="/memory", tags=["memory"])
-
 Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
 SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]

@@ -27,14 +27,12 @@ from cognizes.engine.sync.tool_approvals import ToolApproval
 logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/contexts", tags=["contexts"])
-
 _KIND_OF_ROLE = {
     "user": "user_message",
     "assistant": "assistant_message",
     "system": "system_message",
     "tool": "observe",
 }
-
 Role = Literal["user", "assistant", "system", "tool"]
 MessageId = Field(default=None, min_length=1, max_length=200)
 

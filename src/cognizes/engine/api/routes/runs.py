@@ -44,7 +44,6 @@ from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.runs import WaitKind
 
 router = APIRouter(tags=["runs"])
-
 _ENDED_BY_USERS = (WaitKind.HUMAN, WaitKind.MESSAGE)
 _OF_SESSION = "/api/sessions/{thread_id}/runs"
 _RUN = _OF_SESSION + "/{run_id:path}"

@@ -23,7 +23,6 @@ from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 from cognizes.engine.version import __version__
 
 router = APIRouter()
-
 _HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",

@@ -12,7 +12,6 @@ from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder, has_w
 from cognizes.engine.settings import Settings
 
 __all__ = ["Embedder", "choose_embedder"]
-
 _DEFAULT_MODELS = {"openai": "text-embedding-3-small", "gemini": "gemini-embedding-001"}
 
 

@@ -17,7 +17,6 @@ from cognizes.engine.models import JsonObject
 _SECONDS = 60
 _TEXTS_AT_ONCE = 100
 _RETRYABLE = (401, 403, 404, 408, 409, 425, 429)
-
 OPENAI_URL = "https://api.openai.com/v1"
 GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta"
 
