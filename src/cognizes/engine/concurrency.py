@@ -48,7 +48,6 @@ class WakeUp:
         self._next: asyncio.Event | None = None
 
     def notify(self) -> None:
-        """Wake all tasks that wait now."""
         self.version += 1
         if self._next is not None:
             self._next.set()
@@ -190,6 +189,5 @@ class Sweeper:
         return self._supervisor.start(name, round_, longest_pause=seconds)
 
     async def sweep(self) -> None:
-        """Start the next round of every job now."""
         for due in self._due:
             due.notify()

@@ -162,8 +162,6 @@ class Message:
 
 @dataclass(frozen=True)
 class PastState:
-    """The state of a thread right after an event."""
-
     state: JsonObject
     version: int
     sequence_num: int

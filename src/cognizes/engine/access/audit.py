@@ -13,7 +13,6 @@ from cognizes.engine.database import Database
 
 EVERY_APP = "*"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
 _LOGGERS = ("uvicorn.error", "uvicorn.access")
 
 
@@ -63,5 +62,4 @@ class AuditLog:
         await self._database.fetch_value("write_audit", *texts, status, request_id)
 
     async def read(self, *, app_name: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the newest entries, of one app or of all."""
         return [dict(row) for row in await self._database.fetch("read_audit", app_name, limit)]

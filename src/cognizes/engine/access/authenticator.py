@@ -55,9 +55,7 @@ class Listener(Protocol):
     """The state of the listener that announces changed keys."""
 
     @property
-    def is_running(self) -> bool:
-        """Return whether notifications arrive now."""
-        ...
+    def is_running(self) -> bool: ...
 
 
 class Authenticator:
@@ -153,7 +151,6 @@ class ApiKey:
 
     @cached_property
     def principal(self) -> Principal:
-        """The caller that sends this key."""
         return Principal(
             name=f"key:{self.id}",
             permissions=self.permissions,
@@ -233,7 +230,6 @@ class ApiKeys:
         return None if principal.has_expired else principal
 
     async def is_usable(self, key_id: str) -> bool:
-        """Return whether a key exists and is not revoked."""
         row = await self._database.fetch_row("read_api_key", key_id)
         return row is not None and row["revoked_at"] is None
 
@@ -312,7 +308,6 @@ class Tickets:
         self._database = database
 
     async def issue(self, principal: Principal) -> str:
-        """Create a ticket for a caller and return its text."""
         ticket = secrets.token_urlsafe(32)
         await self._database.fetch_value(
             "create_ticket",

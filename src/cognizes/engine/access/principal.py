@@ -34,7 +34,6 @@ class Principal:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether it is bound to no app and no user."""
         return self.app_names is None and self.user_id is None
 
     @property
@@ -42,15 +41,12 @@ class Principal:
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
     def may(self, permission: Permission) -> bool:
-        """Return whether it has a permission."""
         return permission in self.permissions or Permission.ADMIN in self.permissions
 
     def sees_app(self, app_name: str) -> bool:
-        """Return whether it belongs to an app."""
         return self.app_names is None or app_name in self.app_names
 
     def sees(self, app_name: str, user_id: str) -> bool:
-        """Return whether it may see sessions of a user of an app."""
         return self.sees_app(app_name) and self.user_id in (None, user_id)
 
 
@@ -86,22 +82,18 @@ class Grants:
 
     @property
     def key_ids(self) -> list[str]:
-        """The keys with open connections."""
         return list(self._by_key)
 
     def of_key(self, key_id: str) -> list[Grant]:
-        """Return the grants of the open connections of a key."""
         return list(self._by_key.get(key_id, ()))
 
     def open(self, principal: Principal) -> Grant:
-        """Return a grant; `close` ends it."""
         grant = Grant(principal)
         if principal.key_id is not None:
             self._by_key.setdefault(principal.key_id, set()).add(grant)
         return grant
 
     def close(self, grant: Grant) -> None:
-        """Remove the grant of a connection that has ended."""
         if grant.timer is not None:
             grant.timer.cancel()
         key_id = grant.principal.key_id
@@ -111,6 +103,5 @@ class Grants:
                 del self._by_key[key_id]
 
     def revoke(self, key_id: str) -> None:
-        """Set `revoked` of every grant of a key."""
         for grant in self._by_key.get(key_id, ()):
             grant.revoked.set()

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms that a setting may allow: signatures by a private key. With `HS…` the public key would be the secret."""
-
 _LARGEST_SET = 1024 * 1024
 _FETCH_SECONDS = 10
 _LEEWAY_SECONDS = 30

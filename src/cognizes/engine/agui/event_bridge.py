@@ -78,8 +78,6 @@ def encode(frame: AgUiEvent) -> str:
 
 
 class Subscribable(Protocol):
-    """The part of a listener that the bridge needs."""
-
     async def subscribe(self, channel: str, callback: Callable[[str, str], Awaitable[None]]) -> None: ...
 
     async def unsubscribe(self, channel: str) -> None: ...

@@ -117,7 +117,6 @@ class Step:
 
     @property
     def text(self) -> str:
-        """The frames as server-sent events."""
         if self._text is None:
             self._text = "".join(map(encode, self.frames))
         return self._text
@@ -198,7 +197,6 @@ class _StepEncoder:
         self._streamed: StreamTranslator | None = None
 
     def encode(self, items: Iterable[FeedItem]) -> list[Step]:
-        """Return the steps of a page."""
         steps = [step for item in items if (step := self._encode(item)) is not None]
         if self._streamed is not None and self._streamed.is_idle:
             self._streamed = None

@@ -33,7 +33,6 @@ from cognizes.engine.runs import Runs
 
 Observation = AsyncGenerator[tuple[int | None, BaseEvent], None]
 """Frames, each with the number of its `id:` line or None."""
-
 _ENDS = ("run_finished", "run_failed", "run_cancelled")
 _LAST = (*_ENDS, "run_waiting")
 """The types of events after which an observation of a run ends."""
@@ -43,9 +42,7 @@ class ActiveFrames(Protocol):
     """The frames of a run that this process executes."""
 
     @property
-    def frames(self) -> tuple[BaseEvent, ...]:
-        """All frames so far."""
-        ...
+    def frames(self) -> tuple[BaseEvent, ...]: ...
 
     def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, BaseEvent], None]:
         """Yield the frames after a number of them, with their numbers: existing ones, then new ones."""
@@ -202,7 +199,6 @@ def _finished_frames(history: History, started: RunStartedEvent) -> list[BaseEve
 
 
 def _translator(history: History, started: RunStartedEvent) -> Translator:
-    """Return a translator that continues after a history."""
     return Translator(
         thread_id=started.thread_id,
         run_id=started.run_id,
@@ -214,7 +210,6 @@ def _translator(history: History, started: RunStartedEvent) -> Translator:
 
 
 def started(thread_id: str, run_id: str) -> RunStartedEvent:
-    """Return the first frame of an observation."""
     return RunStartedEvent(thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, timestamp=now())
 
 

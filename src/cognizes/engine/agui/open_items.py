@@ -45,7 +45,6 @@ class ModelTurn:
 
     @property
     def streamed_text(self) -> str:
-        """The text that fragments have brought so far."""
         return self._streamed["text"]
 
     def stream(self, part: Text) -> Frames:
@@ -128,7 +127,6 @@ class Subagents:
         self._open: dict[str, _Activation] = {}
 
     def enter(self, agent: str, branch: str, *, event_id: str) -> Iterator[BaseEvent]:
-        """Yield the frames that precede an event of an agent."""
         if self._root is None:
             self._root = agent
         for name, activation in list(self._open.items()):

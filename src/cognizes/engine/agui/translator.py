@@ -379,11 +379,9 @@ class StreamTranslator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message is partly sent."""
         return not self._open
 
     def translate_chunks(self, item: Chunks) -> list[BaseEvent]:
-        """Return the frames of new chunks."""
         head = item.head
         if head.role not in _STREAMED_ROLES:
             return []

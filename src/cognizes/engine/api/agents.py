@@ -54,7 +54,6 @@ class ServedAgents:
             self._closing = asyncio.create_task(self._close(), name="close-agents")
 
     async def close(self) -> None:
-        """Return when every run has ended."""
         self.close_soon()
         if self._closing is not None:
             await self._closing

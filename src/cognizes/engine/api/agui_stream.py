@@ -88,7 +88,6 @@ class _StopDeadline:
 
     @property
     def has_passed(self) -> bool:
-        """Return whether a limited wait was ended by the deadline."""
         return self._waiting is not None and self._waiting.expired()
 
     def limit(self) -> asyncio.Timeout:

@@ -224,7 +224,6 @@ def check_peer(scope: Scope) -> None:
 
 
 def _forwarded_for(name: bytes, value: bytes) -> list[str]:
-    """Return the client addresses that a proxy names in a header."""
     items = value.decode("latin-1").replace(";", ",").split(",")
     if name == b"forwarded":
         pairs = [item.strip().partition("=") for item in items]

@@ -36,7 +36,6 @@ def is_end_user(principal: Principal) -> bool:
 
 
 def default_author(principal: Principal) -> str:
-    """Return the author of an event for which the caller names none."""
     return "system" if principal is ANONYMOUS else principal.name
 
 

@@ -147,7 +147,6 @@ class ConnectionLimits:
             of_address.idle.pop(slot, None)
 
     def leave(self, slot: Slot) -> None:
-        """Count the connection no longer."""
         self.mark_busy(slot)
         self._open -= 1
         of_address = self._addresses[slot.address]

@@ -125,8 +125,6 @@ def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 class TrustedProxies:
-    """The addresses and networks of the setting `trusted_proxies`."""
-
     def __init__(self, text: str) -> None:
         self._networks = [ip_network(item.strip()) for item in text.split(",") if item.strip()]
 
@@ -136,8 +134,6 @@ class TrustedProxies:
 
 
 class OpenStreams:
-    """Counts the open streams of each caller in this process."""
-
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_streams_per_caller
         self._open: Counter[str] = Counter()

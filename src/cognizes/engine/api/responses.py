@@ -110,8 +110,6 @@ def _accepts_gzip(accept_encoding: str) -> bool:
 
 
 class ProblemResponse(DocumentResponse):
-    """An error as RFC 9457 problem details."""
-
     media_type = "application/problem+json"
 
 
@@ -134,7 +132,6 @@ NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "Not Found"}}
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Answer every error of an application with a problem document."""
     app.add_exception_handler(EngineError, _answer_engine_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(HTTPException, _answer_http_error)

@@ -27,7 +27,6 @@ SEND_SECONDS = 30.0
 FRAMES_BYTES = 8 * 1024
 """The limit of a connection's write buffer."""
 _WAITING_OFFERS = 64
-
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-store"),

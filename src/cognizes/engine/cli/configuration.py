@@ -121,7 +121,6 @@ def progress_bar(title: str) -> Progress:
 
 
 def describe(settings: Settings) -> list[Setting]:
-    """Return every setting in the order of definition."""
     return [
         Setting(
             name=name,

@@ -62,8 +62,6 @@ _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILURE: "bol
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, and how to fix it."""
-
     subject: str
     verdict: Verdict
     seen: str
@@ -109,7 +107,6 @@ def _failure(subject: str, seen: str, remedy: str) -> Finding:
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
-    """Check Python, the packages, and what the settings need of this machine."""
     yield _check_python()
     yield _check_packages()
     for extra, (package, purpose) in _EXTRAS.items():

@@ -189,7 +189,6 @@ class Database:
         return cast("asyncpg.Record | None", await self._call("fetchrow", query, arguments))
 
     async def fetch_value(self, query: str, *arguments: Any) -> Any:
-        """Return the first column of the first row of a named query."""
         if self.acting_apps is not None:
             row = await self.fetch_row(query, *arguments)
             return None if row is None else row[0]
@@ -433,14 +432,11 @@ class ReusedConnection:
 
 
 class ReusedConnections:
-    """One reused connection of the engine, and one of its tenants."""
-
     def __init__(self, database: Database) -> None:
         self._own = ReusedConnection(database)
         self._of_tenants = ReusedConnection(database, for_tenants=True)
 
     def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> Awaitable[list[asyncpg.Record]]:
-        """Return all rows of a named query, seen by the given apps."""
         if apps is None:
             return self._own.fetch(query, *arguments)
         return self._of_tenants.fetch(query, *arguments, apps=apps)

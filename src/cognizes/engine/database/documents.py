@@ -75,7 +75,6 @@ def escape_text(text: str) -> str:
 
 
 def unescape_text(text: str) -> str:
-    """Reverse `escape_text`."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 

@@ -113,7 +113,6 @@ class PgNotifyListener:
         await self._apply_channels()
 
     async def start(self) -> None:
-        """Connect and listen; reconnect from now on."""
         if self._running:
             return
         self._running = True

@@ -76,7 +76,6 @@ class Maintenance:
         self.scheduler = "none"
 
     async def start(self) -> None:
-        """Schedule the jobs in pg_cron, or as a job of the sweeper."""
         if await self._schedule_by_cron():
             self.scheduler = "pg_cron"
         else:

@@ -75,7 +75,6 @@ def functions(root: Traversable | None = None) -> list[Script]:
 
 
 def functions_checksum(scripts: list[Script]) -> str:
-    """Return one checksum of the names and contents of a set of functions."""
     return hashlib.sha256("".join(f"{script.checksum} {script.name}\n" for script in scripts).encode()).hexdigest()
 
 
@@ -102,8 +101,6 @@ def _read(root: Traversable | None, folder: str) -> list[tuple[str, str]]:
 
 
 class Migrator:
-    """Applies the schema through one connection."""
-
     def __init__(self, connection: Any, *, schema: str, embedding_dimension: int) -> None:
         self._connection = connection
         self._schema = schema
@@ -116,7 +113,6 @@ class Migrator:
             return await self._pending()
 
     async def migrate(self) -> list[str]:
-        """Run what is pending; return its names."""
         with translated():
             await self._check_server()
             if not await self._pending() and not await self._has_older_revision():

@@ -52,7 +52,6 @@ _TRUSTED_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 _CHANNELS_KEPT = 10_000
 _FAR = 2**63
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -74,7 +73,6 @@ class _WorkSet(Generic[_Item]):
         self._added.notify()
 
     async def take(self) -> set[_Item]:
-        """Wait for the first item; return all."""
         while not self._items:
             await self._added.wait(self._added.version)
         taken, self._items = self._items, set()
@@ -109,7 +107,6 @@ class ChannelReader:
         ]
 
     async def close(self) -> None:
-        """Stop the loops and end all channels."""
         self.is_closed = True
         for loop in self._loops:
             await loop.stop()
@@ -213,7 +210,6 @@ class ChannelReader:
             self._due_events.add(thread_id)
 
     def on_stream_notification(self, payload: str) -> None:
-        """Take in a notification of a stream."""
         if not self._channels:
             return
         for notification in parse_notifications(payload):
@@ -234,7 +230,6 @@ class ChannelReader:
             self._due_streams.add(thread_id)
 
     def on_stream_opened(self, live: LiveMessage) -> None:
-        """Take in a stream that this process opened."""
         if (channel := self._channels.get(live.row.key.thread_id)) is not None and channel.is_open:
             channel.add_local(live)
 

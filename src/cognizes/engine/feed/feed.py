@@ -57,7 +57,6 @@ class Feed:
 
     @property
     def cached_events(self) -> int:
-        """The number of events in memory."""
         return sum(channel.recent_count for channel in self._reader.channels.values())
 
     @property
@@ -71,7 +70,6 @@ class Feed:
         return len(channel.streams) if channel else 0
 
     async def start(self) -> None:
-        """Receive notifications and start the loops."""
         self._streams.observe(self._reader)
         self._listener.tap(DEFAULT_CHANNEL, self.on_event_notification)
         self._listener.tap(STREAM_CHANNEL, self._reader.on_stream_notification)
@@ -79,7 +77,6 @@ class Feed:
         self._sweeping = self._sweeper.start("feed-sweep", self.sweep, seconds=SWEEP_SECONDS)
 
     async def close(self) -> None:
-        """Stop; all subscriptions end."""
         if self._sweeping is not None:
             await self._sweeping.stop()
             self._sweeping = None
@@ -123,7 +120,6 @@ class Feed:
         return self._follow(thread_id, run_id, after, streams, notifications)
 
     def events(self, thread_id: UUID, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield the stored events of a thread, one by one."""
         return _stored_events(self._follow(thread_id, None, after, StreamView.NONE))
 
     def events_of_run(self, run_id: str, after: int = 0, thread_id: UUID | None = None) -> AsyncGenerator[Event, None]:

@@ -100,7 +100,6 @@ class AwaitedRuns:
         return self._subscribers.total()
 
     def add(self, run_id: str) -> WakeUp:
-        """Return the wake-up of a run."""
         self._subscribers[run_id] += 1
         return self._found.setdefault(run_id, WakeUp())
 

@@ -184,7 +184,6 @@ class ThreadChannel:
 
     @property
     def recent_count(self) -> int:
-        """The number of events in memory."""
         return len(self._recent) if self._recent else 0
 
     def count_view(self, view: StreamView, change: int) -> None:
@@ -238,7 +237,6 @@ class ThreadChannel:
     # Streams
 
     def add_local(self, live: LiveMessage) -> None:
-        """Take in a stream that this process opened."""
         digest = live.row.key.address[1]
         if digest not in self.streams:
             self.streams[digest] = FollowedStream(live.row, live=live)
@@ -276,7 +274,6 @@ class ThreadChannel:
             self._ends_dropped += 1
 
     def is_ended(self, digest: str) -> bool:
-        """Return whether a stream is known to have ended."""
         return self._ended is not None and digest in self._ended
 
     def stream_items(self, position: Position, view: StreamView) -> Iterator[FeedItem]:

@@ -78,12 +78,10 @@ class RunContext:
 
     @property
     def thread_id(self) -> UUID:
-        """Return the id of the thread."""
         return self.fence.thread_id
 
     @property
     def memory(self) -> Memory:
-        """Return the memory of the engine."""
         return self.engine.memory
 
 

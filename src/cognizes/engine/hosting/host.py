@@ -43,7 +43,6 @@ class AgentHost:
 
     @property
     def descriptions(self) -> dict[str, str]:
-        """Return the agents by name, with their descriptions."""
         return {name: agent.description for name, agent in self._agents.items()}
 
     def start(self) -> None:
@@ -92,7 +91,6 @@ class AgentHost:
             return self._start(agent, key, context, run_input)
 
     async def watch(self, run: HostedRun) -> Observation:
-        """Yield all frames of a run that was started here."""
         async with aclosing(run.log.follow()) as frames:
             async for number, frame in frames:
                 yield number, frame

@@ -62,11 +62,9 @@ class FrameLog:
 
     @property
     def frames(self) -> tuple[BaseEvent, ...]:
-        """Return all frames so far."""
         return tuple(self._frames)
 
     def extend(self, frames: Iterable[BaseEvent]) -> None:
-        """Add frames and wake the observers."""
         before = len(self._frames)
         self._frames.extend(frames)
         if len(self._frames) > before:
@@ -173,7 +171,6 @@ class HostedRun:
             self.is_lost = self.context.is_released = True
 
     def finished(self, outcome: RunFinishedCancelledOutcome | None = None) -> RunFinishedEvent:
-        """Return the last frame of a run that did not fail."""
         return RunFinishedEvent(thread_id=self.key[2], run_id=self.run_id, outcome=outcome)
 
 
@@ -192,8 +189,6 @@ def _new_input(run_input: RunAgentInput, context: RunContext, *, run_id: str) ->
 
 
 class RunExecutor:
-    """Executes hosted runs, and stores their ends."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._episodes: set[asyncio.Task[None]] = set()

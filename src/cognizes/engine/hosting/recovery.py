@@ -18,7 +18,6 @@ from cognizes.engine.supervision import SupervisedLoop
 logger = logging.getLogger(__name__)
 
 UNFIT = "the server that executed the run stopped, and another one cannot continue it"
-
 _POLL_SECONDS = 1.5
 _BATCH = 10
 
@@ -33,11 +32,9 @@ class RunRecovery:
         self._loop: SupervisedLoop | None = None
 
     def start(self) -> None:
-        """Begin to claim."""
         self._loop = self._engine.supervisor.start("recover-runs", self._recover_forever, longest_pause=_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Stop claiming."""
         if self._loop is not None:
             await self._loop.stop()
             self._loop = None

@@ -71,8 +71,6 @@ class EpisodicEntry:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """The argument of a summariser."""
-
     thread_id: str
     run_id: str
     status: RunStatus
@@ -86,8 +84,6 @@ Summariser = Callable[[EndedRun], Awaitable[str]]
 
 
 class EpisodicMemoryStore:
-    """Stores episodes in `agent_episodic_chunks`."""
-
     def __init__(self, database: Database, ingest: Ingest, *, summariser: Summariser | None = None) -> None:
         self._database = database
         self._ingest = ingest

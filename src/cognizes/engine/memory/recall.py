@@ -160,8 +160,6 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Edge:
-    """Two memories of a session and their distance."""
-
     earlier: int
     later: int
     distance: int
@@ -250,8 +248,6 @@ def check_limits(k: int, min_score: float) -> None:
 
 @dataclass(frozen=True)
 class QueryTerms:
-    """The words of a query, and those that are identifiers."""
-
     words: list[str]
     identifiers: list[str]
 

@@ -184,7 +184,6 @@ class _LaterChanges:
         self.keys: set[str] = set()
 
     async def read(self, *, up_to: int) -> None:
-        """Read the changes up to a version that the thread has reached."""
         has_more = True
         while has_more:
             page = await self._database.fetch_page(

@@ -87,7 +87,6 @@ class WorkingMemoryStore:
         _check_saved(is_saved, session_id)
 
     async def delete(self, scope: MemoryScope, session_id: str) -> bool:
-        """Delete the working memory of the session; return whether it existed."""
         deleted = await self._database.fetch_value(
             "delete_agent_state", *scope.columns, check_text("session_id", session_id)
         )

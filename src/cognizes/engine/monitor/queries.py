@@ -94,7 +94,6 @@ class MonitorQueries:
         return Page(items=items, next_cursor=encode_cursor(page[-1]) if len(rows) > limit else None)
 
     async def read_threads(self, thread_ids: Sequence[UUID]) -> list[ThreadSummary]:
-        """Return the existing threads of these ids, newest activity first."""
         if not thread_ids:
             return []
         return [_summary(row) for row in await self._database.fetch("read_thread_summaries", list(thread_ids))]

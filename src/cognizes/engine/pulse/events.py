@@ -233,7 +233,6 @@ class EventLog:
         return (await self.read_page(thread_id, after=after, limit=limit)).events
 
     async def read_page(self, thread_id: UUID, *, after: int = 0, limit: int = 1000) -> EventPage:
-        """Return the events after a sequence number, oldest first."""
         return await read_event_page(self._database, "read_events", thread_id, after, limit=limit)
 
     async def iterate(self, thread_id: UUID, *, after: int = 0) -> AsyncIterator[Event]:

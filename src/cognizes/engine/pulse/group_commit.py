@@ -24,8 +24,6 @@ from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, 
 
 
 class GroupItem(Protocol):
-    """What `GroupCommit` needs to know of an item."""
-
     @property
     def size(self) -> int:
         """The size in bytes; a batch is bounded by the sum."""

@@ -62,7 +62,6 @@ _Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 def session_from_row(row: asyncpg.Record) -> Session:
-    """Return the session of a row, with its effective state."""
     return Session(
         id=row["session_id"],
         app_name=row["app_name"],
@@ -169,7 +168,6 @@ class SessionStore:
         )
 
     async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return a session by the caller's ids, or None."""
         names = [
             check_text(name, value)
             for name, value in (("app_name", app_name), ("user_id", user_id), ("session_id", session_id))

@@ -92,7 +92,6 @@ class Sessions:
         )
 
     async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return a session with its effective state, or None."""
         return await self.store.get(app_name, user_id, session_id)
 
     async def list(
@@ -389,7 +388,6 @@ class Sessions:
         return await self._messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
 
     async def at(self, session: Session, *, sequence: int | None = None, version: int | None = None) -> PastState:
-        """Return the state right after an event, or at a version."""
         return await self._time_travel.at(await self.store.find_thread(session), sequence=sequence, version=version)
 
     async def snapshot(self, session: Session) -> int:

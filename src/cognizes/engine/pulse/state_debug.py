@@ -25,8 +25,6 @@ _PAGE = 1000
 
 @dataclass
 class StateDebugInfo:
-    """The state of a thread, a page of its history, and the state by scope."""
-
     thread_id: str
     current_state: JsonObject = field(default_factory=dict)
     state_history: list[JsonObject] = field(default_factory=list)
@@ -44,22 +42,17 @@ class StateHistoryPage:
 
 @dataclass(frozen=True)
 class StateDiff:
-    """The difference between two versions of a state."""
-
     added: JsonObject
     changed: dict[str, tuple[Any, Any]]
     removed: JsonObject
 
 
 def group_by_prefix(state: JsonObject) -> dict[str, JsonObject]:
-    """Return an effective state by scope, with bare keys."""
     scoped = split_delta(state)
     return {SESSION: scoped.session, USER: scoped.user, APP: scoped.app, TEMP: scoped.temp}
 
 
 class StateDebugService:
-    """Reads states for monitors, debuggers and audits."""
-
     def __init__(self, pool: asyncpg.Pool[Any] | Database) -> None:
         self._database = pool if isinstance(pool, Database) else Database(pool)
         self._time_travel = TimeTravel(self._database)
@@ -203,7 +196,6 @@ class StateDebugService:
         )
 
     async def state_at(self, thread_id: UUID, sequence: int | None = None) -> PastState:
-        """Return the effective state after an event, or the present one."""
         if sequence is not None:
             return await self._time_travel.at(thread_id, sequence=sequence)
         row = await self._database.fetch_row("read_thread", thread_id)

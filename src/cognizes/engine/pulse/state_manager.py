@@ -62,7 +62,6 @@ class StateManager:
                 return found
 
     async def delete_session(self, app_name: str, user_id: str, session_id: str) -> bool:
-        """Delete a session with its events; return whether it existed."""
         return await self.sessions.store.delete(app_name, user_id, session_id)
 
     async def append_event(self, session: Session, event: Event) -> Event:

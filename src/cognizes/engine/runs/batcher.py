@@ -80,7 +80,6 @@ class RunClaim:
 
     @property
     def identity(self) -> Hashable:
-        """The claim itself."""
         return self
 
 

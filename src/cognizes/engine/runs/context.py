@@ -47,8 +47,6 @@ IfInterrupted = Literal["again", "raise"] | Callable[[int], Awaitable[Any]]
 
 
 class WriteMessage(Protocol):
-    """Opens a streamed message of a thread."""
-
     def __call__(
         self,
         session: UUID,
@@ -76,11 +74,9 @@ class RunMemory:
 
     @property
     def used_keys(self) -> list[LongTermKey]:
-        """The long-term keys that the run has read or written."""
         return list(self._keys)
 
     async def get(self, namespace: str, key: str) -> Any:
-        """Return the value of a long-term key, or None."""
         entry = await self._memory.long_term.get(self.scope, namespace, key)
         self._keys[LongTermKey(namespace, key)] = None
         return entry.value if entry else None
@@ -99,7 +95,6 @@ class RunMemory:
         return await self._memory.episodic.list_by_agent(self.scope, limit=limit)
 
     async def write_scratchpad(self, scratchpad: Any) -> None:
-        """Replace the scratchpad of the working memory."""
         fence = fence_of_thread(thread_uuid(self._session.thread_id))
         await retry_while_unavailable(
             lambda: self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad, fence=fence),
@@ -107,7 +102,6 @@ class RunMemory:
         )
 
     async def snapshot(self) -> MemorySnapshot:
-        """Take a snapshot of the agent's memory."""
         return await self._memory.snapshots.take(self._session, long_term_keys=self.used_keys)
 
 
@@ -130,7 +124,6 @@ class RunContext(ABC):
 
     @property
     def input(self) -> Any:
-        """The input with which the run was enqueued."""
         return self.run.input
 
     @property
@@ -198,7 +191,6 @@ class RunContext(ABC):
         event_id: str = "",
         invocation_id: str = "",
     ) -> Event:
-        """Append an event of this run."""
         with fenced_by(self._fence):
             return await self._runs.sessions.append(
                 self.session,
@@ -226,7 +218,6 @@ class RunContext(ABC):
         )
 
     async def think(self, thought: str) -> None:
-        """Add a thinking step."""
         with fenced_by(self._fence):
             await self._runs.think(self.thread_id, self.id, thought)
 
@@ -236,7 +227,6 @@ class RunContext(ABC):
             return await self._runs.call_tool(self.thread_id, self.id, name, arguments)
 
     async def finish_tool(self, call_id: str, output: Any, *, is_error: bool = False) -> None:
-        """Add the result of a tool call."""
         with fenced_by(self._fence):
             await self._runs.finish_tool(self.thread_id, self.id, call_id, output, is_error=is_error)
 

@@ -40,7 +40,6 @@ class Lease:
         self._on_lost = on_lost
 
     def lose(self) -> None:
-        """Mark the lease as lost."""
         if not self.is_lost:
             self.is_lost = True
             self._on_lost()
@@ -70,7 +69,6 @@ class LeaseKeeper:
 
     @property
     def held(self) -> list[RunFence]:
-        """The runs whose leases are extended now."""
         return [lease.fence for lease in self._held]
 
     def start(self) -> None:

@@ -21,7 +21,6 @@ _TAKEN_AWAY = frozenset({"run_cancelled", "run_released", "run_failed"})
 _ID_LENGTH = 200
 """The trigger cuts longer ids in its payload."""
 _SWEEP_SECONDS = 1.0
-
 RunKey = tuple[str, str | None]
 
 
@@ -41,22 +40,18 @@ class RunNotification:
 
     @property
     def makes_claimable(self) -> bool:
-        """Whether a run may have become claimable."""
         return self.event_type in _CLAIMABLE
 
     @property
     def takes_away(self) -> bool:
-        """Whether a run may have been taken from its worker."""
         return self.event_type in _TAKEN_AWAY
 
     @property
     def is_user_message(self) -> bool:
-        """Whether a wait for a message may be over."""
         return self.author == "user" or self.event_type == "user_message"
 
 
 def run_key(thread_id: UUID, run_id: str) -> RunKey:
-    """Return how notifications name a run."""
     return str(thread_id), run_id[:_ID_LENGTH]
 
 
@@ -125,7 +120,6 @@ class RunSweep:
             self._loop = self._sweeper.start("sweep-runs", self._round, seconds=_SWEEP_SECONDS, wake_up=self._due)
 
     async def close(self) -> None:
-        """Stop the periodic sweep."""
         if self._loop is not None:
             await self._loop.stop()
             self._loop = None

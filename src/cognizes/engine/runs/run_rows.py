@@ -17,7 +17,6 @@ from cognizes.engine.models import Run, RunStatus, RunWait
 
 
 def run_from_row(row: asyncpg.Record) -> Run:
-    """Return the run of a row."""
     return Run(
         id=row["id"],
         thread_id=str(row["thread_id"]),
@@ -44,7 +43,6 @@ def run_from_row(row: asyncpg.Record) -> Run:
 
 
 def make_cursor(run: Run) -> str:
-    """Return the cursor of the page after this run."""
     position = [run.created_at.isoformat(), run.thread_id, run.id]
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
 

@@ -47,7 +47,6 @@ CLIENT_LEASE = timedelta(hours=1)
 """The default lease of a run that a client executes, for example over REST: long enough without a heartbeat."""
 CLIENT = "client"
 """The worker id of such a run."""
-
 _LONGEST_BACKOFF = timedelta(minutes=5)
 
 # `list` is a method of the class below.
@@ -285,7 +284,6 @@ class Runs:
     # Progress
 
     async def think(self, thread_id: str | UUID, run_id: str, thought: str) -> None:
-        """Add a thinking step."""
         entry = {"thought": thought, "at": _now()}
         await self._progress(thread_id, run_id, "thought", entry, {"thought": thought})
 
@@ -300,7 +298,6 @@ class Runs:
     async def finish_tool(
         self, thread_id: str | UUID, run_id: str, call_id: str, output: Any, *, is_error: bool = False
     ) -> None:
-        """Add the result of a tool call."""
         entry = {"id": call_id, "output": output, "is_error": is_error, "finished_at": _now()}
         content = {"tool_call_id": call_id, "observation": output, "is_error": is_error}
         await self._progress(thread_id, run_id, "observe", entry, content)
@@ -312,7 +309,6 @@ class Runs:
         return await self._end(thread_id, run_id, RunStatus.COMPLETED, event_id=event_id)
 
     async def fail(self, thread_id: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run:
-        """End a run as failed."""
         return await self._end(thread_id, run_id, RunStatus.FAILED, error=error, event_id=event_id)
 
     async def cancel(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
@@ -320,7 +316,6 @@ class Runs:
         return await self._end(thread_id, run_id, RunStatus.CANCELLED, event_id=event_id)
 
     async def complete(self, run: Run, result: Any = None, *, event_id: str | None = None) -> Run:
-        """End a claimed run as completed, with its result."""
         document = self._document("the result of a run", result)
         return await self._end(
             run.thread_id, run.id, RunStatus.COMPLETED, attempt=run.attempt, result=document, event_id=event_id
@@ -513,14 +508,12 @@ class Runs:
     # Reading
 
     async def get(self, thread_id: str | UUID, run_id: str) -> Run:
-        """Return one run of a thread."""
         row = await self.database.fetch_row("read_run", thread_uuid(thread_id), run_id)
         if row is None:
             raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
         return run_from_row(row)
 
     async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
-        """Return the runs of a thread, newest first."""
         return [run_from_row(row) for row in await self.database.fetch("list_runs", thread_uuid(thread_id), limit)]
 
     async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:

@@ -46,8 +46,6 @@ async def list_steps(database: Database, thread_id: UUID, run_id: str) -> list[S
 
 
 class Steps:
-    """Executes the steps of one run for the attempt that holds it."""
-
     def __init__(self, database: Database, fence: RunFence, *, retry_seconds: float) -> None:
         self._database = database
         self._fence = fence

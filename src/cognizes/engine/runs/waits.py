@@ -42,8 +42,6 @@ class RunSuspended(BaseException):
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait whose arguments were checked."""
-
     kind: WaitKind
     correlation_key: str
     reason: str | None
@@ -54,7 +52,6 @@ class Wait:
     payload_results: JsonObject
 
     def to_event(self, run_id: str) -> JsonObject:
-        """Return the content of the event `run_waiting`."""
         return {
             "run_id": run_id,
             "status": "waiting",
@@ -65,7 +62,6 @@ class Wait:
         }
 
     def to_context(self, memory_snapshot: JsonObject | None) -> JsonObject:
-        """Return the resumption context that is stored with the wait."""
         return {
             "payload_results": self.payload_results,
             "plan_decision_id": self.plan_decision_id,
@@ -83,7 +79,6 @@ class Resolution:
 
     @property
     def timed_out(self) -> bool:
-        """Whether no answer arrived in time."""
         return self.source == "timeout"
 
 

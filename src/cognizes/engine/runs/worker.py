@@ -27,13 +27,10 @@ from cognizes.engine.supervision import SupervisedLoop
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[HandledRun], Awaitable[Any]]
-
 _POLL_SECONDS = 1.0
 
 
 class HasRuns(Protocol):
-    """The part of an engine that a worker uses."""
-
     runs: Runs
 
 
@@ -84,7 +81,6 @@ class Worker:
 
     @property
     def active(self) -> list[Run]:
-        """The runs that are executed now, as they were claimed."""
         return list(self._tasks.values())
 
     def stop(self) -> None:

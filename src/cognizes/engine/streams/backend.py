@@ -15,8 +15,6 @@ from cognizes.engine.streams.chunks import Segment, StreamKey
 
 @dataclass(frozen=True)
 class SegmentWrite:
-    """A segment to be written to the backend."""
-
     key: StreamKey
     app_name: str
     segment: Segment

@@ -23,7 +23,6 @@ THOUGHT_SUFFIX = "/thought"
 """The id of the reasoning before a message is the message's id and this suffix."""
 STREAM_CHANNEL = "stream_moved"
 """The PostgreSQL channel that announces opened and ended streams, and new chunks of the PostgreSQL backend."""
-
 _NOTIFICATIONS_PER_PAYLOAD = 60
 """A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
 _LONG = 255
@@ -51,8 +50,6 @@ class StreamStatus(StrEnum):
 
 @dataclass(frozen=True)
 class StreamHead:
-    """A stream and its newest chunk."""
-
     thread_id: str
     message_id: str
     role: str
@@ -82,8 +79,6 @@ StreamAddress = tuple[UUID, str]
 
 @dataclass(frozen=True)
 class StreamKey:
-    """Identifies a stream."""
-
     thread_id: UUID
     message_id: str
 
@@ -107,7 +102,6 @@ class StreamRow:
     began_after: int = 0
 
     def head(self, sequence: int, status: StreamStatus | None = None) -> StreamHead:
-        """Return the head of the stream at a sequence."""
         return StreamHead(
             str(self.key.thread_id),
             self.key.message_id,
@@ -146,7 +140,6 @@ class Segment:
         return self.first_sequence + self.count - 1
 
     def chunks(self, *, after: int = 0) -> list[Chunk]:
-        """Return the chunks after a sequence."""
         chunks = []
         start = 0
         for sequence, length in enumerate(unpack_lengths(self.lengths), self.first_sequence):
@@ -171,7 +164,6 @@ def pack_lengths(lengths: Sequence[int]) -> bytes:
 
 
 def unpack_lengths(packed: bytes) -> Sequence[int]:
-    """Decode what `pack_lengths` encoded."""
     if _LONG not in packed:
         return packed
     lengths = []
@@ -241,7 +233,6 @@ class DeltaLog:
         self._recent_characters = 0
 
     def append(self, delta: str) -> int:
-        """Add a delta; return its sequence."""
         self._recent.append(delta)
         self._recent_characters += len(delta)
         self.last_sequence += 1
@@ -250,7 +241,6 @@ class DeltaLog:
         return self.last_sequence
 
     def extend(self, segment: Segment) -> None:
-        """Add the chunks of a segment that are new."""
         if segment.last_sequence <= self.last_sequence:
             return
         if segment.first_sequence == self.last_sequence + 1 and segment.count > _PACK_DELTAS // 8:
@@ -262,7 +252,6 @@ class DeltaLog:
             self.append(chunk.delta)
 
     def chunks(self, *, after: int, limit: int, up_to: int | None = None) -> list[Chunk]:
-        """Return at most `limit` chunks after a sequence."""
         found: list[Chunk] = []
         place = bisect_right(self._ends, after)
         while place < len(self._packed) and len(found) < limit:
@@ -309,7 +298,6 @@ class DeltaLog:
 
     @property
     def lengths(self) -> bytes:
-        """The packed lengths of all deltas."""
         self._pack()
         return b"".join(segment.lengths for segment in self._packed)
 

@@ -56,7 +56,6 @@ class StreamEndings:
         self._changed = changed
 
     async def complete(self, live: LiveMessage, *, finish_reason: str | None = None) -> int:
-        """Store a message of this process."""
         return await self._end_live(live, StreamStatus.COMPLETED, finish_reason=check_reason(finish_reason))
 
     async def abort(self, live: LiveMessage) -> int:
@@ -369,5 +368,4 @@ class StreamLeases:
 
 
 def check_reason(finish_reason: str | None) -> str | None:
-    """Return a finish reason that can be stored."""
     return None if finish_reason is None else check_text("finish_reason", finish_reason)

@@ -76,8 +76,6 @@ class StreamObserver(Protocol):
 
 
 class MessageStreams:
-    """Writes and reads streams."""
-
     def __init__(
         self,
         database: Database,
@@ -117,15 +115,12 @@ class MessageStreams:
         )
 
     def observe(self, observer: StreamObserver) -> None:
-        """Report to an observer from now on."""
         self._observer = observer
 
     def find_live(self, key: StreamKey) -> LiveMessage | None:
-        """Return a message that this process writes."""
         return self._live.get(key)
 
     async def start(self) -> None:
-        """Start to flush, to receive notifications and to extend leases."""
         await self.backend.start(self._on_notification)
         self.flusher.start()
         self.leases.start(self._sweeper)

@@ -59,7 +59,6 @@ class StreamReader:
         return ChunkPage(chunks, head, has_more, StreamStatus.STREAMING)
 
     async def heads(self, thread_ids: list[UUID]) -> list[StreamHead]:
-        """Return the heads of the open streams of some threads."""
         rows = await self._rows.list_open(thread_ids)
         remote = [row.key for row in rows if row.key not in self._live]
         written = await self._backend.heads(remote) if remote else {}

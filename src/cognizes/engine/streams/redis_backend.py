@@ -33,7 +33,6 @@ _NOTIFICATIONS = "cognizes:{doorbell}"
 _NOTIFICATIONS_KEPT = 1000
 _SEGMENTS_KEPT = 1_000_000
 """Redis trims older segments. At a flush each 20 ms that takes more than five hours."""
-
 _BLOCK_SECONDS = 2.0
 _RETRY_SECONDS = 0.25
 _CONNECT_SECONDS = 2.0
@@ -122,7 +121,6 @@ class RedisBackend:
         )
 
     async def close(self) -> None:
-        """Stop listening and close the connections."""
         if self._listening is not None:
             await self._listening.stop()
         self._unreachable = None
@@ -150,7 +148,6 @@ class RedisBackend:
         self._blocking_client, self._client, self._unreachable = blocking, client, None
 
     async def ping(self) -> None:
-        """Ping Redis with a short timeout."""
         with _translated():
             async with asyncio.timeout(_PING_SECONDS):
                 await self._connected.ping()
@@ -228,7 +225,6 @@ class RedisBackend:
             await self._connected.set(_freeze_name(key), 1, ex=_FREEZE_SECONDS)
 
     async def unfreeze(self, key: StreamKey) -> None:
-        """Delete that key."""
         with _translated():
             await self._connected.delete(_freeze_name(key))
 

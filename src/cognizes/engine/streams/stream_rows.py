@@ -64,8 +64,6 @@ class StoredBody:
 
 
 class StreamRows:
-    """Opens, ends and reads rows of streams."""
-
     def __init__(self, database: Database, settings: Settings, *, checks_chunks: bool) -> None:
         self._database = database
         self._settings = settings
@@ -176,7 +174,6 @@ class StreamRows:
         return read_row(row) if row else None
 
     async def list_open(self, thread_ids: Sequence[UUID]) -> list[StreamRow]:
-        """Return the open streams of some threads."""
         return [read_row(row) for row in await self._database.fetch("list_open_streams", list(thread_ids))]
 
     async def list_expired(self, *, grace: float, limit: int) -> list[StreamRow]:

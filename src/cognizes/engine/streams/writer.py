@@ -117,8 +117,6 @@ def _json_bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one write carries of a message."""
-
     message: LiveMessage
     head: int
     unflushed: int
@@ -147,7 +145,6 @@ class Flusher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message waits to be flushed."""
         return not self._dirty
 
     def start(self) -> None:
@@ -160,7 +157,6 @@ class Flusher:
             self._loop = None
 
     def schedule(self, message: LiveMessage) -> None:
-        """Flush a message in the next round."""
         self._dirty[message.row.key] = message
         self._work.notify()
 
@@ -252,7 +248,6 @@ class Flusher:
 
     @staticmethod
     def _take(waiting: list[LiveMessage]) -> list[_Part]:
-        """Take as many messages as fit into one write."""
         taken: list[_Part] = []
         characters = 0
         while waiting and characters < _BATCH_CHARACTERS:
@@ -311,7 +306,6 @@ class MessageWriter:
         self._live: LiveMessage | None = None
 
     async def open(self) -> Self:
-        """Open the stream; `async with` does this."""
         self._live = await self._begin()
         return self
 
@@ -324,7 +318,6 @@ class MessageWriter:
 
     @property
     def current_sequence(self) -> int:
-        """The number of chunks written so far."""
         return self._live.log.last_sequence if self._live else 0
 
     @property

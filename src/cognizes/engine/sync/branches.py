@@ -42,8 +42,6 @@ class Branch:
 
 
 class Branches:
-    """Creates, switches, lists and deletes branches."""
-
     def __init__(
         self,
         database: Database,
@@ -77,7 +75,6 @@ class Branches:
         ]
 
     async def get(self, thread_id: str | UUID, name: str | None = None) -> Branch:
-        """Return a branch, by default the active one."""
         for branch in await self.list(thread_id):
             if branch.is_active if name is None else branch.name == name:
                 return branch

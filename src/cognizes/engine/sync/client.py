@@ -44,8 +44,6 @@ _MAX_SEQUENCE = 2**63
 
 
 class Connection(StrEnum):
-    """The state of the signal stream."""
-
     CONNECTING = "connecting"
     OPEN = "open"
     RECONNECTING = "reconnecting"
@@ -66,7 +64,6 @@ class MessageCopy:
     content: list[JsonObject] = field(default_factory=list)
 
     def lacks(self, server_sequence: int) -> bool:
-        """Return whether the server has more chunks than the copy."""
         return not self.is_complete and server_sequence > self.sequence
 
     def append(self, chunks: Iterable[JsonObject]) -> int:

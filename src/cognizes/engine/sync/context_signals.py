@@ -62,7 +62,6 @@ class ContextSignals:
             self._final_sequences = {row["message_id"]: row["final_sequence"] for row in rows}
 
     async def run(self) -> None:
-        """Put signals until the context is deleted."""
         feed: AsyncGenerator[list[FeedItem], None] = self._feed.follow(
             self._thread_id, self.position, streams=StreamView.HEADS
         )

@@ -131,7 +131,6 @@ class StateFold:
 
     @property
     def questions(self) -> list[str]:
-        """The ids of open approvals."""
         return list(self._questions)
 
     def apply(self, event: Event) -> bool:

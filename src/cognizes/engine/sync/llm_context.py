@@ -50,8 +50,6 @@ class _Unit:
 
 
 class LlmContexts:
-    """Builds the input of a model from stored events."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -130,8 +128,6 @@ def _units(events: Iterator[Event]) -> Iterator[_Unit]:
 
 
 class _OpenCalls:
-    """A message with tool calls, collecting their results."""
-
     def __init__(self, message: JsonObject) -> None:
         self._message = message
         self._results: dict[str, JsonObject] = {}

@@ -67,7 +67,6 @@ def read_parts(event: Event) -> Iterator[Part]:
 
 
 def adk_field(event: Event, name: str) -> Any:
-    """Return a field of ADK's own data, or None."""
     fields = event.content.get("adk")
     return fields.get(name) if isinstance(fields, dict) else None
 

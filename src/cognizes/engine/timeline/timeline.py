@@ -138,8 +138,6 @@ class _Cursor:
 
 
 class _ItemGroups:
-    """The items of whole events, up to a limit."""
-
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.groups: list[list[JsonObject]] = []

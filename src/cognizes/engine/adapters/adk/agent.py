@@ -91,7 +91,6 @@ class AdkAgent:
         )
 
     async def close(self) -> None:
-        """Close the runner: its toolsets and plugins."""
         await self._runner.close()
 
     async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> AdkTurn:
@@ -317,7 +316,6 @@ class HostedSessionService(OpenSessionService):
 
     @override
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Store an event as one of the active run of its session."""
         turn = self.active.get((session.app_name, session.user_id, session.id))
         revision = Revision.of(session)
         if turn is None or revision is None or event.partial:

@@ -37,8 +37,6 @@ _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """The parts of a URI: settings of the engine, and options of the service."""
-
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 

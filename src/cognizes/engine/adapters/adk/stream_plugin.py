@@ -240,7 +240,6 @@ class EngineStreamPlugin(BasePlugin):
         await self._finish_tool(tool_context, _description(error), is_error=True)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """End the run, or let it wait for a person."""
         key = _key(invocation_context.session, invocation_context.invocation_id)
         if invocation_context.is_aborted:
             await self._end(key, RunStatus.CANCELLED)
