@@ -24,10 +24,9 @@ from cognizes.engine.models import Session, new_id
 from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.backend import ChunkBackend
+from cognizes.engine.streams.backend import ChunkBackend, PostgresBackend
 from cognizes.engine.streams.chunks import THOUGHT, ChunkPage, Segment, StreamHead, StreamKey, StreamRow, StreamStatus
 from cognizes.engine.streams.endings import StreamEndings, StreamLeases, check_reason
-from cognizes.engine.streams.postgres_backend import PostgresBackend
 from cognizes.engine.streams.reader import StreamReader
 from cognizes.engine.streams.stream_rows import ROLES, StreamRows
 from cognizes.engine.streams.writer import Flusher, LiveMessage, MessageWriter
