@@ -211,8 +211,7 @@ class Feed:
                 keys += [f"thread {thread_name}", f"run {run_id}"]
             for key in keys:
                 self._inboxes.put(key, payload)
-        if self._runs:
-            self._runs.notify(str(run_id))
+        self._runs.notify(str(run_id))
         try:
             thread_id = UUID(str(thread_name))
         except ValueError:

@@ -14,15 +14,7 @@ from uuid import UUID
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineClosedError
 from cognizes.engine.feed.channel_reader import ChannelReader
-from cognizes.engine.feed.thread_channel import (
-    Chunks,
-    FeedItem,
-    Notification,
-    Position,
-    StreamEnd,
-    StreamView,
-    ThreadChannel,
-)
+from cognizes.engine.feed.thread_channel import FeedItem, Notification, Position, StreamView, ThreadChannel
 from cognizes.engine.models import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -178,7 +170,8 @@ class Subscription:
             if self._channel is None and not await self._find_channel():
                 if self._reader.is_closed:
                     return None
-                if (items := self._take_notifications()) or self._is_first:
+                items = self._inbox.take() if self._inbox is not None else []
+                if items or self._is_first:
                     break
                 assert self._awaited is not None  # noqa: S101 - only a run is waited for
                 await self._awaited.wait(self._seen)
@@ -190,12 +183,13 @@ class Subscription:
                 raise channel.failure
             if channel.has_ended:
                 return None
-            items = self._take_notifications()
+            items = self._inbox.take() if self._inbox is not None else []
             if self._position.sequence < channel.head and not await self._take_events(channel, items):
                 return None
             is_current = self._position.sequence >= channel.head
             if is_current and self._view is not StreamView.NONE:
-                self._take_streams(channel, items)
+                found = channel.stream_items(self._position, self._view)
+                items += [item for item in found if self._run_id is None or item.head.run_id == self._run_id]
             if items or self._is_first:
                 break
             if is_current:
@@ -243,15 +237,3 @@ class Subscription:
         self._position.sequence = events[-1].sequence_num or self._position.sequence
         items += events if self._run_id is None else [event for event in events if event.run_id == self._run_id]
         return True
-
-    def _take_streams(self, channel: ThreadChannel, items: list[FeedItem]) -> None:
-        for item in channel.stream_items(self._position, self._view):
-            if self._run_id is None or _run_of(item) == self._run_id:
-                items.append(item)
-
-    def _take_notifications(self) -> list[FeedItem]:
-        return self._inbox.take() if self._inbox is not None else []
-
-
-def _run_of(item: FeedItem) -> str | None:
-    return item.head.run_id if isinstance(item, Chunks | StreamEnd) else None

@@ -276,7 +276,7 @@ class ThreadChannel:
     def is_ended(self, digest: str) -> bool:
         return self._ended is not None and digest in self._ended
 
-    def stream_items(self, position: Position, view: StreamView) -> Iterator[FeedItem]:
+    def stream_items(self, position: Position, view: StreamView) -> Iterator[Chunks | StreamEnd]:
         """Yield what is new of streams for a subscriber that has all events, and advance its position."""
         if self.streams:
             if position.chunks is None:
