@@ -272,7 +272,7 @@ async def test_websocket_bad_requests_are_answered_without_side_effects(url: str
         socket = Socket(connection)
         for request in (
             "nonsense", "[]", '{"type": "subscribe"}', '{"type": "x", "contexts": ["my session"]}',
-            '{"type": "subscribe", "contexts": ["nobody"]}', '{"type": "subscribe", "contexts": [1]}',
+            '{"type": "subscribe", "contexts": ["nobody"]}', '{"type": "subscribe", "contexts": [1]}', b"\x00\xff", b"",
         ):  # fmt: skip
             await connection.send(request)
             assert (await socket.until("error"))["detail"]

@@ -166,10 +166,10 @@ class _SignalSocket:
         await self._send({"type": "subscribed", "contexts": followed})
 
     async def _receive(self) -> None:
-        while True:
-            text = await self._websocket.receive_text()
+        while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
             try:
-                request = json.loads(text)
+                # A binary message has no text.
+                request = json.loads(message.get("text") or "")
             except (ValueError, RecursionError):
                 request = None
             await self.handle(request)
