@@ -475,7 +475,8 @@ class _Body:
         self._usual_limit = settings.max_body_bytes
         # FastAPI reads the body before `authorize` refuses the caller.
         is_large = access_of(scope).has_large_body and self._exchange.call.refusal is None
-        self._limit = _large_body_limit(settings) if is_large else settings.max_body_bytes
+        largest = max(settings.max_event_bytes, settings.max_state_bytes) + _BODY_OVERHEAD if is_large else 0
+        self._limit = max(settings.max_body_bytes, largest)
         declared = Headers(scope=scope).get("content-length", "")
         self._declared = int(declared) if declared.isdecimal() and len(declared) < 19 else 0
 
@@ -501,11 +502,6 @@ class _Body:
             raise HTTPException(503, busy, headers={"Retry-After": "5"}) from None
         self._has_slot = self._had_slot = True
         self._deadline = None
-
-
-def _large_body_limit(settings: Settings) -> int:
-    largest = max(settings.max_event_bytes, settings.max_state_bytes)
-    return max(settings.max_body_bytes, largest + _BODY_OVERHEAD)
 
 
 class _DisconnectWatch:

@@ -39,7 +39,7 @@ def split_words(text: str) -> list[str]:
     for found in _COMPOUND.finditer(_normalise(text)):
         token = found[0][:_LONGEST]
         if _RUN_OF_UNSPACED.match(token):
-            words += _pairs(token)
+            words += [token[place : place + 2] for place in range(len(token) - 1)] or [token]
         else:
             words += _with_parts(_POSSESSIVE.sub("", token))
     return words
@@ -71,10 +71,6 @@ def _normalise(text: str) -> str:
 
 def _is_accent(character: str) -> bool:
     return "\u0300" <= character <= "\u036f" or "\ud800" <= character <= "\udfff"
-
-
-def _pairs(run: str) -> list[str]:
-    return [run[place : place + 2] for place in range(len(run) - 1)] or [run]
 
 
 def _with_parts(token: str) -> list[str]:
