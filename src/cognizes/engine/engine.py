@@ -239,12 +239,7 @@ class Engine:
         self.listener.on_reconnect(self.sweeper.sweep)
         backend = choose_backend(self.settings, self.database, self.supervisor)
         self.streams = MessageStreams(
-            self.database,
-            self.settings,
-            self.sessions.store,
-            backend,
-            sweeper=self.sweeper,
-            supervisor=self.supervisor,
+            self.database, self.settings, self.sessions.store, backend, sweeper=self.sweeper, supervisor=self.supervisor
         )
         self.runs = Runs(
             self.database,

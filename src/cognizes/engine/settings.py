@@ -144,9 +144,7 @@ class Settings(BaseSettings):
         default=60.0, ge=0, description="Seconds between two reloads of the JWKS for an unknown signing key."
     )
     max_body_bytes: int = Field(
-        default=1024 * 1024,
-        ge=1024,
-        description="Largest body of a request; events and states have separate limits.",
+        default=1024 * 1024, ge=1024, description="Largest body of a request; events and states have separate limits."
     )
     max_large_bodies: int = Field(
         default=8, ge=1, description="Bodies over max_body_bytes that are received concurrently; others wait."

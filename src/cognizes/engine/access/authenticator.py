@@ -176,11 +176,7 @@ class ApiKeys:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        listener: Listener | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, database: Database, *, listener: Listener | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
         self._listener = listener

@@ -12,13 +12,7 @@ from contextlib import aclosing
 from typing import Protocol
 from uuid import UUID
 
-from ag_ui.core import (
-    PROTOCOL_VERSION,
-    BaseEvent,
-    RunErrorEvent,
-    RunFinishedEvent,
-    RunStartedEvent,
-)
+from ag_ui.core import PROTOCOL_VERSION, BaseEvent, RunErrorEvent, RunFinishedEvent, RunStartedEvent
 
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.snapshot import History, Snapshot, read_history
@@ -53,13 +47,7 @@ class Observer:
     """Observes threads and runs by their stored events, the feed and the frames of active runs."""
 
     def __init__(
-        self,
-        *,
-        events: EventLog,
-        sessions: SessionStore,
-        runs: Runs,
-        time_travel: TimeTravel,
-        feed: Feed,
+        self, *, events: EventLog, sessions: SessionStore, runs: Runs, time_travel: TimeTravel, feed: Feed
     ) -> None:
         self._events = events
         self._sessions = sessions

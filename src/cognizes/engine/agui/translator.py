@@ -220,10 +220,7 @@ class Translator:
     def cancel(self) -> list[BaseEvent]:
         return self._end(
             RunFinishedEvent(
-                thread_id=self.thread_id,
-                run_id=self.run_id,
-                outcome=RunFinishedCancelledOutcome(),
-                timestamp=now(),
+                thread_id=self.thread_id, run_id=self.run_id, outcome=RunFinishedCancelledOutcome(), timestamp=now()
             )
         )
 

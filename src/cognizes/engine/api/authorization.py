@@ -28,12 +28,7 @@ from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api.event_policy import check_event
 from cognizes.engine.api.limits import TokenBuckets, caller_of
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import (
-    EngineError,
-    InvalidInputError,
-    NotFoundError,
-    PermissionDeniedError,
-)
+from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError, PermissionDeniedError
 from cognizes.engine.pulse.session_store import thread_uuid
 
 LARGEST = 2**62

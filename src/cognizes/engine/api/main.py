@@ -12,11 +12,7 @@ from fastapi import Depends, FastAPI
 from cognizes.engine.access.audit import keep_queries_out_of_logs
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.authorization import Authorizer, authorize
-from cognizes.engine.api.http_protocol import (
-    ConnectionLimits,
-    descriptor_limit,
-    on_shutdown_signal,
-)
+from cognizes.engine.api.http_protocol import ConnectionLimits, descriptor_limit, on_shutdown_signal
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.middleware import Middleware, OpenConnections
 from cognizes.engine.api.openapi import document

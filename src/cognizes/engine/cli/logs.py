@@ -36,8 +36,7 @@ LogLevelOption = Annotated[
     typer.Option(case_sensitive=False, help="Lowest level to log (COGNIZES_LOG_LEVEL, INFO).", show_default=False),
 ]
 LogFormatOption = Annotated[
-    LogFormat | None,
-    typer.Option(help="Format of the log lines (COGNIZES_LOG_FORMAT, text).", show_default=False),
+    LogFormat | None, typer.Option(help="Format of the log lines (COGNIZES_LOG_FORMAT, text).", show_default=False)
 ]
 
 

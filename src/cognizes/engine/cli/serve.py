@@ -52,8 +52,7 @@ def serve(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Accept other machines although no key is required (COGNIZES_INSECURE)."),
+        bool, typer.Option("--insecure", help="Accept other machines although no key is required (COGNIZES_INSECURE).")
     ] = False,
 ) -> None:
     """Start the engine and serve it over HTTP.

@@ -80,10 +80,7 @@ class Database:
         with translated():
             pool, limits_statements = await _create_pool(url, settings)
         database = cls(
-            pool,
-            schema=settings.db_schema,
-            pool_timeout=settings.pool_timeout,
-            page_bytes=settings.page_bytes,
+            pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout, page_bytes=settings.page_bytes
         )
         database._limits_statements = limits_statements
         return database

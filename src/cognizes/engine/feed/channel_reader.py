@@ -466,5 +466,5 @@ class ChannelReader:
 def rewound(thread_id: UUID, delivered: int, head: int) -> FeedRewoundError:
     return FeedRewoundError(
         f"thread {thread_id} ends at event {head}, but event {delivered} was delivered: the database lost events in a "
-        "failover; reload the thread",
+        "failover; reload the thread"
     )

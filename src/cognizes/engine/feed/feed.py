@@ -86,12 +86,7 @@ class Feed:
         self._inboxes.wake_all()
 
     def follow(
-        self,
-        thread_id: UUID,
-        after: int = 0,
-        *,
-        streams: StreamView = StreamView.TEXT,
-        notifications: bool = False,
+        self, thread_id: UUID, after: int = 0, *, streams: StreamView = StreamView.TEXT, notifications: bool = False
     ) -> AsyncGenerator[list[FeedItem], None]:
         """Yield the feed of a thread after an event, as many items at once as exist.
 
@@ -227,12 +222,7 @@ class Feed:
                 self._runs.notify(run_id)
 
     def _follow(
-        self,
-        thread_id: UUID | None,
-        run_id: str | None,
-        after: int,
-        view: StreamView,
-        notifications: bool = False,
+        self, thread_id: UUID | None, run_id: str | None, after: int, view: StreamView, notifications: bool = False
     ) -> AsyncGenerator[list[FeedItem], None]:
         subscription = Subscription(
             self._reader, self._runs, self._inboxes, thread_id=thread_id, run_id=run_id, after=after, view=view

@@ -68,14 +68,7 @@ class LongTermMemoryStore:
         readable = text if text is not None else describe(key, value)
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
         row = await self._database.fetch_row(
-            "set_long_term",
-            *scope.columns,
-            namespace,
-            key,
-            document,
-            escape_text(readable),
-            words,
-            self._ingest.embeds,
+            "set_long_term", *scope.columns, namespace, key, document, escape_text(readable), words, self._ingest.embeds
         )
         self._ingest.wake_up.notify()
         assert row is not None  # noqa: S101 - the function returns one row

@@ -40,12 +40,7 @@ class Memory:
     """
 
     def __init__(
-        self,
-        database: Database,
-        sessions: Sessions,
-        settings: Settings,
-        *,
-        supervisor: Supervisor | None = None,
+        self, database: Database, sessions: Sessions, settings: Settings, *, supervisor: Supervisor | None = None
     ) -> None:
         self._database = database
         self._sessions = sessions

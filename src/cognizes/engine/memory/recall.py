@@ -189,14 +189,7 @@ class Recall:
         self.weights = weights or Weights()
 
     async def recall(
-        self,
-        query: str,
-        *,
-        app: str,
-        user: str,
-        k: int = 10,
-        min_score: float = 0.0,
-        filters: Filters | None = None,
+        self, query: str, *, app: str, user: str, k: int = 10, min_score: float = 0.0, filters: Filters | None = None
     ) -> list[Hit]:
         """Return the `k` best memories of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first."""
         check_limits(k, min_score)

@@ -124,13 +124,7 @@ def state_delta(event: Event) -> ScopedDelta:
 
 
 def append_item(
-    event: Event,
-    delta: ScopedDelta,
-    *,
-    thread_id: UUID,
-    expected_version: int | None,
-    max_bytes: int,
-    max_depth: int,
+    event: Event, delta: ScopedDelta, *, thread_id: UUID, expected_version: int | None, max_bytes: int, max_depth: int
 ) -> AppendItem:
     """Return the item for the batcher. All checks that need no database are made here."""
     event_type = check_name("event_type", event.event_type)

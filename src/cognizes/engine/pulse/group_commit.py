@@ -419,12 +419,7 @@ _NO_FENCE = (None, None)
 
 
 def _conditions(item: AppendItem) -> tuple[Any, ...]:
-    return (
-        item.expected_sequence,
-        item.expected_user_version,
-        item.expected_app_version,
-        *(item.fence or _NO_FENCE),
-    )
+    return (item.expected_sequence, item.expected_user_version, item.expected_app_version, *(item.fence or _NO_FENCE))
 
 
 def _fields(item: AppendItem) -> tuple[Any, ...]:

@@ -154,13 +154,7 @@ class StateDebugService:
             raise NotFoundError(f"there is no thread {thread_id}")
         owner = (row["app_name"], scope, row["user_id"] if scope == USER else "", key, for_user)
         page = await self._database.fetch_page(
-            "read_scope_writes",
-            *owner,
-            before,
-            limit=limit,
-            whole="read_scope_writes_at",
-            owner=owner,
-            key="version",
+            "read_scope_writes", *owner, before, limit=limit, whole="read_scope_writes_at", owner=owner, key="version"
         )
         found = []
         for write in reversed(page.rows):

@@ -38,11 +38,7 @@ class StateManager:
         await self.sessions.close()
 
     async def create_session(
-        self,
-        app_name: str,
-        user_id: str,
-        initial_state: Mapping[str, Any] | None = None,
-        session_id: str | None = None,
+        self, app_name: str, user_id: str, initial_state: Mapping[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
         """Create a session at version 1; `AlreadyExistsError` when the session id is taken."""
         return await self.sessions.create(app_name, user_id, state=initial_state, session_id=session_id)

@@ -95,10 +95,7 @@ class MessageStreams:
         self.rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresBackend))
         self._reader = StreamReader(self.rows, backend, self._live)
         self.flusher = Flusher(
-            backend,
-            buffer_bytes=settings.stream_buffer_bytes,
-            patience=settings.retry_seconds,
-            supervisor=supervisor,
+            backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds, supervisor=supervisor
         )
         self.endings = StreamEndings(
             self.rows, backend, self.flusher, self._live, owner=self._owner, changed=self._on_changed
@@ -209,14 +206,7 @@ class MessageStreams:
             )
 
     async def _open(
-        self,
-        key: StreamKey,
-        role: str,
-        author: str,
-        run_id: str | None,
-        *,
-        invocation_id: str,
-        owner: UUID | None,
+        self, key: StreamKey, role: str, author: str, run_id: str | None, *, invocation_id: str, owner: UUID | None
     ) -> tuple[StreamRow, str]:
         check_text("message_id", key.message_id)
         check_text("author", author)
@@ -305,13 +295,7 @@ class MessageStreams:
     # Reading
 
     async def read(
-        self,
-        thread_id: str | UUID,
-        message_id: str,
-        *,
-        after: int = 0,
-        up_to: int | None = None,
-        limit: int = 1000,
+        self, thread_id: str | UUID, message_id: str, *, after: int = 0, up_to: int | None = None, limit: int = 1000
     ) -> ChunkPage:
         """Return the chunks after a sequence of an open or finished message; one stored whole has one chunk.
 

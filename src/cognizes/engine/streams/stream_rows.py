@@ -72,14 +72,7 @@ class StreamRows:
         self._idle = timedelta(seconds=settings.stream_idle_seconds)
 
     async def open(
-        self,
-        key: StreamKey,
-        *,
-        role: str,
-        author: str,
-        run_id: str | None,
-        invocation_id: str,
-        owner: UUID | None,
+        self, key: StreamKey, *, role: str, author: str, run_id: str | None, invocation_id: str, owner: UUID | None
     ) -> tuple[str, int]:
         """Insert the row of a new stream; return the app name and the thread's head."""
 

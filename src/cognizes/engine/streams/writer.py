@@ -292,12 +292,7 @@ class MessageWriter:
     """
 
     def __init__(
-        self,
-        message_id: str,
-        begin: Callable[[], Awaitable[LiveMessage]],
-        *,
-        flusher: Flusher,
-        ender: MessageEnder,
+        self, message_id: str, begin: Callable[[], Awaitable[LiveMessage]], *, flusher: Flusher, ender: MessageEnder
     ) -> None:
         self.message_id = message_id
         self._begin = begin

@@ -177,10 +177,7 @@ class _Recording:
         self._context = context
         self.invocation_id = turn.invocation_id
         self.translator = Translator(
-            thread_id=context.session.id,
-            run_id=context.run.id,
-            state=context.session.state,
-            root_agent=root_agent,
+            thread_id=context.session.id, run_id=context.run.id, state=context.session.state, root_agent=root_agent
         )
         self._streams = TurnStreams(context.engine, context.thread_id, run_id=context.run.id)
 

@@ -73,11 +73,7 @@ class ImportReport:
 
 
 async def import_sessions(
-    source_url: str,
-    engine: Engine,
-    *,
-    progress: Callable[[ImportProgress], None] | None = None,
-    batch: int = 500,
+    source_url: str, engine: Engine, *, progress: Callable[[ImportProgress], None] | None = None, batch: int = 500
 ) -> ImportReport:
     """Copy everything from an SQLAlchemy URL into the engine's database. A second call continues."""
     try:

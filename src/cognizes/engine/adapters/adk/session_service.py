@@ -107,12 +107,7 @@ class OpenSessionService(BaseSessionService):
     # The interface of ADK
 
     async def create_session(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        state: dict[str, Any] | None = None,
-        session_id: str | None = None,
+        self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
         """Create a session; a blank id means a new one. `AlreadyExistsError` when the id is taken."""
         engine = await self.engine()
@@ -123,12 +118,7 @@ class OpenSessionService(BaseSessionService):
         return _empty_session(created)
 
     async def get_session(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        session_id: str,
-        config: GetSessionConfig | None = None,
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """Return a session with its events, or those that `config` selects; None when there is none."""
         engine = await self.engine()
@@ -208,8 +198,7 @@ class OpenSessionService(BaseSessionService):
         engine = await self.engine()
         page = await engine.sessions.store.list(app_name, user_id, limit=limit, cursor=cursor)
         return Page(
-            items=[ListedSession(_empty_session(item), item.title) for item in page.items],
-            next_cursor=page.next_cursor,
+            items=[ListedSession(_empty_session(item), item.title) for item in page.items], next_cursor=page.next_cursor
         )
 
     async def fork_session(
@@ -316,9 +305,7 @@ def _advance(session: Session, event: Event, revision: Revision, row: models.Eve
     session.events.append(event)
     session.last_update_time = event.timestamp
     Revision(
-        revision.thread_id,
-        max(revision.version, row.version or 0),
-        max(revision.sequence, row.sequence_num or 0),
+        revision.thread_id, max(revision.version, row.version or 0), max(revision.sequence, row.sequence_num or 0)
     ).put_on(session)
 
 

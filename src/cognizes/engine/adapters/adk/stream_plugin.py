@@ -261,12 +261,7 @@ class EngineStreamPlugin(BasePlugin):
 
     async def _finish_tool(self, context: ToolContext, output: Any, *, is_error: bool) -> None:
         if run := self._run_of(context):
-            entry = {
-                "id": context.function_call_id,
-                "output": output,
-                "is_error": is_error,
-                "finished_at": _now(),
-            }
+            entry = {"id": context.function_call_id, "output": output, "is_error": is_error, "finished_at": _now()}
             await _record(run, "observe", entry)
 
     def _watch(self, key: _InvocationKey) -> None:

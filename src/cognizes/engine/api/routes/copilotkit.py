@@ -113,12 +113,7 @@ async def list_threads(
 @router.get("/threads/{thread_id}/messages", summary="The messages of a thread")
 @access(Reach.AGENTS)
 async def thread_messages(
-    thread_id: str,
-    engine: CurrentEngine,
-    host: CurrentHost,
-    user: CurrentUser,
-    caller: Caller,
-    before: Before = None,
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller, before: Before = None
 ) -> Response:
     """Return messages as CopilotKit's inspector shows them: the newest, or the newest before a cursor. `hasMore` says
     that there are older ones; `before` is their cursor."""

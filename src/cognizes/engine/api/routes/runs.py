@@ -208,12 +208,7 @@ async def add_tool_call(
 @router.post(_RUN + "/tool-calls/{call_id}/result", response_model=RunView, summary="Add a tool's result")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_tool_result(
-    thread_id: ThreadId,
-    run_id: str,
-    call_id: str,
-    body: ToolResult,
-    engine: CurrentEngine,
-    attempt: Attempt = None,
+    thread_id: ThreadId, run_id: str, call_id: str, body: ToolResult, engine: CurrentEngine, attempt: Attempt = None
 ) -> Response:
     with _fenced(thread_id, run_id, attempt):
         await engine.runs.finish_tool(thread_id, run_id, call_id, body.output, is_error=body.is_error)

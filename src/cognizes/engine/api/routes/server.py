@@ -29,12 +29,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """Instead of the types of the machine: browsers refuse modules that are not text/javascript."""
 
 
@@ -117,10 +112,7 @@ async def health(engine: CurrentEngine) -> Response:
             "idle": engine.database.pool.get_idle_size(),
             "max": engine.database.pool.get_max_size(),
         },
-        "background": {
-            "tasks": len(engine.supervisor.names),
-            "failing": [asdict(failure) for failure in failing],
-        },
+        "background": {"tasks": len(engine.supervisor.names), "failing": [asdict(failure) for failure in failing]},
         "conflicts": engine.sessions.conflicts,
     }
     return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)

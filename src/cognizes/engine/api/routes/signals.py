@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 router = APIRouter(tags=["signals"])
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"},
+    200: {"content": {"text/event-stream": {}}, "description": "Signals, for as long as you listen"}
 }
 
 
