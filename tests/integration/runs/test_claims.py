@@ -10,8 +10,8 @@ import pytest
 
 from cognizes.engine import ConflictError, Engine, IllegalTransitionError, InvalidInputError, LeaseLostError, RunStatus
 from cognizes.engine.memory.working import WorkingMemory
-from cognizes.engine.pulse.fencing import RunFence, fenced_by
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs import RunMemory
 from tests.integration.runs.conditions import expire_lease, later, run_events, until_status
 

@@ -11,7 +11,7 @@ import pytest
 
 from cognizes.engine import Engine, RunStatus
 from cognizes.engine.errors import DatabaseUnavailableError
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.leases import LeaseKeeper
 from tests.integration.runs.conditions import expire_lease, until_status
 

@@ -16,7 +16,7 @@ from ag_ui.core import BaseEvent, Message, RunAgentInput
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Run, Session
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
 
 ThreadKey = tuple[str, str, str]

@@ -23,8 +23,7 @@ from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
 from cognizes.engine.pulse.events import SNAPSHOT_PREFIX
-from cognizes.engine.pulse.fencing import attempt_at
-from cognizes.engine.pulse.sessions import Sessions
+from cognizes.engine.pulse.sessions import Sessions, attempt_at
 from cognizes.engine.pulse.state import apply_delta, split_delta
 
 _CHANGES_PER_PAGE = 500

@@ -12,7 +12,7 @@ from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.sessions import RunFence
 
 
 @dataclass(frozen=True)

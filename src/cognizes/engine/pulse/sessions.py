@@ -6,8 +6,9 @@ import asyncio
 import copy
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,6 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session, new_id
 from cognizes.engine.pulse.events import EventLog, Messages, append_item, check_keys, same_event, state_delta
-from cognizes.engine.pulse.fencing import fence_of_thread
 from cognizes.engine.pulse.group_commit import AppendAnswer, AppendBatcher, AppendItem
 from cognizes.engine.pulse.session_store import SessionStore
 from cognizes.engine.pulse.state import Overlay, ScopedDelta, StateVersions, apply_delta, only_temp, without_temp
@@ -40,6 +40,66 @@ _OTHER_CONFLICT = (
 )
 
 
+class RunFence:
+    """An attempt at a run: only the attempt that holds the run may write for it.
+
+    Code that executes a run is fenced on the run's thread. PostgreSQL compares the attempt inside the transaction of
+    each write, so a worker that was paused and lost its lease changes nothing after it continues. `attempt` grows when the same code claims the run again after a wait.
+
+    `is_releasing`: the code of the run ends it, or makes it wait. That it no longer holds the lease is then no loss.
+    """
+
+    def __init__(self, thread_id: UUID, run_id: str, attempt: int) -> None:
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.attempt = attempt
+        self.is_over = False
+        self.is_releasing = False
+
+    def end(self) -> None:
+        """Stop fencing: the code of the run has ended it, and later writes of that code do not belong to the run."""
+        self.is_over = True
+
+
+_current: ContextVar[RunFence | None] = ContextVar("cognizes_run_fence", default=None)
+
+
+def fence_of_thread(thread_id: UUID) -> RunFence | None:
+    """Return the fence of the run that the calling task executes on this thread, if any."""
+    fence = _current.get()
+    return fence if fence is not None and fence.thread_id == thread_id and not fence.is_over else None
+
+
+def attempt_at(thread_id: UUID, run_id: str) -> int | None:
+    """Return the attempt with which the calling task executes this run; None when it does not."""
+    fence = fence_of_thread(thread_id)
+    return fence.attempt if fence is not None and fence.run_id == run_id else None
+
+
+@contextmanager
+def fenced_by(fence: RunFence) -> Iterator[None]:
+    """Fence the writes of this task, and of the tasks that it starts, to the run's thread."""
+    token = _current.set(fence)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def releasing(thread_id: UUID, run_id: str) -> Iterator[None]:
+    """Mark the fence of the calling task while the task ends this run or makes it wait."""
+    fence = fence_of_thread(thread_id)
+    if fence is None or fence.run_id != run_id:
+        yield
+        return
+    fence.is_releasing = True
+    try:
+        yield
+    finally:
+        fence.is_releasing = False
+
+
 class Sessions:
     """Creates and reads sessions, appends events and changes state.
 
@@ -47,7 +107,7 @@ class Sessions:
     - An append with a state delta succeeds only on the version that the `Session` carries.
     - Local objects change after the commit only; a failed append leaves them unchanged.
     - Tasks that share one `Session` object append in the order of their calls.
-    - Code that executes a run writes to its thread only while it holds the run; see `fencing`.
+    - Code that executes a run writes to its thread only while it holds the run; see `RunFence`.
 
     `store` and `log` read sessions and events by thread id.
     """

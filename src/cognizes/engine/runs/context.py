@@ -30,9 +30,8 @@ from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
-from cognizes.engine.pulse.fencing import RunFence, fence_of_thread, fenced_by
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.sessions import StateFunction
+from cognizes.engine.pulse.sessions import RunFence, StateFunction, fence_of_thread, fenced_by
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import Resolution, Resumption, RunSuspended, Wait, WaitKind, check_wait, read_resolution

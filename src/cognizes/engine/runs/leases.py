@@ -15,7 +15,7 @@ from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import new_id
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.notifications import RunKey, RunNotification, RunNotifications, run_key
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 

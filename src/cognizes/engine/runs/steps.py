@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, escape_text, load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError, StepInterruptedError
 from cognizes.engine.pulse.events import check_text
-from cognizes.engine.pulse.fencing import RunFence
+from cognizes.engine.pulse.sessions import RunFence
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
 from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.events import check_name
-from cognizes.engine.pulse.fencing import RunFence, fenced_by
+from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs.context import HandledRun
 from cognizes.engine.runs.leases import Lease, new_worker_id
 from cognizes.engine.runs.runs import Runs

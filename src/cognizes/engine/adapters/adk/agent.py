@@ -42,8 +42,8 @@ from cognizes.engine.errors import (
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
 from cognizes.engine.hosting.host import client_state_delta
 from cognizes.engine.models import JsonObject, Run
-from cognizes.engine.pulse.fencing import attempt_at
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.sessions import attempt_at
 from cognizes.engine.runs import Resumption
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from cognizes.engine.errors import ConflictError, EngineError
 from cognizes.engine.hosting.host import end_waiting_runs
 from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
-from cognizes.engine.pulse.fencing import RunFence, fenced_by
+from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
 from cognizes.engine.streams.writer import MessageWriter

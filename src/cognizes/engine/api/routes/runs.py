@@ -40,7 +40,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, LeaseLostError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.models import Run
-from cognizes.engine.pulse.fencing import RunFence, fenced_by
+from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs import WaitKind
 
 router = APIRouter(tags=["runs"])
