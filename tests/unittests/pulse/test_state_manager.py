@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine.models import DELETE, new_id
-from cognizes.engine.pulse.state import apply_delta, join_state, parse_state_prefix, split_delta, without_temp
+from cognizes.engine.pulse.events import apply_delta, join_state, parse_state_prefix, split_delta, without_temp
 from cognizes.engine.pulse.state_manager import ConcurrencyConflictError, Event, Session, StateManager
 
 

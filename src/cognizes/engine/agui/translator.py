@@ -47,8 +47,7 @@ from cognizes.engine.agui.frames import clean_text, now, to_json
 from cognizes.engine.agui.open_items import ModelTurn, Subagents
 from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
-from cognizes.engine.pulse.events import message_role
-from cognizes.engine.pulse.state import apply_delta, without_temp
+from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
 from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
 from cognizes.engine.timeline.event_reading import (
     REQUEST_PREFIX,

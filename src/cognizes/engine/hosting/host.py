@@ -23,9 +23,9 @@ from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Tu
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.models import JsonObject, Run, Session
+from cognizes.engine.pulse.events import SESSION, parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
-from cognizes.engine.pulse.state import SESSION, parse_state_prefix
 from cognizes.engine.runs.runs import executes_on_thread
 
 

@@ -34,8 +34,8 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, LeaseLostError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.models import Run, RunStatus
+from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
-from cognizes.engine.pulse.state import without_temp
 from cognizes.engine.runs import WaitKind
 
 logger = logging.getLogger(__name__)

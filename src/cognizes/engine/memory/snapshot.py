@@ -22,9 +22,8 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTer
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
-from cognizes.engine.pulse.events import SNAPSHOT_PREFIX
+from cognizes.engine.pulse.events import SNAPSHOT_PREFIX, apply_delta, split_delta
 from cognizes.engine.pulse.sessions import Sessions, attempt_at
-from cognizes.engine.pulse.state import apply_delta, split_delta
 
 _CHANGES_PER_PAGE = 500
 

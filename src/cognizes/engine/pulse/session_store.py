@@ -21,9 +21,16 @@ from cognizes.engine.database.documents import check_depth, dump_json, dump_json
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
-from cognizes.engine.pulse.events import check_keys, check_name, check_object, check_text
+from cognizes.engine.pulse.events import (
+    apply_delta,
+    check_keys,
+    check_name,
+    check_object,
+    check_text,
+    join_state,
+    split_delta,
+)
 from cognizes.engine.pulse.group_commit import GroupCommit, as_columns
-from cognizes.engine.pulse.state import apply_delta, join_state, split_delta
 from cognizes.engine.settings import Settings
 
 

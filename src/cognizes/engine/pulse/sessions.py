@@ -23,10 +23,22 @@ from cognizes.engine.errors import (
     NotFoundError,
 )
 from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session, new_id
-from cognizes.engine.pulse.events import EventLog, Messages, append_item, check_keys, same_event, state_delta
+from cognizes.engine.pulse.events import (
+    EventLog,
+    Messages,
+    Overlay,
+    ScopedDelta,
+    StateVersions,
+    append_item,
+    apply_delta,
+    check_keys,
+    only_temp,
+    same_event,
+    state_delta,
+    without_temp,
+)
 from cognizes.engine.pulse.group_commit import AppendAnswer, AppendBatcher, AppendItem
 from cognizes.engine.pulse.session_store import SessionStore
-from cognizes.engine.pulse.state import Overlay, ScopedDelta, StateVersions, apply_delta, only_temp, without_temp
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
 
@@ -44,8 +56,9 @@ class RunFence:
     """An attempt at a run: only the attempt that holds the run may write for it.
 
     Code that executes a run is fenced on the run's thread. PostgreSQL compares the attempt inside the transaction of
-    each write, so a worker that was paused and lost its lease changes nothing after it continues. `attempt` grows when the same code claims the run again after a wait.
+    each write, so a worker that was paused and lost its lease changes nothing after it continues.
 
+    `attempt` grows when the same code claims the run again after a wait.
     `is_releasing`: the code of the run ends it, or makes it wait. That it no longer holds the lease is then no loss.
     """
 

@@ -14,8 +14,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject, PastState, is_delete
+from cognizes.engine.pulse.events import APP, SESSION, TEMP, USER, parse_state_prefix, split_delta
 from cognizes.engine.pulse.session_store import session_from_row
-from cognizes.engine.pulse.state import APP, SESSION, TEMP, USER, parse_state_prefix, split_delta
 from cognizes.engine.pulse.time_travel import TimeTravel
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]+")

@@ -10,8 +10,8 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.errors import ConcurrencyConflictError
 from cognizes.engine.models import Event, JsonObject, Session
+from cognizes.engine.pulse.events import TEMP, apply_delta, only_temp, parse_state_prefix
 from cognizes.engine.pulse.sessions import Sessions, StateFunction
-from cognizes.engine.pulse.state import TEMP, apply_delta, only_temp, parse_state_prefix
 from cognizes.engine.settings import Settings
 
 __all__ = ["ConcurrencyConflictError", "Event", "Session", "StateManager"]

@@ -10,7 +10,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb
 from cognizes.engine.errors import HistoryExpiredError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, PastState
-from cognizes.engine.pulse.state import apply_delta, join_state, split_delta
+from cognizes.engine.pulse.events import apply_delta, join_state, split_delta
 
 _PAGE = 250
 _LARGE = 16 * 1024

@@ -26,10 +26,9 @@ from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
-from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.pulse.events import check_name, check_text, join_state
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, Sessions, attempt_at, fenced_by, releasing
-from cognizes.engine.pulse.state import join_state
 from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
 from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id

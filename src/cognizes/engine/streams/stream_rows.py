@@ -14,10 +14,9 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event
-from cognizes.engine.pulse.events import append_item
+from cognizes.engine.pulse.events import ScopedDelta, append_item
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.sessions import attempt_at
-from cognizes.engine.pulse.state import ScopedDelta
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.chunks import THOUGHT, StreamKey, StreamRow, StreamStatus
 

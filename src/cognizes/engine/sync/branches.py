@@ -17,9 +17,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb
 from cognizes.engine.errors import ConcurrencyConflictError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import DELETE, JsonObject, PastState, new_id
-from cognizes.engine.pulse.events import check_name
+from cognizes.engine.pulse.events import check_name, split_delta
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
-from cognizes.engine.pulse.state import split_delta
 from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams

@@ -17,8 +17,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.events import join_state
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.state import join_state
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
-from cognizes.engine.pulse.events import check_text
-from cognizes.engine.pulse.state import without_temp
+from cognizes.engine.pulse.events import check_text, without_temp
 from cognizes.engine.settings import Settings
 
 OnConflict = Literal["raise", "rebase"]
