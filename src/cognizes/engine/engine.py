@@ -13,6 +13,7 @@ from uuid import UUID
 
 from cognizes.engine.access import Authenticator
 from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
+from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.agui.event_bridge import PulseEventBridge
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
@@ -264,7 +265,8 @@ class Engine:
         self.timeline = Timeline(self.database)
         # Credentials are read with the privileges of the engine, whatever the tenant of the request.
         unrestricted = self.database.without_tenants()
-        self.access = Authenticator(unrestricted, self.settings, listener=self.listener)
+        tokens = Tokens(self.settings) if self.settings.jwt_jwks else None
+        self.access = Authenticator(unrestricted, self.settings, listener=self.listener, tokens=tokens)
         if self.access.is_required:
             self.listener.channels.append(ACCESS_CHANNEL)
             self.listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)

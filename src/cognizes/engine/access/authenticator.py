@@ -6,6 +6,7 @@ SHA-256. A ticket opens one stream of a browser, whose EventSource and WebSocket
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
 from uuid import UUID
@@ -21,8 +23,6 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.access.audit import AuditLog
-from cognizes.engine.access.principal import ANONYMOUS, Grants, Permission, Principal, permissions_of
-from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.database import Database
 from cognizes.engine.errors import AuthenticationError, InvalidInputError, NotFoundError
 from cognizes.engine.settings import Settings
@@ -37,6 +37,57 @@ _KEY_ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _MAX_CACHED_KEYS = 10_000
 _MAX_CACHED_OWNERS = 20_000
 _LOOKUP_ATTEMPTS = 3
+
+
+class Permission(StrEnum):
+    """What a caller may do. ADMIN includes the others, within the caller's apps."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """An authenticated caller.
+
+    `app_names` are the tenants it belongs to; None means all of them. With a `user_id` it is one end user, who sees
+    nothing of other users.
+    """
+
+    name: str
+    permissions: frozenset[Permission]
+    app_names: frozenset[str] | None = None
+    user_id: str | None = None
+    key_id: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def sees_everything(self) -> bool:
+        return self.app_names is None and self.user_id is None
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+    def may(self, permission: Permission) -> bool:
+        return permission in self.permissions or Permission.ADMIN in self.permissions
+
+    def sees_app(self, app_name: str) -> bool:
+        return self.app_names is None or app_name in self.app_names
+
+    def sees(self, app_name: str, user_id: str) -> bool:
+        return self.sees_app(app_name) and self.user_id in (None, user_id)
+
+
+def permissions_of(words: Iterable[str]) -> frozenset[Permission]:
+    """Return the permissions among some words; unknown words are ignored."""
+    known = set(words)
+    return frozenset(permission for permission in Permission if permission.value in known)
+
+
+ANONYMOUS = Principal(name="anyone", permissions=frozenset(Permission))
+"""The caller of a server without authentication."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +109,32 @@ class Listener(Protocol):
     def is_running(self) -> bool: ...
 
 
+class TokenVerifier(Protocol):
+    """Verifies the tokens of an identity provider."""
+
+    async def check(self, text: str) -> Principal:
+        """Return the caller of a token; raise `AuthenticationError` for an invalid one."""
+        ...
+
+
 class Authenticator:
     """Keys, tokens, tickets, open grants and the audit log of one engine."""
 
-    def __init__(self, database: Database, settings: Settings, *, listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        listener: Listener | None = None,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
         self._database = database
         self.is_required = settings.auth == "required"
         self.keys = ApiKeys(database, listener=listener)
         self.tickets = Tickets(database)
         self.audit = AuditLog(database)
         self.grants = Grants()
-        self.tokens = Tokens(settings) if settings.jwt_jwks else None
+        self.tokens = tokens
         self._owners: OrderedDict[UUID, tuple[str, str]] = OrderedDict()
 
     async def authenticate(self, credential: Credential) -> Principal:
@@ -331,6 +397,53 @@ class Tickets:
             key_id=row["key_id"],
             expires_at=row["principal_expires_at"],
         )
+
+
+class Grant:
+    """The right of one connection to be served. `revoked` is set when its key is revoked or its token expires."""
+
+    __slots__ = ("principal", "revoked", "timer")
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+        self.revoked = asyncio.Event()
+        self.timer: asyncio.TimerHandle | None = None
+        if principal.expires_at is not None:
+            seconds = (principal.expires_at - datetime.now(UTC)).total_seconds()
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self.revoked.set)
+
+
+class Grants:
+    """The grants of all open connections, by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, set[Grant]] = {}
+
+    @property
+    def key_ids(self) -> list[str]:
+        return list(self._by_key)
+
+    def of_key(self, key_id: str) -> list[Grant]:
+        return list(self._by_key.get(key_id, ()))
+
+    def open(self, principal: Principal) -> Grant:
+        grant = Grant(principal)
+        if principal.key_id is not None:
+            self._by_key.setdefault(principal.key_id, set()).add(grant)
+        return grant
+
+    def close(self, grant: Grant) -> None:
+        if grant.timer is not None:
+            grant.timer.cancel()
+        key_id = grant.principal.key_id
+        if key_id is not None and (grants := self._by_key.get(key_id)) is not None:
+            grants.discard(grant)
+            if not grants:
+                del self._by_key[key_id]
+
+    def revoke(self, key_id: str) -> None:
+        for grant in self._by_key.get(key_id, ()):
+            grant.revoked.set()
 
 
 def hash_secret(secret: str) -> bytes:

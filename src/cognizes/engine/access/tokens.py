@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cognizes.engine.access.principal import Permission, Principal, permissions_of
+from cognizes.engine.access.authenticator import Permission, Principal, permissions_of
 from cognizes.engine.errors import AuthenticationError, SetupError
 from cognizes.engine.settings import Settings
 

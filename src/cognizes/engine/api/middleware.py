@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.access.audit import printable
-from cognizes.engine.access.principal import Grant
+from cognizes.engine.access.authenticator import Grant
 from cognizes.engine.api.authorization import (
     Access,
     Reach,
