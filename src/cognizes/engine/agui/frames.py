@@ -1,4 +1,4 @@
-"""AG-UI frames on the wire: camelCase JSON without optional nulls, LF framing, an `id:` line."""
+"""AG-UI frames: the items that they open and close, and their encoding on the wire."""
 
 from __future__ import annotations
 
@@ -6,17 +6,36 @@ import json
 import math
 import re
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ag_ui.core import (
     BaseEvent,
+    EventType,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
     RunFinishedEvent,
     StepFinishedEvent,
     StepStartedEvent,
     SubagentErrorEvent,
     SubagentFinishedEvent,
+    SubagentFinishedSuspendedOutcome,
     SubagentStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallEndEvent,
 )
+
+from cognizes.engine.streams.chunks import THOUGHT_SUFFIX
+from cognizes.engine.timeline.event_reading import Text
+
+Frames = Iterator[BaseEvent]
+Role = Literal["assistant", "system"]
 
 KEEP_ALIVE = ": keep-alive\n\n"
 """A comment that keeps proxies from closing an idle stream; clients ignore it."""
@@ -93,3 +112,180 @@ def _without_new_outcomes(data: dict[str, Any]) -> dict[str, Any]:
     if outcome and outcome["type"] != "interrupt":
         return {key: value for key, value in data.items() if key != "outcome"}
     return data
+
+
+class ModelTurn:
+    """Opens and closes the text and the thoughts of one turn: never both at once, and no text twice."""
+
+    def __init__(self, turn_id: str, role: str | None) -> None:
+        self.id = turn_id
+        self._role: Role = "system" if role == "system" else "assistant"
+        self._open: Literal["text", "thought"] | None = None
+        self._streamed = {"text": "", "thought": ""}
+        self._unmatched = self._streamed
+
+    @property
+    def streamed_text(self) -> str:
+        return self._streamed["text"]
+
+    def stream(self, part: Text) -> Frames:
+        kind = _kind(part)
+        self._streamed[kind] += part.text
+        yield from self._write(kind, part.text)
+
+    def begin_whole(self) -> None:
+        """Prepare for the parts of the whole event, which repeat the fragments."""
+        self._unmatched = dict(self._streamed)
+
+    def stream_rest(self, part: Text) -> Frames:
+        """Yield the frames of a part of the whole event, without what was streamed.
+
+        When the whole differs from the fragments (a callback rewrote it), the client keeps what it received until its
+        next snapshot: the protocol cannot retract text.
+        """
+        kind = _kind(part)
+        streamed = self._unmatched[kind]
+        known = len(streamed) if part.text.startswith(streamed) else len(part.text)
+        self._unmatched[kind] = streamed[known:]
+        if rest := part.text[known:]:
+            yield from self._write(kind, rest)
+
+    def close(self) -> Frames:
+        """Close the open message; later text opens it again."""
+        if self._open == "text":
+            yield TextMessageEndEvent(message_id=self.id)
+        elif self._open == "thought":
+            yield ReasoningMessageEndEvent(message_id=self.id + THOUGHT_SUFFIX)
+            yield ReasoningEndEvent(message_id=self.id + THOUGHT_SUFFIX)
+        self._open = None
+
+    def close_thought(self) -> Frames:
+        """Close the thoughts if they are open; open text stays open."""
+        if self._open == "thought":
+            yield from self.close()
+
+    def _write(self, kind: Literal["text", "thought"], text: str) -> Frames:
+        if self._open != kind:
+            yield from self.close()
+            yield from self._begin(kind)
+        delta = clean_text(text)
+        if kind == "text":
+            yield TextMessageContentEvent(message_id=self.id, delta=delta)
+        else:
+            yield ReasoningMessageContentEvent(message_id=self.id + THOUGHT_SUFFIX, delta=delta)
+
+    def _begin(self, kind: Literal["text", "thought"]) -> Frames:
+        self._open = kind
+        if kind == "text":
+            yield TextMessageStartEvent(message_id=self.id, role=self._role)
+        else:
+            yield ReasoningStartEvent(message_id=self.id + THOUGHT_SUFFIX)
+            yield ReasoningMessageStartEvent(message_id=self.id + THOUGHT_SUFFIX)
+
+
+def _kind(part: Text) -> Literal["text", "thought"]:
+    return "thought" if part.is_thought else "text"
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """The work of a sub-agent, from its first event until another agent takes over."""
+
+    id: str
+    branch: str
+
+
+class Subagents:
+    """Yields a START frame when a sub-agent begins and an END frame when another agent takes over.
+
+    Agents on one branch work one after the other, agents on sibling branches at the same time. Without the name of the
+    root agent, the first agent counts as the root. The protocol demands a new id for each activation of an agent, so
+    ids come from the event that begins the activation.
+    """
+
+    def __init__(self, root: str | None) -> None:
+        self._root = root
+        self._open: dict[str, _Activation] = {}
+
+    def enter(self, agent: str, branch: str, *, event_id: str) -> Iterator[BaseEvent]:
+        if self._root is None:
+            self._root = agent
+        for name, activation in list(self._open.items()):
+            place = activation.branch
+            if name != agent and (branch in (place, "") or place.startswith(f"{branch}.")):
+                del self._open[name]
+                yield SubagentFinishedEvent(subagent_run_id=activation.id)
+        if agent != self._root and agent not in self._open:
+            self._open[agent] = _Activation(f"{event_id}/{agent}", branch)
+            yield SubagentStartedEvent(subagent_run_id=self._open[agent].id, name=agent)
+
+    def close(self, *, error: str | None = None, is_waiting: bool = False) -> Iterator[BaseEvent]:
+        """Yield the END frames of all open sub-agents, when the run ends, fails or waits for a person."""
+        for activation in reversed(self._open.values()):
+            yield from _end_frames("subagent", activation.id, error=error, is_waiting=is_waiting)
+        self._open.clear()
+
+
+_STARTS = {
+    EventType.TEXT_MESSAGE_START: ("text", "message_id"),
+    EventType.REASONING_START: ("reasoning", "message_id"),
+    EventType.REASONING_MESSAGE_START: ("reasoning", "message_id"),
+    EventType.TOOL_CALL_START: ("call", "tool_call_id"),
+    EventType.SUBAGENT_STARTED: ("subagent", "subagent_run_id"),
+    EventType.STEP_STARTED: ("step", "step_name"),
+}
+_ENDS = {
+    EventType.TEXT_MESSAGE_END: ("text", "message_id"),
+    EventType.REASONING_END: ("reasoning", "message_id"),
+    EventType.TOOL_CALL_END: ("call", "tool_call_id"),
+    EventType.SUBAGENT_FINISHED: ("subagent", "subagent_run_id"),
+    EventType.SUBAGENT_ERROR: ("subagent", "subagent_run_id"),
+    EventType.STEP_FINISHED: ("step", "step_name"),
+}
+
+
+class OpenItems:
+    """The items of a stream of frames that have a START and no END yet."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[str, str], list[BaseEvent]] = {}
+
+    def fold(self, frame: BaseEvent) -> None:
+        if start := _STARTS.get(frame.type):
+            kind, name = start
+            self._starts.setdefault((kind, getattr(frame, name)), []).append(frame)
+        elif end := _ENDS.get(frame.type):
+            kind, name = end
+            self._starts.pop((kind, getattr(frame, name)), None)
+
+    def start_frames(self) -> list[BaseEvent]:
+        return [frame for frames in self._starts.values() for frame in frames]
+
+    def end_frames(self, *, error: str | None = None, is_waiting: bool = False) -> list[BaseEvent]:
+        """Return the END frames that close all items, the last opened first, and forget the items."""
+        frames = [
+            frame
+            for kind, name in reversed(self._starts)
+            for frame in _end_frames(kind, name, error=error, is_waiting=is_waiting)
+        ]
+        self._starts.clear()
+        return frames
+
+    def clear(self) -> None:
+        self._starts.clear()
+
+
+def _end_frames(kind: str, name: str, *, error: str | None, is_waiting: bool) -> Iterable[BaseEvent]:
+    match kind:
+        case "text":
+            return [TextMessageEndEvent(message_id=name)]
+        case "reasoning":
+            return [ReasoningMessageEndEvent(message_id=name), ReasoningEndEvent(message_id=name)]
+        case "call":
+            return [ToolCallEndEvent(tool_call_id=name)]
+        case "step":
+            return [StepFinishedEvent(step_name=name)]
+    if error is not None:
+        return [SubagentErrorEvent(subagent_run_id=name, message=error)]
+    outcome = SubagentFinishedSuspendedOutcome() if is_waiting else None
+    return [SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)]

@@ -30,8 +30,7 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.event_bridge import milliseconds
-from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.open_items import OpenItems
+from cognizes.engine.agui.frames import OpenItems, now
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog

@@ -43,8 +43,7 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.event_bridge import json_patch, milliseconds
-from cognizes.engine.agui.frames import clean_text, now, to_json
-from cognizes.engine.agui.open_items import ModelTurn, Subagents
+from cognizes.engine.agui.frames import ModelTurn, Subagents, clean_text, now, to_json
 from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp

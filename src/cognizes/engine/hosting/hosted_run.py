@@ -25,8 +25,7 @@ from ag_ui.core import (
     StateSnapshotEvent,
 )
 
-from cognizes.engine.agui.frames import clean_text, now
-from cognizes.engine.agui.open_items import OpenItems
+from cognizes.engine.agui.frames import OpenItems, clean_text, now
 from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database.tenancy import acting_for

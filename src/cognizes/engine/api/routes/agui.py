@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.agui.snapshot import read_history
-from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served
-from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served, Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.event_policy import is_end_user
 from cognizes.engine.api.responses import DocumentResponse

@@ -13,8 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.snapshot import ThreadFrames
-from cognizes.engine.api.agents import CurrentHost, CurrentUser
-from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.agents import CurrentHost, CurrentUser, Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.routes.agui import Before, Connection, connect_agent, message_page, run_agent

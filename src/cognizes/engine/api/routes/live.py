@@ -17,7 +17,7 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission
 from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, milliseconds
 from cognizes.engine.agui.monitor import Step
-from cognizes.engine.api.agui_stream import Streams
+from cognizes.engine.api.agents import Streams
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Heartbeats

@@ -13,8 +13,8 @@ from ag_ui.core import BaseEvent, CustomEvent, RunFinishedEvent
 
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.observation import Observation, started
-from cognizes.engine.api import agui_stream
-from cognizes.engine.api.agui_stream import FrameStreams
+from cognizes.engine.api import agents
+from cognizes.engine.api.agents import FrameStreams
 from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.errors import NotFoundError
 
@@ -66,7 +66,7 @@ async def test_nothing_follows_the_terminal_frame() -> None:
 
 
 async def test_a_server_that_stops_tells_those_whose_run_goes_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agui_stream, "_LAST_FRAMES_SECONDS", 0.001)
+    monkeypatch.setattr(agents, "_LAST_FRAMES_SECONDS", 0.001)
     streams, have_stopped = make_streams()
     frames = observation(started("t", "r"), asyncio.Event())
     reading = asyncio.create_task(read(streams._encode(frames, FrameEncoder())))
