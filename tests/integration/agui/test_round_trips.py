@@ -14,6 +14,7 @@ from cognizes.engine.adapters.loading import load_agents
 from cognizes.engine.errors import ConflictError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.hosting.agent import handler_of
+from cognizes.engine.hosting.host import begin_hosted
 from tests.integration.adapters.adk.test_round_trips import counted
 
 
@@ -93,8 +94,8 @@ async def test_a_waiting_run_ends_with_an_answer_or_a_text(
     asking = await engine.runs.begin_leased(session, run_id="asking", handler="agui/demo")
     await engine.runs.wait(asking, kind="human", correlation_key="q1")
     name = "asking" if answered else "next"
-    run, current = await engine.runs.begin_hosted(
-        session, run_id=name, handler="agui/demo", input={}, answered=answered, has_text=has_text
+    run, current = await begin_hosted(
+        engine, session, run_id=name, handler="agui/demo", input={}, answered=answered, has_text=has_text
     )
     assert (await engine.runs.get(session.thread_id, "asking")).status == status
     assert run.status == RunStatus.RUNNING
@@ -109,6 +110,6 @@ async def test_an_answer_to_a_cancelled_run_is_refused(engine: Engine) -> None:
     await engine.runs.wait(asking, kind="human", correlation_key="q1")
     await engine.runs.cancel(session.thread_id, "asking")
     with pytest.raises(ConflictError, match="asking, which asked, was cancelled"):
-        await engine.runs.begin_hosted(
-            session, run_id="next", handler="agui/demo", input={}, answered=["q1"], has_text=False
+        await begin_hosted(
+            engine, session, run_id="next", handler="agui/demo", input={}, answered=["q1"], has_text=False
         )

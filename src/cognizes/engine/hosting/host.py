@@ -8,25 +8,27 @@ a `ConflictError`, because two answers at once would mix in one conversation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from ag_ui.core import RunAgentInput
 
 from cognizes.engine.agui.observation import Observation, started
-from cognizes.engine.concurrency import KeyedLock
+from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
+from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.recovery import RunRecovery
-from cognizes.engine.models import JsonObject, Run, Session
-from cognizes.engine.pulse.events import SESSION, parse_state_prefix
+from cognizes.engine.models import JsonObject, Run, Session, new_id
+from cognizes.engine.pulse.events import SESSION, check_name, join_state, parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
-from cognizes.engine.runs.runs import executes_on_thread
+from cognizes.engine.runs.run_rows import checked_document, run_from_row
 
 
 class AgentHost:
@@ -155,7 +157,8 @@ class AgentHost:
     async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn) -> RunContext:
         """Begin the run in the database; no other run executes on its thread."""
         app_name, user_id, session_id = key
-        run, session = await self._engine.runs.begin_hosted(
+        run, session = await begin_hosted(
+            self._engine,
             Session(session_id, app_name, user_id, thread_id=str(turn.thread_id)),
             run_id=run_input.run_id,
             handler=handler_of(app_name),
@@ -247,6 +250,65 @@ class AgentHost:
 
 
 ORPHANED = "the server that executed the run stopped; its answer until then is kept"
+
+
+def executes_on_thread(run_id: str) -> ConflictError:
+    """Return the error for a second run on a thread."""
+    return ConflictError(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
+
+
+async def begin_hosted(
+    engine: Engine,
+    session: Session,
+    *,
+    run_id: str,
+    handler: str,
+    input: Any,  # noqa: A002
+    answered: Sequence[str],
+    has_text: bool,
+) -> tuple[Run, Session]:
+    """Begin a run of a hosted agent in one round trip; return it and its session as they are then.
+
+    The session needs its ids only. Runs of the handler that wait for a person end: completed when `answered` names
+    questions, cancelled when the user wrote a text instead. `ConflictError` when another run executes on the
+    thread, or when the run that asked was cancelled.
+    """
+    runs, settings = engine.runs, engine.settings
+    runs.leases.start()
+    thread_id = thread_uuid(session.thread_id)
+    arguments = (
+        thread_id,
+        check_name("run_id", run_id) if run_id else str(new_id()),
+        str(new_id()),
+        handler,
+        checked_document(
+            "the input of a run", input, max_depth=settings.max_json_depth, max_bytes=settings.max_event_bytes
+        ),
+        settings.run_attempts,
+        runs.worker_id,
+        runs.leases.duration,
+        str(new_id()),
+        list(answered),
+        has_text,
+    )
+    row = await retry_while_unavailable(
+        lambda: engine.database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds
+    )
+    assert row is not None  # noqa: S101 - the function returns one row
+    if row["outcome"] == "busy":
+        raise executes_on_thread(row["id"])
+    if row["outcome"] == "withdrawn":
+        raise ConflictError(f"run {row['id']}, which asked, was cancelled with its question; connect again")
+    states = (load_jsonb(row[name] or "{}") for name in ("state", "user_state", "app_state"))
+    current = replace(
+        session,
+        state=join_state(*states),
+        version=row["version"],
+        last_sequence=row["last_sequence"],
+        user_version=row["user_version"],
+        app_version=row["app_version"],
+    )
+    return run_from_row(row), current
 
 
 async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:

@@ -19,14 +19,14 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text, load_jsonb
+from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
-from cognizes.engine.pulse.events import check_name, check_text, join_state
+from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, Sessions, attempt_at, fenced_by, releasing
 from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
@@ -51,11 +51,6 @@ _LONGEST_BACKOFF = timedelta(minutes=5)
 _Runs = list[Run]
 _Steps = list[Step]
 _Result = TypeVar("_Result")
-
-
-def executes_on_thread(run_id: str) -> ConflictError:
-    """Return the error for a second run on a thread."""
-    return ConflictError(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
 
 
 class Runs:
@@ -143,54 +138,6 @@ class Runs:
         return await self._create(
             session, run_id, RunStatus.RUNNING, handler=handler, input=input, max_attempts=max_attempts
         )
-
-    async def begin_hosted(
-        self,
-        session: Session,
-        *,
-        run_id: str,
-        handler: str,
-        input: Any,  # noqa: A002
-        answered: Sequence[str],
-        has_text: bool,
-    ) -> tuple[Run, Session]:
-        """Begin a run of a hosted agent in one round trip; return it and its session as they are then.
-
-        The session needs its ids only. Runs of the handler that wait for a person end: completed when `answered` names
-        questions, cancelled when the user wrote a text instead. `ConflictError` when another run executes on the
-        thread, or when the run that asked was cancelled.
-        """
-        self.leases.start()
-        thread_id = thread_uuid(session.thread_id)
-        arguments = (
-            thread_id,
-            check_name("run_id", run_id) if run_id else str(new_id()),
-            str(new_id()),
-            handler,
-            self._document("the input of a run", input),
-            self.settings.run_attempts,
-            self.worker_id,
-            self.leases.duration,
-            str(new_id()),
-            list(answered),
-            has_text,
-        )
-        row = await self.until_available(lambda: self.database.fetch_row("begin_hosted_run", *arguments))
-        assert row is not None  # noqa: S101 - the function returns one row
-        if row["outcome"] == "busy":
-            raise executes_on_thread(row["id"])
-        if row["outcome"] == "withdrawn":
-            raise ConflictError(f"run {row['id']}, which asked, was cancelled with its question; connect again")
-        states = (load_jsonb(row[name] or "{}") for name in ("state", "user_state", "app_state"))
-        current = replace(
-            session,
-            state=join_state(*states),
-            version=row["version"],
-            last_sequence=row["last_sequence"],
-            user_version=row["user_version"],
-            app_version=row["app_version"],
-        )
-        return run_from_row(row), current
 
     @asynccontextmanager
     async def start(self, session: Session, *, run_id: str | None = None) -> AsyncIterator[InProcessRun]:
