@@ -49,13 +49,14 @@ SELECT app_name, created_at, actor, action, target, status, request_id
 SELECT app_name, user_id FROM {schema}.threads WHERE id = $1;
 
 -- find_thread_of_run: Find the newest thread with a run of this id, among those of some apps and of a user.
+-- A thread whose events only name the run comes last: an end user writes such events.
 SELECT t.id
   FROM {schema}.threads t
  WHERE t.id IN (SELECT thread_id FROM {schema}.runs WHERE id = $1
                 UNION
                 SELECT thread_id FROM {schema}.events WHERE run_id = $1)
    AND ($2::text[] IS NULL OR t.app_name = ANY ($2)) AND ($3::text IS NULL OR t.user_id = $3)
- ORDER BY t.id DESC
+ ORDER BY EXISTS (SELECT FROM {schema}.runs r WHERE r.thread_id = t.id AND r.id = $1) DESC, t.id DESC
  LIMIT 1;
 
 -- describe_role: Read the role of a connection, and whether row level security applies to it.

@@ -38,16 +38,17 @@ SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, 
  LIMIT $3;
 
 -- find_run: Find the thread of a run and the sequence before its first event; in a given thread, else in the newest one.
+-- A thread whose events only name the run comes last: an end user writes such events.
 SELECT t.id AS thread_id,
        COALESCE((SELECT min(e.sequence_num) - 1 FROM {schema}.events e WHERE e.run_id = $1 AND e.thread_id = t.id),
                 t.last_sequence) AS begins_after
   FROM {schema}.threads t
  WHERE t.id = (
         SELECT thread_id FROM (
-            SELECT thread_id FROM {schema}.runs WHERE id = $1
-            UNION
-            SELECT thread_id FROM {schema}.events WHERE run_id = $1
-        ) found WHERE $2::uuid IS NULL OR thread_id = $2 ORDER BY thread_id DESC LIMIT 1);
+            SELECT thread_id, true AS is_stored FROM {schema}.runs WHERE id = $1
+            UNION ALL
+            SELECT thread_id, false FROM {schema}.events WHERE run_id = $1
+        ) found WHERE $2::uuid IS NULL OR thread_id = $2 ORDER BY is_stored DESC, thread_id DESC LIMIT 1);
 
 -- find_existing_runs: Return which of these runs exist.
 SELECT DISTINCT asked.run_id
