@@ -405,6 +405,11 @@ def _needed(scope: Scope) -> Access:
     return access_of(scope)
 
 
+def is_end_user(principal: Principal) -> bool:
+    """Return whether a caller is bound to one user and may therefore only write as that user."""
+    return principal.user_id is not None and not principal.may(Permission.ADMIN)
+
+
 def origins_of(text: str) -> list[str]:
     return [origin.strip().rstrip("/") for origin in text.split(",") if origin.strip()]
 

@@ -30,11 +30,6 @@ _TOOL_FIELDS = frozenset(
 )
 
 
-def is_end_user(principal: Principal) -> bool:
-    """Return whether a caller is bound to one user and may therefore only write as that user."""
-    return principal.user_id is not None and not principal.may(Permission.ADMIN)
-
-
 def default_author(principal: Principal) -> str:
     return "system" if principal is ANONYMOUS else principal.name
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served, Streams
-from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
-from cognizes.engine.api.event_policy import is_end_user
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access, is_end_user
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError

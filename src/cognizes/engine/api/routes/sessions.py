@@ -18,8 +18,9 @@ from cognizes.engine.api.authorization import (
     Sequence,
     ThreadId,
     access,
+    is_end_user,
 )
-from cognizes.engine.api.event_policy import default_author, is_end_user, store_as_user
+from cognizes.engine.api.event_policy import default_author, store_as_user
 from cognizes.engine.api.responses import CONFLICT, DocumentResponse
 from cognizes.engine.api.views import (
     Appended,
