@@ -11,7 +11,7 @@ from google.adk.cli.service_registry import _register_services_from_yaml_config,
 
 from cognizes.engine import DatabaseUnavailableError
 from cognizes.engine.adapters.adk import OpenSessionService, register
-from cognizes.engine.adapters.adk.engines import parse_address
+from cognizes.engine.adapters.engines import parse_address
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from google.adk.events.event import Event
 from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
@@ -14,10 +13,9 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from cognizes.engine.adapters.adk.engines import EngineLease, known_settings, parse_address
 from cognizes.engine.adapters.adk.events import to_json
+from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
 from cognizes.engine.database.documents import canonical_json
-from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Hit
@@ -28,7 +26,7 @@ from cognizes.engine.settings import Settings
 _MICROSECONDS = 1_000_000
 
 
-class OpenMemoryService(BaseMemoryService):
+class OpenMemoryService(EngineUser, BaseMemoryService):
     """Memories of Google ADK in PostgreSQL, found by words of any script and by meaning.
 
     - Connects when first used; services with the same settings share one engine. `close()` releases it.
@@ -48,23 +46,8 @@ class OpenMemoryService(BaseMemoryService):
         self._max_results = int(options["max_results"])
         self._lease = EngineLease(Settings(**known_settings(options, "OpenMemoryService"), **address.settings))
 
-    async def engine(self) -> Engine:
-        return await self._lease.engine()
-
     async def flush(self) -> None:
         """Do nothing: additions are stored when they return."""
-
-    async def close(self) -> None:
-        """Release the engine; the last service that uses it closes it."""
-        await self._lease.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # The interface of ADK
 

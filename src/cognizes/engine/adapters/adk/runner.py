@@ -13,10 +13,10 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions.base_session_service import BaseSessionService
 
-from cognizes.engine.adapters.adk.engines import SCHEME
 from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
+from cognizes.engine.adapters.engines import SCHEME
 
 
 class Runner(AdkRunner):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from uuid import UUID
 
 from google.adk.errors._stale_session_error import StaleSessionError
@@ -18,7 +18,6 @@ from google.adk.sessions.base_session_service import BaseSessionService, GetSess
 from google.adk.sessions.session import Session
 
 from cognizes.engine import errors, models
-from cognizes.engine.adapters.adk.engines import EngineLease, known_settings, parse_address
 from cognizes.engine.adapters.adk.events import encode_event, to_json
 from cognizes.engine.adapters.adk.session_reader import (
     Revision,
@@ -28,6 +27,7 @@ from cognizes.engine.adapters.adk.session_reader import (
     make_session,
     marker_of,
 )
+from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
@@ -47,7 +47,7 @@ class ListedSession:
     title: str | None
 
 
-class OpenSessionService(BaseSessionService):
+class OpenSessionService(EngineUser, BaseSessionService):
     """Sessions of Google ADK in PostgreSQL, embedded when no URL is given.
 
     - Connects when first used; services with the same settings share one engine. `close()` releases it.
@@ -85,23 +85,8 @@ class OpenSessionService(BaseSessionService):
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
 
-    async def engine(self) -> Engine:
-        return await self._lease.engine()
-
     async def flush(self) -> None:
         """Do nothing: an append returns after its commit."""
-
-    async def close(self) -> None:
-        """Release the engine; the last service that uses it closes it."""
-        await self._lease.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # The interface of ADK
 

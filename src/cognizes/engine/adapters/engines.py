@@ -7,9 +7,9 @@
 `on_conflict`, `cache_size`, `max_results`, `pool_size` and `db_schema` may follow as query parameters; all others are
 PostgreSQL's.
 
-ADK builds a session service, a memory service and plugins independently and never closes them; each would open its own
-pool. The first user opens the shared engine and the last one closes it. Without a close, the end of the event loop
-closes it: `asyncio.run` cancels the task that keeps the engine open.
+Frameworks build their services and plugins independently and often never close them; each would open its own pool. The
+first user opens the shared engine and the last one closes it. Without a close, the end of the event loop closes it:
+`asyncio.run` cancels the task that keeps the engine open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import logging
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -145,6 +146,42 @@ class EngineLease:
             await asyncio.wait([opening])
             if not _has_failed(opening):
                 await SHARED_ENGINES.release(self.settings)
+
+
+def lease_engine(service: str, database_url: str | None, settings: dict[str, Any]) -> EngineLease:
+    """Return the lease of a service that takes a URL and settings of the engine, and no other options.
+
+    `TypeError` for a name that is no setting.
+    """
+    address = parse_address(database_url)
+    options = settings | address.options
+    if unknown := sorted(options.keys() - Settings.model_fields.keys()):
+        raise TypeError(
+            f"{service} got the unknown setting {', '.join(unknown)}; see cognizes.engine.settings.Settings"
+        )
+    return EngineLease(Settings(**(options | address.settings)))
+
+
+class EngineUser:
+    """A service on the shared engine of its settings: connects when first used, and closes with `async with`."""
+
+    _lease: EngineLease
+
+    async def engine(self) -> Engine:
+        """Return the engine of the running event loop; open it on first use."""
+        return await self._lease.engine()
+
+    async def close(self) -> None:
+        """Release the engine; the last service that uses it closes it."""
+        await self._lease.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def _has_failed(task: asyncio.Task[Engine]) -> bool:
