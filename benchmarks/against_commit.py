@@ -105,8 +105,8 @@ async def serve_side() -> None:
     try:
         async with Engine.open(data_dir=directory, memory_background=False) as engine:
             for setting in ("fsync", "autovacuum"):
-                await engine.database.pool.execute(f"ALTER SYSTEM SET {setting} = off")
-            await engine.database.pool.execute("SELECT pg_reload_conf()")
+                await engine._database.pool.execute(f"ALTER SYSTEM SET {setting} = off")
+            await engine._database.pool.execute("SELECT pg_reload_conf()")
             sessions = [await engine.sessions.create("bench", f"u{number}") for number in range(50)]
             with _http_server(directory) as url:
                 async with httpx.AsyncClient(base_url=url, timeout=60) as http:

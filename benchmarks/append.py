@@ -216,7 +216,7 @@ async def measure_latency(samples: dict[int, list[tuple[Sessions, list[Session]]
 async def compare_lengths(engine: Engine, plan: Plan, report: Report) -> None:
     """Measure appends to threads of different lengths."""
     samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
-    async with engine.database.connection() as connection:
+    async with engine._database.connection() as connection:
         for length in plan.lengths:
             # Each block uses a new short thread, because appends make it longer.
             copies = plan.blocks if length < 1000 else 1
@@ -273,7 +273,7 @@ async def compare_thread_counts(engine: Engine, plan: Plan, report: Report) -> N
     samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with AsyncExitStack() as opened:
         for count in plan.thread_counts:
-            other = await opened.enter_async_context(Engine.open(await _new_database(engine.url, f"threads_{count}")))
+            other = await opened.enter_async_context(Engine.open(await _new_database(engine._url, f"threads_{count}")))
             sessions = await _load_threads(other, count, at_most=appends)
             samples[count] = [
                 (
@@ -305,7 +305,7 @@ async def _new_database(url: str, name: str) -> str:
 
 async def _load_threads(engine: Engine, count: int, *, at_most: int) -> list[Session]:
     """Create `count` threads; return a random selection."""
-    async with engine.database.connection() as connection:
+    async with engine._database.connection() as connection:
         await connection.execute(
             """
             INSERT INTO threads (id, app_name, user_id, session_id, state)
@@ -338,7 +338,7 @@ def _report_latency(title: str, axis: str, places: tuple[int, ...], times: list[
 async def measure_memory(engine: Engine, report: Report) -> None:
     """Measure resident memory in a new process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(_HERE / "memory_probe.py"), engine.url, stdout=asyncio.subprocess.PIPE
+        sys.executable, str(_HERE / "memory_probe.py"), engine._url, stdout=asyncio.subprocess.PIPE
     )
     output = (await process.communicate())[0]
     if process.returncode:
@@ -369,7 +369,7 @@ async def run(plan: Plan) -> Report:
     try:
         await compare_rates(server, plan, report)
         async with Engine.open(server.url) as engine:
-            report.details["fsync"] = await engine.database.pool.fetchval("SHOW fsync")
+            report.details["fsync"] = await engine._database.pool.fetchval("SHOW fsync")
             await measure_creation(engine, plan, report)
             await compare_lengths(engine, plan, report)
             await compare_thread_counts(engine, plan, report)

@@ -77,7 +77,7 @@ async def make_places(engine: Engine, count: int) -> list[Place]:
 
 
 async def _make_place(engine: Engine) -> Place:
-    session = await StateManager(engine.database).create_session("bench", "live")
+    session = await StateManager(engine._database).create_session("bench", "live")
     place = Place(UUID(session.thread_id), f"run-{session.thread_id}")
     event = Event(
         id="",
@@ -131,7 +131,7 @@ async def measure_delivery(
         for stream, _ in followed:
             stream.close()
         late = [latency for _, follower in followed for latency in follower.latencies]
-        stored = await engine.database.pool.fetchval(
+        stored = await engine._database.pool.fetchval(
             "SELECT count(*) FROM events WHERE thread_id = $1 AND event_type = 'beat'", place.thread
         )
         found[rate] = {

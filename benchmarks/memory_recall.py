@@ -115,16 +115,16 @@ async def ask(engine: Engine, corpus: str, conversation: Conversation) -> list[A
         ],
     )
     await drained(engine)
-    rows = await engine.database.pool.fetch("SELECT id, source_id FROM memories WHERE user_id = $1", user)
+    rows = await engine._database.pool.fetch("SELECT id, source_id FROM memories WHERE user_id = $1", user)
     names = {row["id"]: row["source_id"] for row in rows}
     embedder = engine.memory.embedder
     assert embedder is not None
-    recall = Recall(engine.database, embedder=embedder)
+    recall = Recall(engine._database, embedder=embedder)
     asked = []
     for question in conversation.questions:
         pool = await recall.gather(question.text, app=_APP, user=user)
         vector = vector_literal(await embedder.embed_query(question.text))
-        nearest = await engine.database.pool.fetch(_NEAREST, _APP, user, vector, _FIRST)
+        nearest = await engine._database.pool.fetch(_NEAREST, _APP, user, vector, _FIRST)
         asked.append(Asked(question, pool, [row["memory_id"] for row in nearest], names))
     return asked
 
@@ -285,7 +285,7 @@ def precision_by_score(asked: list[list[Asked]]) -> dict[str, float]:
 async def measure_unrelated(engine: Engine, asked: dict[str, list[list[Asked]]], report: Report) -> None:
     """Ask for words that no conversation is about, before and after `min_score`."""
     rows = []
-    users = await engine.database.pool.fetch("SELECT DISTINCT user_id FROM memories WHERE app_name = $1", _APP)
+    users = await engine._database.pool.fetch("SELECT DISTINCT user_id FROM memories WHERE app_name = $1", _APP)
     for query in _UNRELATED_QUERIES:
         found = [await engine.memory.recall(query, app=_APP, user=row["user_id"]) for row in users]
         answered = sum(bool(hits) for hits in found)

@@ -128,7 +128,7 @@ class Scale:
         embedder = self._engine.memory.embedder
         assert embedder is not None, "install the extra `embeddings`"
         started = time.perf_counter()
-        await VectorIndex(self._engine.database, embedder).grow()
+        await VectorIndex(self._engine._database, embedder).grow()
         self.seconds["the graph of the large scope is built"] = time.perf_counter() - started
 
     async def fill(self, count: int) -> None:
@@ -136,7 +136,7 @@ class Scale:
         embedder = self._engine.memory.embedder
         assert embedder is not None
         started = time.perf_counter()
-        async with self._engine.database.connection() as connection:
+        async with self._engine._database.connection() as connection:
             index = await connection.fetchval("SELECT pg_get_indexdef('idx_memories_terms'::regclass)")
             async with connection.transaction():
                 await connection.execute(
@@ -154,7 +154,7 @@ class Scale:
 
     async def analyze(self) -> None:
         """Vacuum and analyse, as autovacuum would."""
-        async with self._engine.database.connection() as connection:
+        async with self._engine._database.connection() as connection:
             for table in ("memories", "memory_vectors", "memory_scopes", "memory_embedding_queue"):
                 await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
 
@@ -167,13 +167,13 @@ class Scale:
                 await self._engine.memory.recall(question, app=_APP, user=user, k=_FIRST)
                 if number >= 10:
                     times[user].append((time.perf_counter() - started) * 1000)
-        self.sizes.append(await self._engine.database.pool.fetchval("SELECT count(*) FROM memories"))
+        self.sizes.append(await self._engine._database.pool.fetchval("SELECT count(*) FROM memories"))
         for user, measured in self.times.items():
             measured.append(sorted(times[user]) if user in times else None)
 
     async def agreement(self) -> tuple[list[float], list[float], list[float]]:
         """Compare with the exact ranking: share of its first ten, equal first hit, milliseconds of the exact recall."""
-        exact = Recall(self._engine.database, embedder=self._engine.memory.embedder, exact=True)
+        exact = Recall(self._engine._database, embedder=self._engine.memory.embedder, exact=True)
         shares, firsts, times = [], [], []
         for question in questions(self._plan.compared):
             found = await self._engine.memory.recall(question, app=_APP, user=_LARGE, k=_FIRST)

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
+from tests.engine_parts import bridge_of, listener_of
 from tests.listeners import kill_listeners
 
 _LOSE_SOME = """
@@ -31,7 +32,7 @@ async def _follow(engine: Engine, session: Session, found: list[int]) -> None:
 
 
 async def _follow_run(engine: Engine, run_id: str, found: list[int]) -> None:
-    async with aclosing(engine.bridge.subscribe(run_id)) as frames:
+    async with aclosing(bridge_of(engine).subscribe(run_id)) as frames:
         async for frame in frames:
             if frame.sequence is not None:
                 found.append(frame.sequence)
@@ -70,7 +71,7 @@ async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None
         killing = asyncio.create_task(_kill_every_second(pool))
         enough = asyncio.Event()
         writing = [asyncio.create_task(_write(engines[place % 2], one, enough)) for place, one in enumerate(sessions)]
-        while min(engine.listener.reconnections for engine in engines) < kills:
+        while min(listener_of(engine).reconnections for engine in engines) < kills:
             await asyncio.sleep(0.05)
         enough.set()
         counts = dict(zip((session.id for session in sessions), await asyncio.gather(*writing), strict=True))

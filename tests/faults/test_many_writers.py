@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from cognizes.engine import ConcurrencyConflictError, Engine, Event, Session
+from tests.engine_parts import database_of
 from tests.faults.histories import Acknowledged, Stored, find_disorder, find_wrong_counts
 
 WRITERS = 50
@@ -77,7 +78,7 @@ async def test_the_history_of_a_thread_is_strictly_serialisable(engines: list[En
     assert record.winners > 0
     assert final.version == 1 + record.winners
     assert final.state["count"] == record.winners
-    rows = await engines[0].database.pool.fetch(
+    rows = await database_of(engines[0]).pool.fetch(
         "SELECT id, sequence_num, version, changes_state, actions::jsonb #>> '{state_delta,count}' AS value"
         " FROM events WHERE thread_id = $1::text::uuid ORDER BY sequence_num",
         session.thread_id,

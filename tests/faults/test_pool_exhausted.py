@@ -8,6 +8,7 @@ import httpx
 
 from cognizes.engine import Engine
 from cognizes.engine.api.main import create_app
+from tests.engine_parts import database_of
 
 CLIENTS = 200
 
@@ -21,12 +22,14 @@ async def test_when_no_connection_becomes_free_every_request_is_answered_503(dat
     async with Engine.open(database_url, pool_size=10, pool_timeout=1) as engine, _client(engine) as client:
         session = await engine.sessions.create("a", "u")
         path = f"/api/sessions/{session.thread_id}"
-        held = [await engine.database.pool.acquire(timeout=60) for _ in range(engine.database.pool.get_max_size())]
+        held = [
+            await database_of(engine).pool.acquire(timeout=60) for _ in range(database_of(engine).pool.get_max_size())
+        ]
         try:
             answers = await asyncio.gather(*(client.get(path) for _ in range(CLIENTS)))
         finally:
             for connection in held:
-                await engine.database.pool.release(connection)
+                await database_of(engine).pool.release(connection)
         assert {answer.status_code for answer in answers} == {503}
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
         assert "COGNIZES_POOL_SIZE" in answers[0].json()["detail"]

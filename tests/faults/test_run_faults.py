@@ -19,6 +19,7 @@ from cognizes.engine import Engine, Run, RunStatus
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
+from tests.engine_parts import database_of
 from tests.integration.cli.running_command import PROGRAM
 from tests.integration.runs.conditions import expire_lease, run_events, until, until_status
 
@@ -84,7 +85,7 @@ async def change_state_and_lose_memory(engine: Engine, run: Run) -> None:
     """Another writer changes two keys while the run waits; the rest of its working memory is lost without a writer."""
     session = await engine.sessions.store.get_thread(run.thread_id)
     await engine.sessions.update(session, {"draft": "edited by ada", "address": "Main St 1"})
-    await engine.database.pool.execute("UPDATE threads SET state = state - 'steps' || '{\"debris\": 1}'")
+    await database_of(engine).pool.execute("UPDATE threads SET state = state - 'steps' || '{\"debris\": 1}'")
     await engine.memory.working.delete(MemoryScope.of(session), session.id)
 
 

@@ -14,6 +14,7 @@ import pytest
 from cognizes.engine import Engine, Session
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
+from tests.engine_parts import database_of
 
 _APPLY = """
 import asyncio, json, os, signal, sys
@@ -70,7 +71,7 @@ async def test_applied_once_though_killed(engine: Engine, database_url: str, die
         process = await apply_in_a_process(database_url, session, snapshot, dies)
         assert await process.wait() == -signal.SIGKILL
     else:
-        async with engine.database.connection() as connection, connection.transaction():
+        async with database_of(engine).connection() as connection, connection.transaction():
             await connection.execute("SELECT FROM threads FOR UPDATE")
             process = await apply_in_a_process(database_url, session, snapshot, dies)
             await wait_for_a_waiting_backend(database_url)

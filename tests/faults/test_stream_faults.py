@@ -16,6 +16,7 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
+from tests.engine_parts import database_of
 from tests.listeners import kill_listeners
 from tests.served import Served, serve
 
@@ -128,7 +129,7 @@ async def test_killing_the_backend_of_the_listener_in_the_middle_of_a_stream(
 async def _kill_a_listener(engine: Engine) -> None:
     """One at least: those that were killed before may still be on their way back."""
     async with asyncio.timeout(60):
-        while not await kill_listeners(engine.database.pool):
+        while not await kill_listeners(database_of(engine).pool):
             await asyncio.sleep(0.01)
 
 

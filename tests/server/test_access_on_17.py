@@ -9,6 +9,7 @@ import pytest
 
 from cognizes.engine import Engine, SetupError
 from cognizes.engine.access import Permission
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded, new_thread
 
 pytestmark = pytest.mark.server
@@ -27,7 +28,7 @@ async def _two_tenants(engine: Engine) -> None:
 
 async def test_directly(server_url: str) -> None:
     async with Engine.open(server_url, auth="required") as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         await _two_tenants(engine)
 
 
@@ -54,5 +55,5 @@ async def test_a_user_that_row_level_security_does_not_hold_for_is_not_taken(ser
             await Engine.open(server_url, auth="required", tenant_url=server_url).start()
         return
     async with Engine.open(server_url, auth="required", tenant_url=server_url) as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         await _two_tenants(engine)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
+from tests.engine_parts import database_of, listener_of, maintenance_of
 from tests.integration.database.test_schema import (  # noqa: F401 - the same tests, on this server
     test_indexes,
     test_table,
@@ -27,23 +28,23 @@ async def engine(server_url: str) -> AsyncIterator[Engine]:
 
 
 async def test_pg_cron_has_the_jobs(engine: Engine, server_url: str) -> None:
-    assert engine.maintenance.scheduler == "pg_cron"
-    rows = await engine.database.pool.fetch("SELECT jobname, schedule, command FROM cron.job ORDER BY jobname")
+    assert maintenance_of(engine).scheduler == "pg_cron"
+    rows = await database_of(engine).pool.fetch("SELECT jobname, schedule, command FROM cron.job ORDER BY jobname")
     assert [row["jobname"] for row in rows] == [
         f"cognizes:public:{name}"
         for name in ("prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases", "resume_due_waits")
     ]
     for row in rows:
-        await engine.database.pool.execute(row["command"])
+        await database_of(engine).pool.execute(row["command"])
     async with Engine.open(server_url):
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM cron.job") == len(rows)
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM cron.job") == len(rows)
 
 
 async def test_pg_cron_really_runs_them(new_debian_server: Any) -> None:
     async with Engine.open(new_debian_server.url) as engine:
         session = await engine.sessions.create("app", "user")
         await engine.runs.create(session, run_id="silent", running=True)
-        await engine.database.pool.execute("UPDATE runs SET lease_expires_at = now() - interval '1 s'")
+        await database_of(engine).pool.execute("UPDATE runs SET lease_expires_at = now() - interval '1 s'")
         async with asyncio.timeout(120):
             while (await engine.runs.get(session.thread_id, "silent")).status == "running":
                 await asyncio.sleep(0.1)
@@ -67,7 +68,7 @@ async def test_a_hundred_clients_and_the_listener_through_pgbouncer(debian_serve
         async def hear(event: Any) -> None:
             heard.append(event.payload["event_id"])
 
-        engine.listener.on_event("event_stream", hear)
+        listener_of(engine).on_event("event_stream", hear)
         sessions = await asyncio.gather(*(engine.sessions.create("app", f"u{n}") for n in range(100)))
         events = await asyncio.gather(
             *(engine.sessions.append(session, author="user", kind="message", state={"n": 1}) for session in sessions)

@@ -19,6 +19,7 @@ from cognizes.engine import Engine, NotFoundError
 from cognizes.engine.cli.doctor import SERVER_CHECKS
 from cognizes.engine.database.tenancy import acting_for
 from tests.asgi_streams import AsgiStream
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import READ_WRITE, Guarded, new_thread
 from tests.integration.api.test_sessions_api import *  # noqa: F403 - the same tests, for this caller
 
@@ -59,7 +60,7 @@ async def engine(debian_server: Any, server_url: str) -> AsyncIterator[Engine]:
         tenant_url=_as("cognizes_tenant", pooled),
         auth="required",
     ) as opened:
-        assert opened.database.has_row_level_security
+        assert database_of(opened).has_row_level_security
         yield opened
 
 
@@ -71,14 +72,14 @@ async def client(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_who_is_who(engine: Engine) -> None:
-    assert await engine.database.pool.fetchval("SELECT current_user") == "cognizes_owner"
-    async with engine.database.connection(for_tenants=True) as tenant:
+    assert await database_of(engine).pool.fetchval("SELECT current_user") == "cognizes_owner"
+    async with database_of(engine).connection(for_tenants=True) as tenant:
         assert await tenant.fetchval("SELECT current_user") == "cognizes_tenant"
         assert await tenant.fetchval("SELECT count(*) FROM threads") == 0
 
 
 async def test_the_doctor_may_look_at_less(engine: Engine) -> None:
-    finding = await SERVER_CHECKS["extension pg_cron"](engine.database, engine.settings)
+    finding = await SERVER_CHECKS["extension pg_cron"](database_of(engine), engine.settings)
     assert "superuser" in finding.remedy
 
 

@@ -14,7 +14,6 @@ from uuid import UUID
 from cognizes.engine.access import Authenticator
 from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.access.tokens import Tokens
-from cognizes.engine.agui.event_bridge import PulseEventBridge
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
@@ -27,10 +26,8 @@ from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.feed import Feed
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
-from cognizes.engine.pulse.events import Messages
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
-from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.chunks import STREAM_CHANNEL
@@ -39,7 +36,6 @@ from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.supervision import Supervisor
 from cognizes.engine.sync.branches import Branches
 from cognizes.engine.sync.contexts import Contexts
-from cognizes.engine.sync.llm_context import LlmContexts
 from cognizes.engine.sync.signal_subscription import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.timeline.timeline import Timeline
@@ -57,34 +53,32 @@ class Engine:
         session = await engine.sessions.create("shop", "ada", state={"cart": []})
     """
 
-    database: Database
     sessions: Sessions
-    messages: Messages
     runs: Runs
     memory: Memory
-    time_travel: TimeTravel
-    debug: StateDebugService
-    maintenance: Maintenance
-    listener: PgNotifyListener
-    feed: Feed
-    bridge: PulseEventBridge
-    monitor_frames: MonitorFrames
-    observer: Observer
     timeline: Timeline
     streams: MessageStreams
+    feed: Feed
     access: Authenticator
     contexts: Contexts
-    llm_contexts: LlmContexts
     branches: Branches
     signals: Signals
     approvals: ToolApprovals
 
+    # Parts for the outer layers of this distribution: hosting, adapters, api, cli.
+    _database: Database
+    _listener: PgNotifyListener
+    _maintenance: Maintenance
+    _debug: StateDebugService
+    _monitor_frames: MonitorFrames
+    _observer: Observer
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.embedded: EmbeddedPostgres | None = None
-        self.url = ""
-        self.supervisor = Supervisor()
-        self.sweeper = Sweeper(self.supervisor)
+        self._embedded: EmbeddedPostgres | None = None
+        self._url = ""
+        self._supervisor = Supervisor()
+        self._sweeper = Sweeper(self._supervisor)
         self._connected: Database | None = None
         self._open_parts = AsyncExitStack()
 
@@ -101,7 +95,7 @@ class Engine:
         While PostgreSQL is unavailable, the start is retried for `retry_seconds`.
         """
         async with AsyncExitStack() as parts:
-            self.url = await self._find_server(parts)
+            self._url = await self._find_server(parts)
             seconds, failures = self.settings.retry_seconds, list[DatabaseUnavailableError]()
 
             async def attempt() -> None:
@@ -122,21 +116,21 @@ class Engine:
     async def _open_on_server(self, parts: AsyncExitStack) -> None:
         """Open the components that need PostgreSQL; after a failure only the embedded server stays open."""
         async with AsyncExitStack() as opened:
-            self.database = self._connected = await Database.connect(self.url, self.settings)
-            opened.push_async_callback(self._disconnect, self.database)
+            self._database = self._connected = await Database.connect(self._url, self.settings)
+            opened.push_async_callback(self._disconnect, self._database)
             await self.migrate()
             await self._open_tenant_pool()
             self._wire()
             opened.push_async_callback(self.sessions.close)
-            await self.listener.start()
-            opened.push_async_callback(self.listener.stop)
+            await self._listener.start()
+            opened.push_async_callback(self._listener.stop)
             await self.feed.start()
             opened.push_async_callback(self.feed.close)
             await self.streams.start()
             opened.push_async_callback(self.streams.close)
             opened.push_async_callback(self.runs.close)
-            await self.maintenance.start()
-            opened.push_async_callback(self.maintenance.close)
+            await self._maintenance.start()
+            opened.push_async_callback(self._maintenance.close)
             await self.memory.start()
             opened.push_async_callback(self.memory.close)
             parts.push_async_exit(opened.pop_all())
@@ -158,7 +152,7 @@ class Engine:
         await self.close()
 
     async def migrate(self) -> list[str]:
-        async with self.database.connection() as connection:
+        async with self._database.connection() as connection:
             return await Migrator(
                 connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
             ).migrate()
@@ -174,13 +168,13 @@ class Engine:
             logger.warning("COGNIZES_ROW_LEVEL_SECURITY=off: only the API checks the tenant of a request")
             return
         own = self.settings.tenant_url
-        url = own.get_secret_value() if own else self.url
+        url = own.get_secret_value() if own else self._url
         takes_role = own is None
-        if takes_role and self.embedded is not None:
+        if takes_role and self._embedded is not None:
             # A superuser that takes the role could leave it again; a login of that role can take no other one.
-            await self.database.fetch("let_server_role_log_in")
-            url, takes_role = self.embedded.url_of(SERVER_ROLE), False
-        reason = await self.database.open_tenant_pool(url, self.settings, take_role=takes_role)
+            await self._database.fetch("let_server_role_log_in")
+            url, takes_role = self._embedded.url_of(SERVER_ROLE), False
+        reason = await self._database.open_tenant_pool(url, self.settings, take_role=takes_role)
         if reason is not None:
             raise SetupError(
                 f"authentication is on, but row level security cannot be used: {reason}; run `cognizes migrate` as a "
@@ -215,75 +209,78 @@ class Engine:
     async def _find_server(self, parts: AsyncExitStack) -> str:
         if self.settings.url is not None:
             return self.settings.url
-        self.embedded = EmbeddedPostgres(self.settings.data_dir)
-        await self.embedded.start()
-        parts.push_async_callback(self.embedded.close)
-        watching = self.supervisor.start(
-            "watch-embedded", partial(self._watch_embedded, self.embedded), longest_pause=_WATCH_LONGEST_PAUSE
+        self._embedded = EmbeddedPostgres(self.settings.data_dir)
+        await self._embedded.start()
+        parts.push_async_callback(self._embedded.close)
+        watching = self._supervisor.start(
+            "watch-embedded", partial(self._watch_embedded, self._embedded), longest_pause=_WATCH_LONGEST_PAUSE
         )
         parts.push_async_callback(watching.stop)
-        return self.embedded.url
+        return self._embedded.url
 
     def _wire(self) -> None:
-        self.messages = Messages(self.database)
-        self.time_travel = TimeTravel(self.database)
-        self.sessions = Sessions(self.database, self.settings)
-        self.memory = Memory(self.database, self.sessions, self.settings, supervisor=self.supervisor)
-        self.debug = StateDebugService(self.database)
-        self.maintenance = Maintenance(self.database, self.settings, sweeper=self.sweeper)
+        self.sessions = Sessions(self._database, self.settings)
+        self.memory = Memory(self._database, self.sessions, self.settings, supervisor=self._supervisor)
+        self._debug = StateDebugService(self._database)
+        self._maintenance = Maintenance(self._database, self.settings, sweeper=self._sweeper)
         listen_url = self.settings.listen_url
-        self.listener = PgNotifyListener(
-            listen_url.get_secret_value() if listen_url else self.url,
+        self._listener = PgNotifyListener(
+            listen_url.get_secret_value() if listen_url else self._url,
             [DEFAULT_CHANNEL, STREAM_CHANNEL],
-            supervisor=self.supervisor,
+            supervisor=self._supervisor,
         )
-        self.listener.on_reconnect(self.sweeper.sweep)
-        backend = choose_backend(self.settings, self.database, self.supervisor)
+        self._listener.on_reconnect(self._sweeper.sweep)
+        backend = choose_backend(self.settings, self._database, self._supervisor)
         self.streams = MessageStreams(
-            self.database, self.settings, self.sessions.store, backend, sweeper=self.sweeper, supervisor=self.supervisor
+            self._database,
+            self.settings,
+            self.sessions.store,
+            backend,
+            sweeper=self._sweeper,
+            supervisor=self._supervisor,
         )
         self.runs = Runs(
-            self.database,
+            self._database,
             self.sessions,
             memory=self.memory,
-            listener=self.listener,
+            listener=self._listener,
             settings=self.settings,
-            supervisor=self.supervisor,
-            sweeper=self.sweeper,
+            supervisor=self._supervisor,
+            sweeper=self._sweeper,
             write_message=self.streams.write_message,
         )
-        self.feed = Feed(self.database, self.listener, self.streams, sweeper=self.sweeper, supervisor=self.supervisor)
-        self.monitor_frames = MonitorFrames(self.feed)
-        self.observer = Observer(
+        self.feed = Feed(
+            self._database, self._listener, self.streams, sweeper=self._sweeper, supervisor=self._supervisor
+        )
+        self._monitor_frames = MonitorFrames(self.feed)
+        self._observer = Observer(
             events=self.sessions.log,
             sessions=self.sessions.store,
             runs=self.runs,
-            time_travel=self.time_travel,
+            time_travel=self.sessions.time_travel,
             feed=self.feed,
         )
-        self.bridge = PulseEventBridge(self.listener, self.monitor_frames)
-        self.timeline = Timeline(self.database)
+        self.timeline = Timeline(self._database)
         # Credentials are read with the privileges of the engine, whatever the tenant of the request.
-        unrestricted = self.database.without_tenants()
+        unrestricted = self._database.without_tenants()
         tokens = Tokens(self.settings) if self.settings.jwt_jwks else None
-        self.access = Authenticator(unrestricted, self.settings, listener=self.listener, tokens=tokens)
+        self.access = Authenticator(unrestricted, self.settings, listener=self._listener, tokens=tokens)
         if self.access.is_required:
-            self.listener.channels.append(ACCESS_CHANNEL)
-            self.listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)
-            self.listener.on_reconnect(self.access.invalidate_all)
+            self._listener.channels.append(ACCESS_CHANNEL)
+            self._listener.tap(ACCESS_CHANNEL, self.access.invalidate_key)
+            self._listener.on_reconnect(self.access.invalidate_all)
         self._wire_sync()
 
     def _wire_sync(self) -> None:
-        self.contexts = Contexts(self.database, self.streams)
-        self.llm_contexts = LlmContexts(self.database)
+        self.contexts = Contexts(self._database, self.streams)
         self.branches = Branches(
-            self.database,
+            self._database,
             self.settings,
             sessions=self.sessions.store,
-            time_travel=self.time_travel,
+            time_travel=self.sessions.time_travel,
             streams=self.streams,
         )
-        self.signals = Signals(self.database, self.feed, self.contexts)
+        self.signals = Signals(self._database, self.feed, self.contexts)
         self.approvals = ToolApprovals(self.sessions, self.contexts, self.runs)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:

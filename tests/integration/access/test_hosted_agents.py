@@ -13,13 +13,14 @@ from cognizes.engine import Engine
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database import Database
 from cognizes.engine.database.tenancy import current_apps
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 
 
 @pytest.fixture
 async def hosting(database_url: str) -> AsyncIterator[Guarded]:
     async with Engine.open(database_url, auth="required", demo_token_seconds=0) as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         guarded = Guarded(engine)
         guarded.app = create_app(engine=engine, agents=["demo", "tests.integration.access.agents:cautious"])
         guarded.transport = httpx.ASGITransport(app=guarded.app, raise_app_exceptions=False)

@@ -25,6 +25,7 @@ from cognizes.engine.api.authorization import Access, Reach, declared_access
 from cognizes.engine.api.main import app as documented
 from cognizes.engine.errors import NotFoundError
 from tests.asgi_streams import AsgiStream
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 
 ROUTES = [
@@ -120,7 +121,7 @@ class Tenants:
 
     async def rows(self, tenant: Tenant) -> dict[str, list[str]]:
         """Everything of a tenant, as it is stored. What the clock and the background change is left out."""
-        pool = self.guarded.engine.database.pool
+        pool = database_of(self.guarded.engine).pool
         tables = await pool.fetch(
             "SELECT attrelid::regclass::text AS name FROM pg_attribute WHERE attname = 'app_name'"
             " AND attrelid IN (SELECT oid FROM pg_class WHERE relkind = 'r') ORDER BY 1"

@@ -15,6 +15,7 @@ import pytest
 from cognizes.engine import Engine, InvalidInputError, NotFoundError
 from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import KEY_CACHE_SECONDS, ApiKeys, hash_secret
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import READ_WRITE, Guarded, key_id, new_thread
 
 
@@ -76,7 +77,7 @@ async def test_a_key_in_a_url_opens_nothing(guarded: Guarded) -> None:
 
 async def test_the_database_has_a_hash_and_no_secret(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    row = await guarded.engine.database.pool.fetchrow("SELECT * FROM api_keys")
+    row = await database_of(guarded.engine).pool.fetchrow("SELECT * FROM api_keys")
     assert row["secret_hash"] == hash_secret(key.split("_", 2)[2])
     assert key.split("_", 2)[2] not in str(dict(row))
 
@@ -146,7 +147,7 @@ async def test_an_expired_key_is_401(guarded: Guarded) -> None:
     )
     async with guarded.client(key) as client:
         assert (await client.get("/api/access/me")).status_code == 200
-        await guarded.engine.database.pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
+        await database_of(guarded.engine).pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
         await until(lambda: _is_refused(client))
 
 
@@ -187,7 +188,7 @@ async def _is_gone(keys: ApiKeys, key: str) -> bool:
 
 async def test_a_look_up_that_a_revocation_overtakes_is_not_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    database = guarded.engine.database
+    database = database_of(guarded.engine)
     keys = ApiKeys(_Slow(database, lambda: keys.invalidate(key_id(key))), listener=SimpleNamespace(is_running=True))  # type: ignore[arg-type]
     # The row was read before the revocation, so this one request may pass; it must not be cached.
     assert await keys.check(key) is not None
@@ -197,7 +198,7 @@ async def test_a_look_up_that_a_revocation_overtakes_is_not_cached(guarded: Guar
 
 async def test_a_revocation_that_overtakes_a_look_up_wins_at_once(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    database = guarded.engine.database
+    database = database_of(guarded.engine)
 
     async def revoke() -> None:
         if await database.pool.fetchval("SELECT revoked_at FROM api_keys") is None:
@@ -229,18 +230,18 @@ class _Slow:
 
 async def test_without_a_listener_no_key_is_cached(guarded: Guarded) -> None:
     key = await guarded.key("a")
-    uncached = ApiKeys(guarded.engine.database, listener=SimpleNamespace(is_running=False))
+    uncached = ApiKeys(database_of(guarded.engine), listener=SimpleNamespace(is_running=False))
     assert await uncached.check(key) is not None
-    await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
+    await database_of(guarded.engine).pool.execute("UPDATE api_keys SET revoked_at = now()")
     assert await uncached.check(key) is None
 
 
 async def test_a_key_is_cached_for_a_short_time_only(guarded: Guarded) -> None:
     key = await guarded.key("a")
     now = 0.0
-    keys = ApiKeys(guarded.engine.database, listener=SimpleNamespace(is_running=True), clock=lambda: now)
+    keys = ApiKeys(database_of(guarded.engine), listener=SimpleNamespace(is_running=True), clock=lambda: now)
     assert await keys.check(key) is not None
-    await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
+    await database_of(guarded.engine).pool.execute("UPDATE api_keys SET revoked_at = now()")
     assert await keys.check(key) is not None
     now += KEY_CACHE_SECONDS + 1
     assert await keys.check(key) is None

@@ -13,6 +13,7 @@ from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
 from tests.asgi_streams import AsgiStream
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded, new_thread
 
 
@@ -245,7 +246,7 @@ async def test_a_key_that_was_good_and_is_revoked_counts_as_wrong(database_url: 
 
 
 async def test_a_statement_that_takes_too_long_is_503_with_retry_after(guarded: Guarded) -> None:
-    pool = guarded.engine.database.pool
+    pool = database_of(guarded.engine).pool
     async with guarded.client(await guarded.key("a")) as client:
         thread = await new_thread(client, "a")
         async with pool.acquire() as holder, holder.transaction(), asyncio.timeout(60):
@@ -342,7 +343,7 @@ async def _answer_and_check(guarded: Guarded, agent: httpx.AsyncClient, place: s
     signal = {"correlation_key": "paid", "payload": "from the webhook"}
     assert (await agent.post(f"{place}/signal", json=signal)).json()["outcome"] == "resumed"
     assert (await agent.post(f"{place}/signal", json=signal)).json()["outcome"] == "duplicate"
-    found = await guarded.engine.database.pool.fetch("SELECT payload::text FROM run_signals")
+    found = await database_of(guarded.engine).pool.fetch("SELECT payload::text FROM run_signals")
     assert [row["payload"] for row in found] == ['"from the webhook"']
 
 

@@ -12,6 +12,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded, new_thread
 
 
@@ -40,8 +41,8 @@ async def owner_url(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
 
 async def test_the_engine_sees_everything_and_its_tenants_do_not(owner_url: str) -> None:
     async with Engine.open(owner_url, auth="required") as engine:
-        assert await engine.database.pool.fetchval("SELECT current_user LIKE 'owner_%'")
-        assert engine.database.has_row_level_security
+        assert await database_of(engine).pool.fetchval("SELECT current_user LIKE 'owner_%'")
+        assert database_of(engine).has_row_level_security
         guarded = Guarded(engine)
         keys = [await guarded.key(app) for app in ("a", "b")]
         async with guarded.client(keys[0]) as ada, guarded.client(keys[1]) as bob:
@@ -50,7 +51,7 @@ async def test_the_engine_sees_everything_and_its_tenants_do_not(owner_url: str)
             assert (await bob.get(f"/api/sessions/{thread}")).status_code == 404
         session = await engine.sessions.create("c", "u")
         await engine.sessions.append(session, author="user", kind="user_message", text="hi")
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM threads") == 2
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM threads") == 2
 
 
 async def test_an_owner_that_is_made_a_member_later_is_not_blind(
@@ -66,5 +67,5 @@ async def test_an_owner_that_is_made_a_member_later_is_not_blind(
     finally:
         await superuser.close()
     async with Engine.open(owner_url, auth="required") as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         assert len((await engine.sessions.list("a")).items) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 from tests.integration.api.test_sessions_api import *  # noqa: F403 - the same tests, for this caller
 
@@ -17,7 +18,7 @@ from tests.integration.api.test_sessions_api import *  # noqa: F403 - the same t
 async def engine(database_url: str) -> AsyncIterator[Engine]:
     """Takes the place of the engine that asks for no key."""
     async with Engine.open(database_url, auth="required") as opened:
-        assert opened.database.has_row_level_security
+        assert database_of(opened).has_row_level_security
         yield opened
 
 

@@ -18,6 +18,7 @@ from cognizes.engine import Engine, SetupError
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import binaries
 from cognizes.engine.database.migrations import PROTECTION, Migrator
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 
 OWNER = "engine_owner"
@@ -59,7 +60,7 @@ def migrator(connection: Any) -> Migrator:
 
 async def expect_isolation(url: str) -> None:
     async with Engine.open(url, auth="required") as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         guarded = Guarded(engine)
         async with guarded.client(await guarded.key("a")) as ada:
             listed = await ada.get("/api/sessions", params={"app_name": "a"})
@@ -100,7 +101,7 @@ async def test_without_the_right_to_create_roles_the_server_refuses_to_start_unt
     ):
         await Engine.open(url, auth="required").start()
     async with Engine.open(url, auth="required", row_level_security="off") as engine:
-        assert not engine.database.has_row_level_security
+        assert not database_of(engine).has_row_level_security
     assert PROTECTION in await migrator(superuser).migrate()
     await superuser.close()
     await expect_isolation(url)

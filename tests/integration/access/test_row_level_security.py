@@ -27,13 +27,14 @@ from cognizes.engine.database.tenancy import (
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import Event
+from tests.engine_parts import database_of
 
 
 @pytest.fixture
 async def two_tenants(database_url: str) -> AsyncIterator[Engine]:
     """An engine with authentication, and rows of the apps a and b in most tables."""
     async with Engine.open(database_url, auth="required", pool_size=2, snapshot_every=1) as engine:
-        assert engine.database.has_row_level_security
+        assert database_of(engine).has_row_level_security
         for app in ("a", "b"):
             session = await engine.sessions.create(app, "u", state={"k": 1, "user:k": 1, "app:k": 1})
             await engine.sessions.append(session, author="user", kind="user_message", text=f"of {app}")
@@ -47,19 +48,19 @@ async def tenant_connections(engine: Engine) -> AsyncIterator[list[Any]]:
     """All connections that serve requests of tenants."""
     async with AsyncExitStack() as acquired:
         yield [
-            await acquired.enter_async_context(engine.database.connection(for_tenants=True))
+            await acquired.enter_async_context(database_of(engine).connection(for_tenants=True))
             for _ in range(engine.settings.pool_size)
         ]
 
 
 def ask(engine: Engine, sql: str) -> str:
     """Add a query without a filter, under its own text."""
-    engine.database.queries[sql] = sql
+    database_of(engine).queries[sql] = sql
     return sql
 
 
 async def test_every_table_with_an_app_name_is_behind_the_wall(two_tenants: Engine) -> None:
-    rows = await two_tenants.database.pool.fetch(
+    rows = await database_of(two_tenants).pool.fetch(
         "SELECT c.relname, c.relrowsecurity, c.relforcerowsecurity FROM pg_class c"
         " JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'app_name'"
         " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'"
@@ -71,15 +72,15 @@ async def test_every_table_with_an_app_name_is_behind_the_wall(two_tenants: Engi
 
 
 async def test_a_query_without_a_filter_returns_nothing_of_others(two_tenants: Engine) -> None:
-    names = await two_tenants.database.pool.fetch(
+    names = await database_of(two_tenants).pool.fetch(
         "SELECT attrelid::regclass::text AS name FROM pg_attribute"
         " WHERE attname = 'app_name' AND attrelid IN (SELECT oid FROM pg_class WHERE relkind = 'r')"
     )
     seen = set()
     for (name,) in names:
-        everything = await two_tenants.database.pool.fetch(f"SELECT app_name FROM {name}")
+        everything = await database_of(two_tenants).pool.fetch(f"SELECT app_name FROM {name}")
         with acting_for(["a"]):
-            found = await two_tenants.database.fetch(ask(two_tenants, f"SELECT app_name FROM {name}"))
+            found = await database_of(two_tenants).fetch(ask(two_tenants, f"SELECT app_name FROM {name}"))
         assert {row["app_name"] for row in found} <= {"a"}
         assert len(found) == sum(row["app_name"] == "a" for row in everything)
         if any(row["app_name"] == "b" for row in everything):
@@ -91,7 +92,7 @@ async def test_a_key_for_two_apps_sees_both_and_one_for_none_sees_nothing(two_te
     query = ask(two_tenants, "SELECT DISTINCT app_name FROM events ORDER BY app_name")
     for apps in (["a", "b"], [], ['a", "b'], ["{a,b}"], ["a' OR true"], ["*"]):
         with acting_for(apps):
-            found = [row["app_name"] for row in await two_tenants.database.fetch(query)]
+            found = [row["app_name"] for row in await database_of(two_tenants).fetch(query)]
         assert found == (["a", "b"] if apps == ["a", "b"] else [])
 
 
@@ -99,38 +100,38 @@ async def test_strange_names_of_apps_are_names(two_tenants: Engine) -> None:
     for name in ['quo"te', "com,ma", "{}", "NULL", "ünï", "a\\b"]:
         await two_tenants.sessions.create(name, "u")
         with acting_for([name]):
-            rows = await two_tenants.database.fetch(ask(two_tenants, "SELECT app_name FROM threads"))
+            rows = await database_of(two_tenants).fetch(ask(two_tenants, "SELECT app_name FROM threads"))
         assert [row["app_name"] for row in rows] == [name]
 
 
 async def test_rows_of_others_cannot_be_written(two_tenants: Engine) -> None:
     with acting_for(["a"]), pytest.raises(DatabaseError):
-        await two_tenants.database.fetch_value(
+        await database_of(two_tenants).fetch_value(
             ask(two_tenants, "INSERT INTO threads (app_name, user_id) VALUES ('b', 'u') RETURNING id")
         )
     for statement in ("UPDATE threads SET title = 'mine' RETURNING app_name", "DELETE FROM threads RETURNING app_name"):
         with acting_for(["a"]):
-            changed = await two_tenants.database.fetch(ask(two_tenants, statement))
+            changed = await database_of(two_tenants).fetch(ask(two_tenants, statement))
         assert {row["app_name"] for row in changed} == {"a"}
-    left = await two_tenants.database.pool.fetch("SELECT app_name, title FROM threads")
+    left = await database_of(two_tenants).pool.fetch("SELECT app_name, title FROM threads")
     assert [(row["app_name"], row["title"]) for row in left] == [("b", None)]
 
 
 async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
-    thread = await two_tenants.database.pool.fetchval("SELECT id FROM threads WHERE app_name = 'b'")
+    thread = await database_of(two_tenants).pool.fetchval("SELECT id FROM threads WHERE app_name = 'b'")
     with acting_for(["a"]):
-        assert await two_tenants.database.fetch("adk_list_sessions", "b", None) == []
+        assert await database_of(two_tenants).fetch("adk_list_sessions", "b", None) == []
         with pytest.raises(EngineError):
-            await two_tenants.database.fetch_value(
+            await database_of(two_tenants).fetch_value(
                 "create_run", thread, "mine", "running", None, "null", 1, None, "w", timedelta(1), "e", "{}"
             )
         with pytest.raises(NotFoundError):
             await two_tenants.sessions.store.get_thread(thread)
-    assert await two_tenants.database.pool.fetchval("SELECT count(*) FROM runs WHERE id = 'mine'") == 0
+    assert await database_of(two_tenants).pool.fetchval("SELECT count(*) FROM runs WHERE id = 'mine'") == 0
 
 
 async def test_nothing_stays_behind_on_a_connection(two_tenants: Engine) -> None:
-    database = two_tenants.database
+    database = database_of(two_tenants)
     with acting_for(["a"]):
         assert await database.fetch("list_open_streams", []) == []
         await database.fetch_value(ask(two_tenants, "DELETE FROM threads WHERE false RETURNING id"))
@@ -145,7 +146,7 @@ async def test_two_tenants_on_two_connections_never_mix(two_tenants: Engine) -> 
 
     async def look(app: str) -> set[str]:
         with acting_for([app]):
-            return {row["app_name"] for row in await two_tenants.database.fetch(query)}
+            return {row["app_name"] for row in await database_of(two_tenants).fetch(query)}
 
     asked = ["a", "b"] * 100
     assert await asyncio.gather(*map(look, asked)) == [{app} for app in asked]
@@ -161,11 +162,11 @@ async def test_one_question_is_one_round_trip(two_tenants: Engine) -> None:
 
 async def _look(engine: Engine) -> None:
     with acting_for(["a"]):
-        await engine.database.fetch("list_open_streams", [])
+        await database_of(engine).fetch("list_open_streams", [])
 
 
 async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:
-    assert not engine.database.has_row_level_security
+    assert not database_of(engine).has_row_level_security
 
 
 async def test_a_task_of_a_request_has_its_tenant_and_a_shared_task_engine_privileges() -> None:
@@ -180,13 +181,13 @@ async def test_a_task_of_a_request_has_its_tenant_and_a_shared_task_engine_privi
 async def test_a_database_call_of_a_request_without_a_tenant_is_an_error(two_tenants: Engine) -> None:
     with serving_request():
         with pytest.raises(RuntimeError, match="without a tenant"):
-            await two_tenants.database.fetch_value("ping")
+            await database_of(two_tenants).fetch_value("ping")
         with pytest.raises(RuntimeError, match="without a tenant"):
-            await asyncio.gather(two_tenants.database.fetch_value("ping"))
+            await asyncio.gather(database_of(two_tenants).fetch_value("ping"))
         with acting_as_engine():
-            assert await two_tenants.database.fetch_value("ping") is not None
-        assert await two_tenants.database.without_tenants().fetch_value("ping") is not None
-    assert await two_tenants.database.fetch_value("ping") is not None
+            assert await database_of(two_tenants).fetch_value("ping") is not None
+        assert await database_of(two_tenants).without_tenants().fetch_value("ping") is not None
+    assert await database_of(two_tenants).fetch_value("ping") is not None
 
 
 async def _apps() -> tuple[str, ...] | None:
@@ -213,7 +214,7 @@ async def test_no_scan_of_any_query_can_start_before_the_apps_are_named(two_tena
     """The plan of every named query: a nested loop whose outer side is `enter_tenant` alone, all else inside."""
     queries = Queries("public")
     looked_at = 0
-    async with two_tenants.database.connection(for_tenants=True) as connection, connection.transaction():
+    async with database_of(two_tenants).connection(for_tenants=True) as connection, connection.transaction():
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         for name in sorted(queries):
             sql = as_tenant_statement(queries[name], quote_schema("public"))
@@ -242,7 +243,7 @@ def _said(text: str = "mine") -> Event:
 
 
 async def _threads(engine: Engine) -> dict[str, UUID]:
-    rows = await engine.database.pool.fetch("SELECT app_name, id FROM threads ORDER BY created_at DESC")
+    rows = await database_of(engine).pool.fetch("SELECT app_name, id FROM threads ORDER BY created_at DESC")
     return {row["app_name"]: row["id"] for row in rows}
 
 
@@ -252,7 +253,7 @@ async def test_batched_appends_are_held_back_too(two_tenants: Engine) -> None:
         assert await two_tenants.sessions.append_to_thread(threads["a"], _said())
         with pytest.raises(NotFoundError):
             await two_tenants.sessions.append_to_thread(threads["b"], _said())
-    rows = await two_tenants.database.pool.fetch("SELECT app_name FROM events WHERE content->>'text' = 'mine'")
+    rows = await database_of(two_tenants).pool.fetch("SELECT app_name FROM events WHERE content->>'text' = 'mine'")
     assert [row["app_name"] for row in rows] == ["a"]
 
 
@@ -261,9 +262,11 @@ async def test_created_sessions_are_held_back_too(two_tenants: Engine) -> None:
         await two_tenants.sessions.create("a", "new", state={"k": 1, "user:k": 1, "app:k": 2})
         with pytest.raises(EngineError):
             await two_tenants.sessions.create("b", "new", state={"app:k": 2})
-    rows = await two_tenants.database.pool.fetch("SELECT app_name FROM threads WHERE user_id = 'new'")
+    rows = await database_of(two_tenants).pool.fetch("SELECT app_name FROM threads WHERE user_id = 'new'")
     assert [row["app_name"] for row in rows] == ["a"]
-    assert await two_tenants.database.pool.fetchval("SELECT state->>'k' FROM app_states WHERE app_name = 'b'") == "1"
+    assert (
+        await database_of(two_tenants).pool.fetchval("SELECT state->>'k' FROM app_states WHERE app_name = 'b'") == "1"
+    )
 
 
 async def test_batches_of_many_tenants_never_mix(two_tenants: Engine) -> None:
@@ -284,12 +287,12 @@ async def test_batches_of_many_tenants_never_mix(two_tenants: Engine) -> None:
 
     await asyncio.gather(*(write(app, number) for number in range(20) for app in ("a", "b")))
     for app in ("a", "b"):
-        rows = await two_tenants.database.pool.fetch(
+        rows = await database_of(two_tenants).pool.fetch(
             "SELECT content->>'text' AS text FROM events WHERE app_name = $1 AND event_type = 'message'", app
         )
         expected = sorted([f"{app}{n}" for n in range(20)] + [f"engine{n}" for n in range(20)])
         assert sorted(row["text"] for row in rows) == expected
-    created = await two_tenants.database.pool.fetch(
+    created = await database_of(two_tenants).pool.fetch(
         "SELECT app_name, count(*) AS n FROM threads WHERE user_id = 'many' GROUP BY app_name ORDER BY app_name"
     )
     assert [tuple(row) for row in created] == [("a", 20), ("b", 20)]
@@ -301,7 +304,9 @@ async def test_a_batched_append_is_one_round_trip(two_tenants: Engine) -> None:
     with acting_for(["a"]):
         await two_tenants.sessions.append_to_thread(threads["a"], _said())
     # asyncpg asks for types once for each connection.
-    assert [sql for sql in sent if "pg_catalog" not in sql] == [two_tenants.database.tenant_statement("append_event")]
+    assert [sql for sql in sent if "pg_catalog" not in sql] == [
+        database_of(two_tenants).tenant_statement("append_event")
+    ]
 
 
 async def _sent_by_tenants(engine: Engine) -> list[str]:
@@ -319,7 +324,7 @@ async def test_recall_asks_everything_behind_the_wall(two_tenants: Engine) -> No
     with acting_for(["a"]):
         assert len(await two_tenants.memory.recall("secret", app="a", user="u")) == 1
     for query in ("recall_by_words", "read_memory_neighbours", "read_memories"):
-        assert two_tenants.database.tenant_statement(query) in sent
+        assert database_of(two_tenants).tenant_statement(query) in sent
 
 
 async def test_recall_is_held_back_too(two_tenants: Engine) -> None:

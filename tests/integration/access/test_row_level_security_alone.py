@@ -16,6 +16,7 @@ from cognizes.engine.api.authorization import Authorizer
 from cognizes.engine.models import Run
 from cognizes.engine.runs import Runs
 from tests.asgi_streams import AsgiStream
+from tests.engine_parts import database_of
 from tests.integration.access.test_isolation import (
     IDS,
     ROUTES,
@@ -34,7 +35,7 @@ WITHOUT_AGENTS = ("/agui", "/copilotkit/agent")
 @pytest.fixture(autouse=True)
 def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """After the tenants have filled their apps, every caller may request everything."""
-    assert tenants.guarded.engine.database.has_row_level_security
+    assert database_of(tenants.guarded.engine).has_row_level_security
 
     async def let_in(*_: Any) -> None:
         return None

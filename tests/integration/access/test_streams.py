@@ -11,6 +11,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission, Principal
 from tests.asgi_streams import AsgiStream
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import READ_WRITE, Guarded, key_id, new_thread
 
 
@@ -45,7 +46,7 @@ async def test_a_ticket_that_waited_too_long_opens_nothing(guarded: Guarded) -> 
     async with guarded.client(await guarded.key("a")) as client:
         _, run = await start_run(client)
         ticket = await get_ticket(client)
-    await guarded.engine.database.pool.execute("UPDATE access_tickets SET expires_at = now() - interval '1 second'")
+    await database_of(guarded.engine).pool.execute("UPDATE access_tickets SET expires_at = now() - interval '1 second'")
     async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={ticket}") as stream:
         assert stream.status == 401
 
@@ -71,7 +72,7 @@ async def test_a_ticket_ends_when_its_key_does_although_that_was_decided_later(g
         (grant,) = guarded.engine.access.grants.of_key(key_id(key))
         assert grant.timer is not None
         assert grant.timer.when() - asyncio.get_running_loop().time() <= 3600
-    await guarded.engine.database.pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
+    await database_of(guarded.engine).pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
     async with AsgiStream(guarded.app, f"/api/runs/{run}/events?ticket={late}") as stream:
         assert stream.status == 401
 
@@ -112,7 +113,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(guarded: Guarded, kind: str
     async with AsgiStream(guarded.app, path, websocket=websocket, authorization=f"Bearer {key}") as stream:
         assert stream.status == (101 if websocket else 200)
         # By SQL, as another process would: only the notification tells this one.
-        await guarded.engine.database.pool.execute("UPDATE api_keys SET revoked_at = now()")
+        await database_of(guarded.engine).pool.execute("UPDATE api_keys SET revoked_at = now()")
         await stream.end()
         assert stream.close_code == (1008 if websocket else None)
 
@@ -236,7 +237,7 @@ async def test_a_long_poll_delivers_nothing_after_a_revocation(guarded: Guarded)
         async with AsgiStream(
             guarded.app, f"/ws/events/{thread}", websocket=True, authorization=f"Bearer {key}"
         ) as seen:
-            await guarded.engine.database.pool.execute(
+            await database_of(guarded.engine).pool.execute(
                 "UPDATE api_keys SET revoked_at = now() WHERE id = $1", key_id(key)
             )
             # The stream of the same key ends: this process knows of the revocation.

@@ -12,6 +12,7 @@ from cognizes.engine import Engine
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
+from tests.engine_parts import database_of
 
 ROWS = 2000
 FEW = 50
@@ -78,11 +79,11 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
 @pytest.fixture
 async def grown(database_url: str) -> AsyncIterator[Engine]:
     async with Engine.open(database_url, auth="required", embedder="none") as engine:
-        assert engine.database.has_row_level_security
-        await engine.database.pool.execute(_FILL)
+        assert database_of(engine).has_row_level_security
+        await database_of(engine).pool.execute(_FILL)
         notes = [Remembered(str(n), f"topic{n} word") for n in range(ROWS)]
         await engine.memory.remember(MemoryScope("a", "u"), notes)
-        await engine.database.pool.execute("VACUUM ANALYZE memories")
+        await database_of(engine).pool.execute("VACUUM ANALYZE memories")
         yield engine
 
 
@@ -97,7 +98,7 @@ async def _rows_read(connection: Any, sql: str, *arguments: Any) -> int:
 
 async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
     """As few as one of the engine itself, for which no wall stands."""
-    database = grown.database
+    database = database_of(grown)
     read = {}
     async with database.connection(for_tenants=True) as tenant, database.connection() as engine:
         for name, arguments in QUESTIONS.items():
@@ -112,9 +113,9 @@ async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:
     asked = ("a", "u", None, None, None, None, None, 10, False, "topic77", "")
     with acting_for(["a"]):
         assert [hit.text for hit in await grown.memory.recall("topic77", app="a", user="u", k=1)] == ["topic77 word"]
-        assert len(await grown.database.fetch("recall_by_words", *asked)) == 1
+        assert len(await database_of(grown).fetch("recall_by_words", *asked)) == 1
     with acting_for(["b"]):
         assert await grown.memory.recall("topic77", app="a", user="u") == []
-        assert await grown.database.fetch("recall_by_words", *asked) == []
-    async with grown.database.connection(for_tenants=True) as tenant:
-        assert await _rows_read(tenant, grown.database.tenant_statement("recall_by_words"), *asked, ["a"]) <= FEW
+        assert await database_of(grown).fetch("recall_by_words", *asked) == []
+    async with database_of(grown).connection(for_tenants=True) as tenant:
+        assert await _rows_read(tenant, database_of(grown).tenant_statement("recall_by_words"), *asked, ["a"]) <= FEW

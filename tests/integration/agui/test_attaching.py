@@ -8,6 +8,7 @@ import httpx
 
 from cognizes.engine import Engine
 from cognizes.engine.models import RunStatus
+from tests.engine_parts import database_of
 from tests.integration.agui.agents import HELD_AT, SLOW_TEXT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.conftest import serve_agents
@@ -39,7 +40,7 @@ async def until_streamed(engine: Engine, client: AgentClient, sequence: int) -> 
 async def end_lease(engine: Engine, client: AgentClient, run_id: str) -> None:
     """As if the lease had run out."""
     session = await stored_session(engine, client)
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE thread_id = $1::uuid AND id = $2",
         session.thread_id, run_id,
     )  # fmt: skip

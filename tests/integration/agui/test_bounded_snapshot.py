@@ -10,6 +10,7 @@ import pytest
 from cognizes.engine import Engine, Event, Session
 from cognizes.engine.agui.observation import started
 from cognizes.engine.agui.snapshot import OLDER_MESSAGES, History, read_history
+from tests.engine_parts import database_of, observer_of
 from tests.integration.agui.test_observation import QUESTION, append
 from tests.unittests.agui.conftest import call, response, said
 from tests.unittests.agui.legality import assert_legal
@@ -35,7 +36,7 @@ async def fill(engine: Engine, session: Session, turns: int) -> None:
 
 
 async def connect(engine: Engine, session: Session) -> list[dict[str, Any]]:
-    frames = engine.observer.observe_thread(UUID(session.thread_id), started(session.id, "connect"))
+    frames = observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, "connect"))
     return [frame.model_dump(by_alias=True, mode="json") async for _, frame in frames]
 
 
@@ -43,7 +44,7 @@ async def rows_read(engine: Engine, session: Session) -> int:
     """Connect, and return how many rows of `events` PostgreSQL read for it."""
 
     async def fetched() -> int:
-        pool = engine.database.pool
+        pool = database_of(engine).pool
         async with pool.acquire() as one, pool.acquire() as other:
             # All connections of the pool: a backend publishes its own statistics only.
             for connection in (other, one):

@@ -10,6 +10,7 @@ import pytest
 
 from cognizes.engine import Engine, Event, Session
 from cognizes.engine.agui.observation import Observation, started
+from tests.engine_parts import observer_of
 from tests.unittests.agui.conftest import Part, call, response, said
 from tests.unittests.agui.legality import assert_legal
 
@@ -58,7 +59,7 @@ QUESTION = call("q1", "adk_request_confirmation", originalFunctionCall={"id": "c
 async def test_what_was_asked_before_one_connects_is_told_at_the_end(engine: Engine, session: Session) -> None:
     run = await engine.runs.create(session, run_id="r", running=True)
     await append(engine, session, run.id, call("c2", "pick"), QUESTION, adk={"long_running_tool_ids": ["c2", "q1"]})
-    watched = Watched(engine.observer.observe_thread(UUID(session.thread_id), started(session.id, run.id)))
+    watched = Watched(observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, run.id)))
     await watched.until("MESSAGES_SNAPSHOT")
     await engine.runs.finish(session.thread_id, run.id)
     frames = await watched.end()
@@ -70,21 +71,21 @@ async def test_a_later_reader_receives_the_tool_calls_that_wait(engine: Engine, 
     run = await engine.runs.create(session, run_id="r", running=True)
     await append(engine, session, run.id, call("c1", "pick"), adk={"long_running_tool_ids": ["c1"]})
     thread = UUID(session.thread_id)
-    watched = Watched(engine.observer.observe_thread(thread, started(session.id, run.id)))
+    watched = Watched(observer_of(engine).observe_thread(thread, started(session.id, run.id)))
     await watched.until("MESSAGES_SNAPSHOT")
     await engine.runs.finish(session.thread_id, run.id)
-    late = Watched(engine.observer.observe_thread(thread, started(session.id, "connect")))
+    late = Watched(observer_of(engine).observe_thread(thread, started(session.id, "connect")))
     for frames in (await watched.end(), await late.end()):
         assert frames[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c1"]}
     await append(engine, session, "r2", response("c1", {"result": 1}, "pick"), author="user")
-    answered = Watched(engine.observer.observe_thread(thread, started(session.id, "connect")))
+    answered = Watched(observer_of(engine).observe_thread(thread, started(session.id, "connect")))
     assert "outcome" not in (await answered.end())[-1]
 
 
 async def test_the_end_of_another_run_is_not_the_end_of_this_one(engine: Engine, session: Session) -> None:
     run = await engine.runs.create(session, run_id="mine", running=True)
     other = await engine.runs.create(session, run_id="other", running=True)
-    watched = Watched(engine.observer.observe_thread(UUID(session.thread_id), started(session.id, run.id)))
+    watched = Watched(observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, run.id)))
     await watched.until("MESSAGES_SNAPSHOT")
     await engine.runs.finish(session.thread_id, other.id)
     await append(engine, session, run.id, said("still here"))
@@ -101,7 +102,7 @@ async def test_a_run_taken_up_in_the_middle_knows_what_came_before(engine: Engin
     seen = await append(
         engine, session, run.id, said("I ask"), QUESTION, author="poet", adk={"long_running_tool_ids": ["q1"]}
     )
-    watched = Watched(engine.observer.observe_run(run.id, after=seen))
+    watched = Watched(observer_of(engine).observe_run(run.id, after=seen))
     await append(engine, session, run.id, said("and wait"), author="poet", actions={"state_delta": {"n": 2}})
     await engine.runs.finish(session.thread_id, run.id)
     frames = await watched.end()
@@ -117,7 +118,7 @@ async def test_a_run_taken_up_in_the_middle_knows_what_came_before(engine: Engin
 
 async def test_a_thread_that_is_deleted_ends_the_observation(engine: Engine, session: Session) -> None:
     run = await engine.runs.create(session, run_id="r", running=True)
-    watched = Watched(engine.observer.observe_thread(UUID(session.thread_id), started(session.id, run.id)))
+    watched = Watched(observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, run.id)))
     await watched.until("MESSAGES_SNAPSHOT")
     await engine.sessions.delete(session)
     frames = await watched.end()

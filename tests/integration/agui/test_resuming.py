@@ -17,6 +17,7 @@ from cognizes.engine.adapters.adk.loading import load_apps
 from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
 from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.memory.scope import MemoryScope
+from tests.engine_parts import database_of
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory
 from tests.integration.runs.conditions import expire_lease, until, until_status
@@ -215,7 +216,7 @@ async def test_a_run_that_cannot_be_continued_does_not_stop_the_recovery(servers
     await first.engine.sessions.append(
         session, author="user", kind="user_message", text="hi", run_id="unfit", invocation_id="i1"
     )
-    await first.engine.database.pool.execute(
+    await database_of(first.engine).pool.execute(
         "UPDATE runs SET handler = $1 WHERE thread_id = $2::uuid AND id = 'unfit'",
         handler_of("steady"),
         session.thread_id,

@@ -15,6 +15,7 @@ from cognizes.engine.errors import ConflictError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.hosting.host import begin_hosted
+from tests.engine_parts import database_of
 from tests.integration.adapters.adk.test_round_trips import counted
 
 
@@ -74,8 +75,8 @@ async def test_a_begin_that_is_sent_twice_begins_one_run(engine: Engine) -> None
         [],
         True,
     )
-    first = await engine.database.fetch_row("begin_hosted_run", *arguments)
-    again = await engine.database.fetch_row("begin_hosted_run", *arguments)
+    first = await database_of(engine).fetch_row("begin_hosted_run", *arguments)
+    again = await database_of(engine).fetch_row("begin_hosted_run", *arguments)
     assert first is not None
     assert again is not None
     assert (first["outcome"], again["outcome"], again["id"]) == ("begun", "begun", "r1")

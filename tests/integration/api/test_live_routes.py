@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from cognizes.engine import Engine, Event
 from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import FeedRewoundError
+from tests.engine_parts import database_of, listener_of
 
 
 @pytest.fixture
@@ -83,12 +84,12 @@ def websocket(app: FastAPI, path: str, *, query: bytes = b"") -> Call:
 
 
 async def test_health_is_503_while_the_listener_is_down(http: httpx.AsyncClient, engine: Engine) -> None:
-    await engine.listener.stop()
+    await listener_of(engine).stop()
     answer = await http.get("/health")
     assert answer.status_code == 503
     assert (answer.json()["status"], answer.json()["listener_running"]) == ("unavailable", False)
     assert answer.json()["database"] == "ok"
-    await engine.listener.start()
+    await listener_of(engine).start()
     answer = await http.get("/health")
     assert (answer.status_code, answer.json()["status"], answer.json()["listener_running"]) == (200, "ok", True)
 
@@ -142,9 +143,9 @@ async def test_the_listener_stays_subscribed_when_the_last_follower_of_a_run_lea
     await call.until(lambda: b"connected" in call.body)
     call.say({"type": "http.disconnect"})
     await call.end()
-    assert "event_stream" in engine.listener._subscribed
+    assert "event_stream" in listener_of(engine)._subscribed
     heard = asyncio.Event()
-    engine.listener.tap("event_stream", lambda _: heard.set())
+    listener_of(engine).tap("event_stream", lambda _: heard.set())
     await engine.sessions.append(session, author="a", kind="message", text="x")
     await asyncio.wait_for(heard.wait(), 60)
 
@@ -195,7 +196,7 @@ async def test_a_notification_right_after_the_greeting_is_delivered(app: FastAPI
     call = stream(app, "/api/runs/none/events")
     await call.until(lambda: b"connected" in call.body)
     for run_id in ("other", "none"):
-        await engine.database.fetch_value("notify", "event_stream", json.dumps({"run_id": run_id, "n": 1}))
+        await database_of(engine).fetch_value("notify", "event_stream", json.dumps({"run_id": run_id, "n": 1}))
     await call.until(lambda: b"RAW" in call.body)
     call.say({"type": "http.disconnect"})
     await call.end()

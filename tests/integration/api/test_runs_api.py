@@ -9,6 +9,7 @@ import pytest
 
 from cognizes.engine import Engine, RunStatus
 from cognizes.engine.runs import HandledRun, Worker
+from tests.engine_parts import database_of
 from tests.integration.runs.conditions import expire_lease, until_status
 
 pytestmark = pytest.mark.pgbouncer
@@ -80,7 +81,7 @@ async def test_a_rest_client_resumes_with_what_it_stored(client: httpx.AsyncClie
     assert set(snapshot) == {"id", "working_memory", "episodic_tail", "long_term_keys", "snapshot_at"}
 
     await client.patch(f"/api/sessions/{thread}/state", json={"delta": {"old": False}})
-    await engine.database.pool.execute("UPDATE threads SET state = state - 'draft'")
+    await database_of(engine).pool.execute("UPDATE threads SET state = state - 'draft'")
     await client.post(f"{place}/signal", json={"correlation_key": "paid", "payload": {"amount": 42}})
     started = (await client.post(f"{place}/start")).json()
     assert started["resumption"] == {

@@ -17,6 +17,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.database import EmbeddedPostgres
 from tests.conftest import replace_database
 from tests.database_supply import DatabaseSupply
+from tests.engine_parts import database_of
 from tests.listeners import kill_listeners
 from tests.served import Served, serve
 
@@ -271,7 +272,7 @@ async def test_two_servers_and_a_killed_listener(database_url: str, served: Serv
             for number in range(30):
                 await engine.sessions.append(session, author="a", kind="message", text=str(number))
                 if number % 10 == 5:
-                    await kill_listeners(engine.database.pool)
+                    await kill_listeners(database_of(engine).pool)
             for socket in (one, two):
                 async with asyncio.timeout(60):
                     seen = [json.loads(await socket.recv())["payload"]["sequence_num"] for _ in range(30)]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine
+from tests.engine_parts import database_of
 
 pytestmark = pytest.mark.pgbouncer
 
@@ -100,7 +101,7 @@ async def test_append_resend_and_conflict(client: httpx.AsyncClient, engine: Eng
     assert (stale["expected"], stale["actual"]) == (1, 2)
     fine = await append(client, thread, actions={"state_delta": {"n": 2}}, expected_version=2)
     assert fine.json()["version"] == 3
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM events") == 2
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM events") == 2
 
 
 async def test_events_are_read_after_a_sequence_and_recent(client: httpx.AsyncClient) -> None:

@@ -14,6 +14,7 @@ from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.words import off_loop, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH, MAX_TEXT_LENGTH
+from tests.engine_parts import database_of
 
 _DOCUMENT = create_app(agents=[]).openapi()
 _OPERATIONS = [
@@ -90,7 +91,7 @@ async def test_a_query_of_the_largest_length_is_answered(engine: Engine) -> None
 async def test_a_function_of_recall_bounds_its_own_work(engine: Engine) -> None:
     await engine.memory.remember(MemoryScope("shop", "ada"), [Remembered("1", "black tea at four")])
     words = "tea " + " ".join(f"w{n}" for n in range(300_000))
-    rows = await engine.database.fetch(
+    rows = await database_of(engine).fetch(
         "recall_by_words", "shop", "ada", None, None, None, None, None, 10, True, words, "tea"
     )
     assert len(rows) == 1

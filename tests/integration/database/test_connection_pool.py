@@ -19,6 +19,7 @@ from cognizes.engine import (
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.pulse.session_store import SessionStore
+from tests.engine_parts import database_of
 
 
 async def test_two_hundred_clients_on_ten_connections(database_url: str) -> None:
@@ -35,13 +36,13 @@ async def test_two_hundred_clients_on_ten_connections(database_url: str) -> None
             return session.version
 
         assert set(await asyncio.gather(*(client(n) for n in range(200)))) == {6}
-        assert engine.database.pool.get_size() <= 10
+        assert database_of(engine).pool.get_size() <= 10
 
 
 async def test_waiting_for_a_connection_ends_in_a_clear_error(database_url: str) -> None:
     async with Engine.open(database_url, pool_size=2) as engine:
-        async with engine.database.connection(), engine.database.connection():
-            impatient = SessionStore(Database(engine.database.pool, pool_timeout=0.05), engine.settings)
+        async with database_of(engine).connection(), database_of(engine).connection():
+            impatient = SessionStore(Database(database_of(engine).pool, pool_timeout=0.05), engine.settings)
             with pytest.raises(PoolTimeoutError, match="COGNIZES_POOL_SIZE"):
                 await impatient.get("app", "user", "s")
         assert await engine.sessions.get("app", "user", "s") is None
@@ -121,7 +122,7 @@ async def test_a_reused_connection_that_broke_is_replaced(database_url: str) -> 
 
 async def test_a_wrong_number_of_arguments_is_not_unavailability(engine: Engine) -> None:
     """It fails at once and names its cause, instead of being retried as if PostgreSQL were away."""
-    for call in (engine.database.fetch, engine.database.fetch_row, engine.database.fetch_value):
+    for call in (database_of(engine).fetch, database_of(engine).fetch_row, database_of(engine).fetch_value):
         with pytest.raises(DatabaseError, match="expects 3 arguments") as caught:
             await retry_while_unavailable(lambda call=call: call("read_session", "a"), seconds=60)
         assert not isinstance(caught.value, DatabaseUnavailableError)

@@ -21,6 +21,7 @@ import pytest
 
 from cognizes.engine import DatabaseUnavailableError, Engine, SetupError
 from cognizes.engine.database import EmbeddedPostgres
+from tests.engine_parts import database_of, listener_of, supervisor_of
 
 
 @pytest.fixture
@@ -69,10 +70,10 @@ async def test_kill_9_of_the_server_is_noticed_and_mended_while_writers_wait(dat
         assert [event.content["n"] for event in events] == acknowledged == list(range(200))
         assert [event.sequence_num for event in events] == list(range(1, 201))
         for _ in range(1200):
-            if engine.listener.is_running:
+            if listener_of(engine).is_running:
                 break
             await asyncio.sleep(0.05)
-        assert engine.listener.is_running
+        assert listener_of(engine).is_running
 
 
 async def test_a_process_that_was_killed_with_its_server_left_everything(data_dir: Path) -> None:
@@ -179,13 +180,13 @@ async def test_an_unexpected_error_does_not_end_the_watch_over_the_server(data_d
         lock.mkdir()  # opening it raises IsADirectoryError, which is no error of the engine
         os.kill(postmaster(data_dir), signal.SIGKILL)
         async with asyncio.timeout(60):
-            while "watch-embedded" not in [failure.name for failure in engine.supervisor.failures]:
+            while "watch-embedded" not in [failure.name for failure in supervisor_of(engine).failures]:
                 await asyncio.sleep(0.05)
         assert not EmbeddedPostgres(data_dir).is_running()
         lock.rmdir()
         await engine.sessions.append(session, author="user", kind="message", content={"text": "after"})
         async with asyncio.timeout(60):
-            while engine.supervisor.failures:
+            while supervisor_of(engine).failures:
                 await asyncio.sleep(0.05)
 
 
@@ -334,8 +335,8 @@ def _takes_access_lists(directory: Path) -> bool:
 
 async def test_requests_of_tenants_cannot_leave_their_role_on_the_embedded_server(data_dir: Path) -> None:
     async with Engine.open(data_dir=data_dir, auth="required") as engine:
-        assert engine.database.has_row_level_security
-        connection = await engine.database.acquire(for_tenants=True)
+        assert database_of(engine).has_row_level_security
+        connection = await database_of(engine).acquire(for_tenants=True)
         try:
             assert await connection.fetchval("SELECT session_user::text") == "cognizes_server"
             for leave in ("SELECT set_config('role', 'postgres', false)", "SET ROLE postgres"):
@@ -344,4 +345,4 @@ async def test_requests_of_tenants_cannot_leave_their_role_on_the_embedded_serve
             await connection.execute("RESET ROLE")
             assert await connection.fetchval("SELECT current_user::text") == "cognizes_server"
         finally:
-            await engine.database.release(connection, for_tenants=True)
+            await database_of(engine).release(connection, for_tenants=True)

@@ -19,6 +19,7 @@ from cognizes.engine.database.embedded import binaries
 from cognizes.engine.models import Session
 from cognizes.engine.pulse.event_bridge import AgUiEventType
 from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
+from tests.engine_parts import database_of
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ async def notifications(url: str) -> AsyncIterator[asyncio.Queue[dict[str, Any]]
 
 
 async def sequence_numbers(engine: Engine, session: Session) -> list[int]:
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT sequence_num FROM events WHERE thread_id = $1 ORDER BY sequence_num", UUID(session.thread_id)
     )
     return [row["sequence_num"] for row in rows]
@@ -107,7 +108,7 @@ async def test_a_conflict_of_section_3_3_returns_no_row(engine: Engine, database
 
 
 async def test_an_event_that_changed_no_state_is_no_change_of_state(engine: Engine, session: Session) -> None:
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "INSERT INTO events (thread_id, event_type, content) VALUES ($1, 'state_update', '{\"cart\": [1]}')",
         UUID(session.thread_id),
     )
@@ -140,7 +141,7 @@ async def test_a_minimal_message(engine: Engine, database_url: str, session: Ses
         )
         pulses = [await asyncio.wait_for(received.get(), 60) for _ in range(3)]
     assert [pulse["sequence_num"] for pulse in pulses] == [1, 2, 3]
-    messages = await engine.messages.read(UUID(session.thread_id))
+    messages = await engine.sessions.message_log.read(UUID(session.thread_id))
     assert [(item.sequence_num, item.role, item.content) for item in messages] == [
         (1, "user", "hello"),
         (2, "assistant", "welcome"),
@@ -158,15 +159,15 @@ async def test_a_minimal_message(engine: Engine, database_url: str, session: Ses
 async def test_a_message_of_an_event(engine: Engine, session: Session) -> None:
     event = await engine.sessions.append(session, author="user", kind="note", content={"text": "hi"})
     insert = "INSERT INTO messages (thread_id, event_id, role, content) VALUES ($1, $2, 'user', 'hi')"
-    await engine.database.pool.execute(insert, UUID(session.thread_id), event.id)
-    (message,) = await engine.messages.read(UUID(session.thread_id))
+    await database_of(engine).pool.execute(insert, UUID(session.thread_id), event.id)
+    (message,) = await engine.sessions.message_log.read(UUID(session.thread_id))
     assert (message.sequence_num, message.event_id) == (1, event.id)
     with pytest.raises(asyncpg.ForeignKeyViolationError, match="there is no event nowhere"):
-        await engine.database.pool.execute(insert, UUID(session.thread_id), "nowhere")
+        await database_of(engine).pool.execute(insert, UUID(session.thread_id), "nowhere")
 
 
 async def test_a_minimal_snapshot(engine: Engine, session: Session) -> None:
-    pool, thread = engine.database.pool, UUID(session.thread_id)
+    pool, thread = database_of(engine).pool, UUID(session.thread_id)
     for number in range(3):
         await engine.sessions.append(session, author="user", kind="note", state={"n": number})
     await engine.sessions.append(session, author="user", kind="note")
@@ -190,22 +191,22 @@ async def test_rows_of_no_thread_are_refused(engine: Engine, table: str) -> None
     columns = {"events": ", event_type", "messages": ", role, content"}.get(table, "")
     values = {"events": ", 'note'", "messages": ", 'user', 'x'"}.get(table, "")
     with pytest.raises(asyncpg.ForeignKeyViolationError, match="there is no thread"):
-        await engine.database.pool.execute(
+        await database_of(engine).pool.execute(
             f"INSERT INTO {table} (thread_id{columns}) VALUES (gen_random_uuid(){values})"
         )
 
 
 async def test_a_minimal_thread_has_a_past(engine: Engine) -> None:
-    pool = engine.database.pool
+    pool = database_of(engine).pool
     thread = await pool.fetchval(
         "INSERT INTO threads (app_name, user_id, state) VALUES ('shop', 'ada', '{\"n\": 1}') RETURNING id"
     )
     await pool.execute("UPDATE threads SET state = state || '{\"n\": 2}', version = version + 1 WHERE id = $1", thread)
-    assert (await engine.time_travel.at(thread, sequence=0)).state == {"n": 1}
+    assert (await engine.sessions.time_travel.at(thread, sequence=0)).state == {"n": 1}
 
 
 async def test_rows_typed_at_once_leave_no_gap(engine: Engine, session: Session) -> None:
-    pool, thread = engine.database.pool, UUID(session.thread_id)
+    pool, thread = database_of(engine).pool, UUID(session.thread_id)
     statements = [
         "INSERT INTO events (thread_id, event_type, content) VALUES ($1, 'note', '{}')",
         "INSERT INTO runs (thread_id) VALUES ($1)",
@@ -234,7 +235,7 @@ CHANGES = {
 async def test_events_are_append_only(engine: Engine, session: Session, change: str) -> None:
     await engine.sessions.append(session, author="user", kind="user_message", text="kept")
     with pytest.raises(asyncpg.RestrictViolationError, match="events are append-only") as raised:
-        await engine.database.pool.execute(CHANGES[change])
+        await database_of(engine).pool.execute(CHANGES[change])
     assert "Deleting a thread" in str(raised.value.hint)
     assert [event.content["text"] for event in await engine.sessions.events(session)] == ["kept"]
 
@@ -243,8 +244,8 @@ async def test_deleting_a_thread_deletes_its_events(engine: Engine, session: Ses
     other = await engine.sessions.create("shop", "ada")
     for thread in (session, other):
         await engine.sessions.append(thread, author="user", kind="user_message", text="hi")
-    await engine.database.pool.execute("DELETE FROM threads WHERE id = $1", UUID(session.thread_id))
-    rows = await engine.database.pool.fetch("SELECT thread_id::text FROM events")
+    await database_of(engine).pool.execute("DELETE FROM threads WHERE id = $1", UUID(session.thread_id))
+    rows = await database_of(engine).pool.fetch("SELECT thread_id::text FROM events")
     assert [row["thread_id"] for row in rows] == [other.thread_id]
     assert await engine.sessions.delete(other)
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM events") == 0
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM events") == 0

@@ -15,14 +15,15 @@ from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import binaries
 from cognizes.engine.database.migrations import whole_schema
 from cognizes.engine.database.queries import Queries, quote_schema
+from tests.engine_parts import database_of
 
 TABLES = ["threads", "events", "runs", "messages", "snapshots", "user_states", "app_states"]
 
 
 async def test_the_server_is_16_or_newer_with_pgvector(engine: Engine) -> None:
-    assert await engine.database.pool.fetchval("SELECT current_setting('server_version_num')::int >= 160000")
-    await engine.database.pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
-    assert await engine.database.pool.fetchval("SELECT '[1,2,3]'::vector <-> '[1,2,4]'::vector") == 1
+    assert await database_of(engine).pool.fetchval("SELECT current_setting('server_version_num')::int >= 160000")
+    await database_of(engine).pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    assert await database_of(engine).pool.fetchval("SELECT '[1,2,3]'::vector <-> '[1,2,4]'::vector") == 1
 
 
 def test_the_database_is_named_cognizes_engine(postgres_server: EmbeddedPostgres) -> None:
@@ -57,7 +58,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_table(engine: Engine, table: str) -> None:
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT attname, format_type(atttypid, atttypmod) AS type, attnotnull FROM pg_attribute"
         " WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped",
         f"public.{table}",
@@ -84,7 +85,7 @@ CONSTRAINTS = {
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_keys(engine: Engine, table: str) -> None:
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint"
         " WHERE conrelid = $1::text::regclass AND contype IN ('p', 'f')",
         table,
@@ -113,7 +114,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 async def test_constraints_refuse(engine: Engine, what: str) -> None:
-    pool = engine.database.pool
+    pool = database_of(engine).pool
     await pool.execute("INSERT INTO threads (app_name, user_id, session_id) VALUES ('a', 'u', 's')")
     await pool.execute(f"INSERT INTO events (thread_id, id, event_type) VALUES ({THREAD}, 'e', 'note')")
     await pool.execute(f"INSERT INTO runs (thread_id, id) VALUES ({THREAD}, 'r')")
@@ -134,9 +135,9 @@ async def test_what_belongs_to_a_thread_is_deleted_with_it_and_wider_state_is_no
         pass
     await engine.sessions.snapshot(session)
     count = "SELECT " + ", ".join(f"(SELECT count(*) > 0 FROM {table}) AS {table}" for table in TABLES)
-    assert set((await engine.database.pool.fetchrow(count)).values()) == {True}
+    assert set((await database_of(engine).pool.fetchrow(count)).values()) == {True}
     await engine.sessions.delete(session)
-    left = dict(await engine.database.pool.fetchrow(count))
+    left = dict(await database_of(engine).pool.fetchrow(count))
     assert [table for table in TABLES if left[table]] == ["user_states", "app_states"]
 
 
@@ -155,7 +156,7 @@ PURPOSES = {
 
 @pytest.mark.parametrize("index", PURPOSES)
 async def test_an_index_answers_its_question(engine: Engine, index: str) -> None:
-    async with engine.database.pool.acquire() as connection:
+    async with database_of(engine).pool.acquire() as connection:
         await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
         plan = await connection.fetch(f"EXPLAIN {PURPOSES[index]}")
         await connection.execute("RESET ALL")
@@ -164,7 +165,7 @@ async def test_an_index_answers_its_question(engine: Engine, index: str) -> None
 
 @pytest.mark.parametrize(("trigger", "table"), [("notify_event_insert", "events"), ("update_updated_at", "threads")])
 async def test_trigger(engine: Engine, trigger: str, table: str) -> None:
-    found = await engine.database.pool.fetchval(
+    found = await database_of(engine).pool.fetchval(
         "SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid "
         "WHERE t.tgname = $1 AND t.tgrelid = $2::text::regclass",
         trigger,
@@ -174,7 +175,9 @@ async def test_trigger(engine: Engine, trigger: str, table: str) -> None:
 
 
 async def test_indexes(engine: Engine) -> None:
-    rows = await engine.database.pool.fetch("SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'")
+    rows = await database_of(engine).pool.fetch(
+        "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    )
     defined = {(row["tablename"], row["indexdef"].split(" USING ", 1)[1]) for row in rows}
     for expected in [
         ("threads", "btree (app_name, user_id, md5(session_id))"),
@@ -191,7 +194,7 @@ async def test_indexes(engine: Engine) -> None:
 
 async def test_the_embedding_column_has_the_configured_dimension(empty_database_url: str) -> None:
     async with Engine.open(empty_database_url, embedding_dimension=1536) as engine:
-        column = await engine.database.pool.fetchval(
+        column = await database_of(engine).pool.fetchval(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = 'messages'::regclass AND attname = 'embedding'"
         )
@@ -245,7 +248,7 @@ def test_a_schema_name_that_needs_guessing_is_refused(name: str) -> None:
 
 async def test_hot_queries_use_their_indexes(engine: Engine) -> None:
     """A sequential scan in one of these would make cost grow with the number of threads or events."""
-    pool = engine.database.pool
+    pool = database_of(engine).pool
     await pool.execute(
         "INSERT INTO threads (app_name, user_id) SELECT 'a', 'u' || n FROM generate_series(1, 5000) n;"
         "INSERT INTO events (thread_id, sequence_num, app_name, author, event_type, version) "
@@ -254,7 +257,7 @@ async def test_hot_queries_use_their_indexes(engine: Engine) -> None:
     )
     # Of many sessions of one user none is known to the planner yet; one of them must still be found by its own key.
     await pool.execute("INSERT INTO threads (app_name, user_id) SELECT 'a', 'many' FROM generate_series(1, 5000)")
-    found = await pool.fetch(f"EXPLAIN {engine.database.queries['read_session']}", "a", "many", "x")
+    found = await pool.fetch(f"EXPLAIN {database_of(engine).queries['read_session']}", "a", "many", "x")
     assert "md5(session_id) =" in "\n".join(row[0] for row in found).split("Index Cond:")[1].split("\n")[0]
     thread = await pool.fetchval("SELECT thread_id FROM events LIMIT 1")
     for query, arguments in {
@@ -268,7 +271,7 @@ async def test_hot_queries_use_their_indexes(engine: Engine) -> None:
         "read_state_history": (thread, 0, 10, 1000),
         "list_sessions": ("a", "u7", None, None, True, 10, 1000),
     }.items():
-        plan = await pool.fetch(f"EXPLAIN {engine.database.queries[query]}", *arguments)
+        plan = await pool.fetch(f"EXPLAIN {database_of(engine).queries[query]}", *arguments)
         text = "\n".join(row[0] for row in plan)
         assert "Seq Scan on threads" not in text, (query, text)
         assert "Seq Scan on events" not in text, (query, text)

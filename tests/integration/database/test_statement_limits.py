@@ -14,6 +14,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database import Database
 from cognizes.engine.errors import StatementTimeoutError
+from tests.engine_parts import database_of, maintenance_of
 from tests.served import serve
 
 _LIMIT = 0.5
@@ -49,7 +50,7 @@ async def _until(observer: asyncpg.Connection, waiting: int) -> None:
 async def test_the_server_limits_the_statements_of_both_pools(database_url: str) -> None:
     async with Engine.open(database_url, auth="required", statement_timeout=_LIMIT) as engine:
         for for_tenants in (False, True):
-            async with engine.database.connection(for_tenants=for_tenants) as connection:
+            async with database_of(engine).connection(for_tenants=for_tenants) as connection:
                 # The client would wait for longer: the server ends the statement by itself.
                 with pytest.raises(asyncpg.QueryCanceledError):
                     await connection.execute(_SLEEP, timeout=60)
@@ -72,10 +73,10 @@ async def test_a_statement_that_the_client_gives_up_ends_on_the_server(database_
 async def test_maintenance_has_a_limit_of_its_own(database_url: str) -> None:
     observer = await asyncpg.connect(database_url)
     async with Engine.open(database_url, statement_timeout=_LIMIT, memory_background=False) as engine:
-        await engine.maintenance.close()
+        await maintenance_of(engine).close()
         await observer.execute("UPDATE maintenance_jobs SET last_run_at = '-infinity' WHERE name = 'prune_chunks'")
         async with _locked(database_url, "message_chunks"):
-            running = asyncio.create_task(engine.maintenance.run_due_jobs())
+            running = asyncio.create_task(maintenance_of(engine).run_due_jobs())
             await _outlast_the_limit(observer)
         assert "prune_chunks" in await running
     await observer.close()
@@ -91,10 +92,10 @@ async def test_migrations_and_index_builds_have_limits_of_their_own(database_url
         await _outlast_the_limit(observer)
     engine = await opening
     async with _locked(database_url, "memories"):
-        building = asyncio.create_task(engine.database.execute_within(60, "REINDEX TABLE CONCURRENTLY memories"))
+        building = asyncio.create_task(database_of(engine).execute_within(60, "REINDEX TABLE CONCURRENTLY memories"))
         await _outlast_the_limit(observer)
     await building
-    async with engine.database.connection() as connection:
+    async with database_of(engine).connection() as connection:
         assert await connection.fetchval("SHOW statement_timeout") == "500ms"
     await engine.close()
     await observer.close()

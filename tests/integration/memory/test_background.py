@@ -8,6 +8,7 @@ from datetime import timedelta
 from cognizes.engine import Engine
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
 from cognizes.engine.memory.scope import MemoryScope
+from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
 
@@ -39,9 +40,9 @@ async def test_a_run_that_ends_leaves_an_episode_that_can_be_recalled(engine: En
 async def test_an_episode_survives_the_death_of_its_process(database_url: str) -> None:
     async with Engine.open(database_url, memory_background=False) as first:
         await end_run(first, "one")
-        assert len(await first.database.fetch("claim_episodes", 10, timedelta(hours=1))) == 1
+        assert len(await database_of(first).fetch("claim_episodes", 10, timedelta(hours=1))) == 1
         await end_run(first, "two")
-        await first.database.pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
+        await database_of(first).pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
     async with Engine.open(database_url) as second:
         assert {entry.summary for entry in await episodes(second, 2)} == {"one", "two"}
 
@@ -81,7 +82,7 @@ async def test_a_cancelled_run_has_no_episode_and_a_failing_summariser_is_retrie
         await end_run(engine, "good")
         for _ in range(6):
             await engine.memory.background.write_due_episodes()
-            await engine.database.pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
+            await database_of(engine).pool.execute("UPDATE agent_episodes_due SET due_at = now() - interval '1 second'")
         assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["summary of good"]
         assert calls.count("bad") == 5
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM agent_episodes_due") == 0
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM agent_episodes_due") == 0

@@ -20,6 +20,7 @@ from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
+from tests.engine_parts import database_of
 
 _SECRET = "zugspitze"
 _ADA = MemoryScope("shop", "ada")
@@ -47,7 +48,7 @@ async def _fill(engine: Engine, session: Session) -> None:
     await engine.memory.working.save(_ADA, WorkingMemory("shop", session.id, scratchpad=_SECRET))
     other_agent = MemoryScope("shop", "ada", "helper")
     await engine.memory.working.save(other_agent, WorkingMemory("helper", session.id, scratchpad=_SECRET))
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "INSERT INTO message_chunks (thread_id, message_id, sequence, app_name, delta, first_sequence) "
         "VALUES ($1, 'open', 1, 'shop', $2, 1)",
         session.thread_id,
@@ -59,13 +60,13 @@ async def _fill(engine: Engine, session: Session) -> None:
 
 
 async def _tables_that_hold(engine: Engine, text: str) -> list[str]:
-    tables = await engine.database.pool.fetch(
+    tables = await database_of(engine).pool.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1"
     )
     return [
         name
         for (name,) in tables
-        if await engine.database.pool.fetchval(
+        if await database_of(engine).pool.fetchval(
             f'SELECT EXISTS (SELECT FROM "{name}" t WHERE t::text LIKE $1)', f"%{text}%"
         )
     ]
@@ -113,7 +114,7 @@ async def test_nothing_of_a_deleted_session_is_left(
         reloaded = await engine.sessions.get("shop", "ada", "kept")
         assert reloaded is not None
         assert (reloaded.state["user:lang"], reloaded.state["app:v"]) == ("en", 1)
-        counted = await engine.database.pool.fetchrow(
+        counted = await database_of(engine).pool.fetchrow(
             "SELECT s.memories, (SELECT count(*) FROM memories) FROM memory_scopes s WHERE user_id = 'ada'"
         )
         assert counted[0] == counted[1] == 4

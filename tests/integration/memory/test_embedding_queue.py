@@ -14,6 +14,7 @@ from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.vectors import EmbeddingQueue
+from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
 
@@ -52,14 +53,14 @@ async def remember(engine: Engine, *texts: str) -> None:
 
 
 async def models(engine: Engine) -> dict[str, str]:
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT m.text, v.model FROM memories m JOIN memory_vectors v ON v.memory_id = m.id"
     )
     return {row["text"]: row["model"] for row in rows}
 
 
 def queue_of(engine: Engine, embedder: FussyEmbedder) -> EmbeddingQueue:
-    return EmbeddingQueue(engine.database, embedder, first_delay=timedelta(0))
+    return EmbeddingQueue(database_of(engine), embedder, first_delay=timedelta(0))
 
 
 async def test_a_refused_text_is_parked_with_its_error_and_blocks_no_other(engine: Engine) -> None:
@@ -71,7 +72,7 @@ async def test_a_refused_text_is_parked_with_its_error_and_blocks_no_other(engin
     assert set(await models(engine)) == set(texts)
     length = await queue.length()
     assert (length.waiting, length.parked) == (0, 1)
-    (parked,) = await engine.database.fetch("list_parked_embeddings", 10)
+    (parked,) = await database_of(engine).fetch("list_parked_embeddings", 10)
     assert parked["attempts"] == 5
     assert parked["error"].startswith("ValueError: I do not eat this")
     await remember(engine, "later")
@@ -97,10 +98,10 @@ async def test_an_unavailable_embedder_parks_no_memory(engine: Engine) -> None:
 
 async def test_what_a_dead_process_had_claimed_is_taken_by_another(engine: Engine) -> None:
     await remember(engine, "a", "b")
-    assert len(await engine.database.fetch("claim_embeddings", 10, timedelta(hours=1))) == 2
+    assert len(await database_of(engine).fetch("claim_embeddings", 10, timedelta(hours=1))) == 2
     queue = queue_of(engine, FussyEmbedder())
     assert await queue.work() == 0
-    await engine.database.pool.execute("UPDATE memory_embedding_queue SET due_at = now() - interval '1 second'")
+    await database_of(engine).pool.execute("UPDATE memory_embedding_queue SET due_at = now() - interval '1 second'")
     assert await queue.work() == 2
     assert (await queue.length()).waiting == 0
 
@@ -138,7 +139,7 @@ async def test_a_memory_that_is_deleted_while_it_is_embedded_leaves_nothing(engi
 async def test_the_vector_of_a_locked_memory_is_stored_when_the_lock_is_released(engine: Engine) -> None:
     await remember(engine, "a", "b")
     embedder = FussyEmbedder()
-    async with engine.database.connection() as connection:
+    async with database_of(engine).connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         # As `store_memories` does with each memory of a session that is stored again.
@@ -157,7 +158,7 @@ async def test_the_vector_of_a_locked_memory_is_stored_when_the_lock_is_released
 async def test_a_memory_that_stays_locked_is_released_for_the_next_round(engine: Engine) -> None:
     await remember(engine, "a")
     queue = queue_of(engine, FussyEmbedder())
-    async with engine.database.connection() as connection, connection.transaction():
+    async with database_of(engine).connection() as connection, connection.transaction():
         await connection.execute("SELECT FROM memories FOR NO KEY UPDATE")
         assert await queue.work() == 1
         assert await models(engine) == {}
@@ -175,7 +176,7 @@ async def test_vectors_arrive_within_seconds_while_a_growing_session_is_stored_a
         async with asyncio.timeout(5):
             while (await engine.memory.queue.length()).waiting:
                 await asyncio.sleep(0.02)
-        rows = await engine.database.pool.fetch("SELECT memory_id FROM memory_vectors")
+        rows = await database_of(engine).pool.fetch("SELECT memory_id FROM memory_vectors")
         assert len(rows) == len(turns)
 
 
@@ -202,7 +203,7 @@ async def test_another_embedder_of_another_dimension(engine: Engine) -> None:
     await queue.work(batch=1)
     assert sorted((await models(engine)).values()) == ["fussy-3", "fussy-3", "other-5"]
     for embedder in (first, second):
-        hits = await Recall(engine.database, embedder=embedder).recall("bb", app="shop", user="ada")
+        hits = await Recall(database_of(engine), embedder=embedder).recall("bb", app="shop", user="ada")
         assert hits[0].text == "bb"
     await queue.queue_all()
     while await queue.work():

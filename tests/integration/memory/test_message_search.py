@@ -17,6 +17,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
 from cognizes.engine.memory.message_search import MessageFilters, MessageIndex, MessageSearch
+from tests.engine_parts import database_of
 from tests.integration.memory.test_embedding_queue import FussyEmbedder
 
 
@@ -49,7 +50,7 @@ async def test_a_message_is_embedded_and_found_in_the_background(database_url: s
         async with asyncio.timeout(30):
             while not await found(engine, "motorway"):
                 await asyncio.sleep(0.05)
-        row = await engine.database.pool.fetchrow(
+        row = await database_of(engine).pool.fetchrow(
             "SELECT vector_dims(embedding) AS size, embedding_model FROM messages WHERE embedding IS NOT NULL"
         )
         assert (row["size"], row["embedding_model"]) == (256, "wordllama-256")
@@ -57,9 +58,9 @@ async def test_a_message_is_embedded_and_found_in_the_background(database_url: s
 
 async def test_an_append_stores_neither_words_nor_a_vector(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "hello")
-    rows = await engine.database.pool.fetch("SELECT terms, embedding, embedding_model FROM messages")
+    rows = await database_of(engine).pool.fetch("SELECT terms, embedding, embedding_model FROM messages")
     assert [tuple(row) for row in rows] == [(None, None, None)]
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM memory_embedding_queue") == 0
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memory_embedding_queue") == 0
 
 
 async def test_words_and_meaning_within_a_session_a_user_and_an_app(engine: Engine) -> None:
@@ -143,19 +144,19 @@ async def test_the_vector_index_is_built_and_used(engine: Engine) -> None:
     await talk(engine, "shop", "bob", "his automobile is new")
     await engine.memory.message_index.build_vector_index()
     graphs = "SELECT indexdef FROM pg_indexes WHERE tablename = 'messages' AND indexdef LIKE '%hnsw%'"
-    assert await engine.database.pool.fetch(graphs) == []
+    assert await database_of(engine).pool.fetch(graphs) == []
     await index(engine)
     await engine.memory.message_index.build_vector_index()
-    ((definition,),) = await engine.database.pool.fetch(graphs)
+    ((definition,),) = await database_of(engine).pool.fetch(graphs)
     assert "halfvec(256)" in definition
     exact = await found(engine, "vehicle")
     # Very many events: the graph is walked.
-    await engine.database.pool.execute("UPDATE threads SET last_sequence = 30000")
+    await database_of(engine).pool.execute("UPDATE threads SET last_sequence = 30000")
     used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname LIKE 'messages_graph_%'"
     assert await found(engine, "vehicle") == exact
     assert (await found(engine, "vehicle", user="bob"))[0] == "his automobile is new"
     async with asyncio.timeout(20):
-        while not await engine.database.pool.fetchval(used):
+        while not await database_of(engine).pool.fetchval(used):
             await asyncio.sleep(0.05)
     await talk(engine, "shop", "ada", "the lorry is red")
     await index(engine)
@@ -164,13 +165,15 @@ async def test_the_vector_index_is_built_and_used(engine: Engine) -> None:
 
 async def test_one_process_at_a_time_indexes(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "hello")
-    first, second = (MessageIndex(engine.database, engine.memory.embedder) for _ in range(2))
+    first, second = (MessageIndex(database_of(engine), engine.memory.embedder) for _ in range(2))
     assert await first.work() == 1
     await talk(engine, "shop", "ada", "hello again")
     assert await second.work() == 0
     assert await first.work() == 1
     await talk(engine, "shop", "ada", "and again")
-    await engine.database.pool.execute("UPDATE maintenance_jobs SET last_run_at = now() WHERE name = 'index_messages'")
+    await database_of(engine).pool.execute(
+        "UPDATE maintenance_jobs SET last_run_at = now() WHERE name = 'index_messages'"
+    )
     assert await second.work() == 1
 
 
@@ -178,27 +181,27 @@ async def test_words_are_found_while_the_embedder_is_unavailable(engine: Engine)
     await talk(engine, "shop", "ada", "green tea")
     embedder = FussyEmbedder("fussy-256", 256)
     embedder.is_away = True
-    away = MessageIndex(engine.database, embedder)
+    away = MessageIndex(database_of(engine), embedder)
     with pytest.raises(EmbedderUnavailableError):
         await away.work()
-    by_words = MessageSearch(engine.database, None)
+    by_words = MessageSearch(database_of(engine), None)
     (hit,) = await by_words.search("tea", app="shop", k=10, filters=MessageFilters())
     assert hit.message.content == "green tea"
     assert (await away.count()).without_vector == 1
     embedder.is_away = False
     assert await away.work() == 1
-    assert await engine.database.pool.fetchval("SELECT embedding_model FROM messages") == "fussy-256"
+    assert await database_of(engine).pool.fetchval("SELECT embedding_model FROM messages") == "fussy-256"
     assert await away.work() == 0
 
 
 async def test_a_refused_text_is_found_by_words_and_does_not_stop_others(engine: Engine) -> None:
     await talk(engine, "shop", "ada", "green tea", "poison ivy", "black tea")
-    fussy = MessageIndex(engine.database, FussyEmbedder("fussy-256", 256))
+    fussy = MessageIndex(database_of(engine), FussyEmbedder("fussy-256", 256))
     assert await fussy.work() == 3
     assert await fussy.work() == 0
-    rows = await engine.database.pool.fetch("SELECT content FROM messages WHERE embedding IS NULL")
+    rows = await database_of(engine).pool.fetch("SELECT content FROM messages WHERE embedding IS NULL")
     assert [row["content"] for row in rows] == ["poison ivy"]
-    (hit,) = await MessageSearch(engine.database, None).search("ivy", app="shop", k=10, filters=MessageFilters())
+    (hit,) = await MessageSearch(database_of(engine), None).search("ivy", app="shop", k=10, filters=MessageFilters())
     assert hit.message.content == "poison ivy"
 
 
@@ -207,18 +210,20 @@ async def test_an_embedder_of_another_dimension(engine: Engine) -> None:
     await index(engine)
     await engine.memory.message_index.build_vector_index()
     await talk(engine, "shop", "ada", "black tea")
-    other = MessageIndex(engine.database, FussyEmbedder("fussy-8", 8))
-    await engine.database.pool.execute("UPDATE maintenance_jobs SET last_run_at = now() WHERE name = 'index_messages'")
+    other = MessageIndex(database_of(engine), FussyEmbedder("fussy-8", 8))
+    await database_of(engine).pool.execute(
+        "UPDATE maintenance_jobs SET last_run_at = now() WHERE name = 'index_messages'"
+    )
     assert await other.work() == 1
     assert await other.work() == 0
     assert len(await found(engine, "tea")) == 2
     await other.queue_all()
     while await other.work():
         pass
-    rows = await engine.database.pool.fetch("SELECT embedding_model, vector_dims(embedding) FROM messages")
+    rows = await database_of(engine).pool.fetch("SELECT embedding_model, vector_dims(embedding) FROM messages")
     assert [tuple(row) for row in rows] == [("fussy-8", 8)] * 2
     await other.build_vector_index()
-    search = MessageSearch(engine.database, FussyEmbedder("fussy-8", 8))
+    search = MessageSearch(database_of(engine), FussyEmbedder("fussy-8", 8))
     assert len(await search.search("tea", app="shop", k=10, filters=MessageFilters())) == 2
 
 

@@ -15,6 +15,7 @@ from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Filters, Hit, Recall
 from cognizes.engine.memory.scope import MemoryScope
+from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
 BOB = MemoryScope("shop", "bob")
@@ -53,7 +54,7 @@ class TestByWords:
         assert hits[0].text == "the order was refunded on Monday"
         assert hits[0].scores["bm25"] > 0
         assert "cosine" not in hits[0].scores
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM memory_embedding_queue") == 0
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memory_embedding_queue") == 0
 
     async def test_chinese_japanese_and_mixed_text_is_found(self, engine: Engine) -> None:
         await notes(engine, "我们的退款政策是三十天", "他喜欢喝绿茶", "明日は会議があります", "私はPythonを使う")
@@ -98,7 +99,7 @@ class TestByWords:
     async def test_the_work_for_a_query_is_bounded(self, engine: Engine) -> None:
         words = " ".join(f"word{n}x" for n in range(5000))
         await notes(engine, *(words[: 2000 + n] for n in range(30)), *FILLER)
-        rows = await engine.database.fetch(
+        rows = await database_of(engine).fetch(
             "recall_by_words", ADA.app_name, ADA.user_id, None, None, None, None, None, 200, False, words, ""
         )
         assert len(rows) == 30
@@ -112,7 +113,7 @@ class TestByWords:
     async def test_only_the_neighbours_of_the_best_candidates_are_read(self, engine: Engine) -> None:
         turns = [Remembered(str(n), f"tea {n}", session_id="s", position=n) for n in range(1000)]
         await engine.memory.remember_turns(ADA, turns)
-        pool = await Recall(engine.database, embedder=None).gather("tea", app=ADA.app_name, user=ADA.user_id)
+        pool = await Recall(database_of(engine), embedder=None).gather("tea", app=ADA.app_name, user=ADA.user_id)
         assert len(pool.candidates) <= 7 * 100
 
     async def test_a_score_is_between_0_and_1_and_min_score_is_its_threshold(self, engine: Engine) -> None:
@@ -174,7 +175,7 @@ class TestByWords:
         await engine.memory.long_term.set(ADA, "", "drink", "tea")
         await engine.memory.long_term.delete(ADA, "", "drink")
         assert await recall(engine, "tea drink") == []
-        assert await engine.database.pool.fetchval("SELECT memories + total_length FROM memory_scopes") == 0
+        assert await database_of(engine).pool.fetchval("SELECT memories + total_length FROM memory_scopes") == 0
 
     async def test_forgetting(self, engine: Engine) -> None:
         fact = await engine.memory.long_term.set(ADA, "n", "k", "forgettable fact")
@@ -217,10 +218,10 @@ class TestByWords:
             *(engine.memory.remember(ADA, items[start:] + items[:start]) for start in range(0, 40, 5))
         )
         assert sum(stored) == 40
-        row = await engine.database.pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
+        row = await database_of(engine).pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
         assert row is not None
-        assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM memories") == 40
-        assert row["total_length"] == await engine.database.pool.fetchval("SELECT sum(length) FROM memories")
+        assert row["memories"] == await database_of(engine).pool.fetchval("SELECT count(*) FROM memories") == 40
+        assert row["total_length"] == await database_of(engine).pool.fetchval("SELECT sum(length) FROM memories")
 
 
 class TestByMeaning:
@@ -275,13 +276,13 @@ class TestByMeaning:
         await notes(engine, "my dog needs the veterinarian", *FILLER)
         await notes(engine, "my dog needs the veterinarian too", scope=BOB)
         await embedded(engine)
-        graph = VectorIndex(engine.database, engine.memory.embedder, large=10)
+        graph = VectorIndex(database_of(engine), engine.memory.embedder, large=10)
         assert await graph.grow() == 1
         assert await graph.grow() == 0
         await notes(engine, "a kitten was born")
         await embedded(engine)
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM memory_vectors WHERE in_graph") == 32
-        assert await engine.database.pool.fetchval("SELECT graph_is_ready FROM memory_scopes WHERE user_id = 'ada'")
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memory_vectors WHERE in_graph") == 32
+        assert await database_of(engine).pool.fetchval("SELECT graph_is_ready FROM memory_scopes WHERE user_id = 'ada'")
         assert (await recall(engine, "is the puppy sick?"))[0].text == "my dog needs the veterinarian"
         assert (await recall(engine, "young cat", kinds=["note"]))[0].text == "a kitten was born"
         assert [hit.text for hit in await recall(engine, "puppy", scope=BOB)] == ["my dog needs the veterinarian too"]
@@ -296,7 +297,7 @@ class TestManyMemoriesOfOneUser:
             await _crowd(engine, "talks about quinces", 8000)
             await _crowd(engine, "talks about pears", 8000)
             await _crowd(engine, "every memory", 4500)
-            exact = Recall(engine.database, embedder=None, exact=True)
+            exact = Recall(database_of(engine), embedder=None, exact=True)
             for query, best in (
                 ("quinces and pears", "every memory talks about quinces and pears"),
                 (
@@ -322,7 +323,7 @@ class TestManyMemoriesOfOneUser:
 
 async def _crowd(engine: Engine, text: str, count: int) -> None:
     """Many memories of one text, stored as fast as can be."""
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length) "
         "SELECT 'shop', 'ada', 'shop', 'turn', $1::text || n, $1::text, keys, cardinality(keys) "
         "FROM memory_term_keys('shop', 'ada', $1::text) AS keys, generate_series(1, $2::int) n",
@@ -347,7 +348,7 @@ async def test_two_tenants_memories_never_mix(database_url: str) -> None:
 
         async def run(writes: list[tuple[MemoryScope, str]], query: str, with_vectors: bool) -> None:
             await embedded(engine)
-            await engine.database.pool.execute("DELETE FROM memories; DELETE FROM agent_long_term_memory")
+            await database_of(engine).pool.execute("DELETE FROM memories; DELETE FROM agent_long_term_memory")
             for number, (scope, text) in enumerate(writes):
                 own = f"{text} of {scope.app_name} {scope.user_id}"
                 if number % 2:
@@ -370,7 +371,7 @@ async def test_two_tenants_memories_never_mix(database_url: str) -> None:
 
 async def test_common_words_of_many_memories_are_not_counted_exhaustively(database_url: str) -> None:
     async with Engine.open(database_url, embedder="none") as engine:
-        await engine.database.pool.execute(
+        await database_of(engine).pool.execute(
             """
             INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length)
             SELECT 'shop', 'ada', 'shop', 'note', n::text, text, terms, cardinality(terms)
@@ -386,7 +387,7 @@ async def test_common_words_of_many_memories_are_not_counted_exhaustively(databa
 
 
 async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_statistics(engine: Engine) -> None:
-    pool = engine.database.pool
+    pool = database_of(engine).pool
     await pool.execute(
         "INSERT INTO memories (app_name, user_id, agent_id, kind, namespace, source_id, session_id, author, text, "
         "                      position, length, terms) "
@@ -394,7 +395,7 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
         "  FROM generate_series(1, 10000) n"
     )
     ids = [row["id"] for row in await pool.fetch("SELECT id FROM memories ORDER BY id LIMIT 50 OFFSET 5000")]
-    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {engine.database.queries['read_memory_neighbours']}"
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {database_of(engine).queries['read_memory_neighbours']}"
     plan = json.loads(await pool.fetchval(query, "app", "ada", None, None, None, None, None, ids))[0]["Plan"]
     assert plan["Actual Rows"] == 50 * 7
     # Reading all memories of the user for each of the 50 would touch 20 000 blocks.

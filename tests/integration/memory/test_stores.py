@@ -14,6 +14,7 @@ from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
+from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
 ODD: list[Any] = [
@@ -133,7 +134,7 @@ class TestLongTermMemory:
         await asyncio.gather(*(engine.memory.long_term.set(ADA, "", "k", n) for n in range(20)))
         (entry,) = await engine.memory.long_term.list_by_agent(ADA)
         assert entry.value in range(20)
-        assert await engine.database.pool.fetchval("SELECT memories FROM memory_scopes") == 1
+        assert await database_of(engine).pool.fetchval("SELECT memories FROM memory_scopes") == 1
 
     async def test_many_keys_come_in_the_order_asked_for(self, engine: Engine) -> None:
         for key in ("a", "b", "c"):
@@ -175,7 +176,7 @@ class TestEpisodicMemory:
         assert not await engine.memory.episodic.delete(MemoryScope("shop", "bob"), entry.id)
         assert await engine.memory.episodic.delete(ADA, entry.id)
         assert not await engine.memory.episodic.delete(ADA, entry.id)
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM memories") == 0
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memories") == 0
 
 
 async def ended_run(engine: Engine, *answers: str, error: str | None = None) -> tuple[str, str]:
@@ -261,7 +262,7 @@ async def test_writing_and_forgetting_at_once_never_deadlocks(engine: Engine) ->
                 await engine.memory.forget("shop", "ada", record.id)
 
     await asyncio.gather(*(write(number) for number in range(6)), forget(), forget())
-    row = await engine.database.pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
+    row = await database_of(engine).pool.fetchrow("SELECT memories, total_length FROM memory_scopes")
     assert row is not None
-    assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM memories")
-    assert row["memories"] == await engine.database.pool.fetchval("SELECT count(*) FROM agent_long_term_memory")
+    assert row["memories"] == await database_of(engine).pool.fetchval("SELECT count(*) FROM memories")
+    assert row["memories"] == await database_of(engine).pool.fetchval("SELECT count(*) FROM agent_long_term_memory")

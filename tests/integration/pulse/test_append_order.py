@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Event, LimitExceededError, Session
+from tests.engine_parts import url_of
 
 MAX_STATE_BYTES = 2048
 
@@ -68,7 +69,7 @@ async def locked(engine: Engine, *sessions: Session) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _connected(engine: Engine) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(engine.url)
+    connection = await asyncpg.connect(url_of(engine))
     try:
         yield connection
     finally:

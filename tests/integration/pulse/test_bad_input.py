@@ -29,6 +29,7 @@ from cognizes.engine import (
 )
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.pulse.state_manager import StateManager
+from tests.engine_parts import database_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -137,7 +138,7 @@ async def assert_refused(
         return_exceptions=True,
     )
     assert [type(answer) for answer in answers] == [Event, bool, error, bool]
-    assert (await StateManager(engine.database).get_all_state(neighbour)) == {"a": 1, "b": 2, "c": 3}
+    assert (await StateManager(database_of(engine)).get_all_state(neighbour)) == {"a": 1, "b": 2, "c": 3}
     assert await stored(engine, session) == before
     assert vars(bad) == fields
     assert vars(session) == session_fields
@@ -204,7 +205,7 @@ async def test_session_ids_that_no_text_column_holds_are_refused(engine: Engine,
     with pytest.raises(InvalidInputError):
         await engine.sessions.list(text)
     with pytest.raises(InvalidInputError):
-        await StateManager(engine.database).delete_session(app, "ada", text)
+        await StateManager(database_of(engine)).delete_session(app, "ada", text)
     source = await engine.sessions.create(app, "ada")
     with pytest.raises(InvalidInputError):
         await engine.sessions.fork(source, session_id=text)
@@ -246,7 +247,7 @@ async def test_a_blank_session_id_asks_for_a_new_one(engine: Engine, app: str, s
 
 async def test_unknown_sessions_are_not_found(engine: Engine, app: str) -> None:
     assert await engine.sessions.get(app, "ada", "nobody") is None
-    assert await StateManager(engine.database).delete_session(app, "ada", "nobody") is False
+    assert await StateManager(database_of(engine)).delete_session(app, "ada", "nobody") is False
     assert (await engine.sessions.list(app)).items == []
     unknown = [
         Session("nobody", app, "ada"),
@@ -276,7 +277,7 @@ def calls_on(engine: Engine) -> list[Callable[[Session], Any]]:
         engine.sessions.fork,
         lambda session: engine.sessions.fork(session, at_sequence=0),
         lambda session: engine.sessions.change(session, title="t"),
-        StateManager(engine.database).get_all_state,
+        StateManager(database_of(engine)).get_all_state,
         engine.sessions.refresh,
     ]
 
@@ -415,7 +416,7 @@ async def test_no_retries_still_means_one_try(engine: Engine, session: Session) 
         await engine.sessions.update(session, {"k": 3}, max_retries=0)
     except (InvalidInputError, ConcurrencyConflictError):
         return
-    assert (await StateManager(engine.database).get_all_state(session))["k"] == 3
+    assert (await StateManager(database_of(engine)).get_all_state(session))["k"] == 3
 
 
 # Numbers, nesting, size

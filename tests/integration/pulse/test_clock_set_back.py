@@ -81,7 +81,7 @@ async def test_writes_of_one_batch_keep_their_order(database_url: str, clock: as
         )
         assert len(rows) == 8
         for row in rows:  # right after an event, its own write is the last one
-            state = (await engine.time_travel.at(row["thread_id"], sequence=row["sequence_num"])).state
+            state = (await engine.sessions.time_travel.at(row["thread_id"], sequence=row["sequence_num"])).state
             assert state["user:k"] == row["value"]
         for number, session in enumerate(sessions):
             assert (await engine.sessions.at(session, sequence=0)).state["user:k"] == f"s{number}"

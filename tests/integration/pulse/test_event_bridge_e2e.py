@@ -16,6 +16,7 @@ from cognizes.engine.models import Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import bridge_of, listener_of
 from tests.unittests.agui.conftest import call, response, said
 
 
@@ -119,7 +120,7 @@ class TestEventBridgeE2E:
             if len(dropped) % 2:
                 deliver(text)
 
-        taps = engine.listener._taps["event_stream"]
+        taps = listener_of(engine)._taps["event_stream"]
         taps[taps.index(deliver)] = drop_every_second
         async with reading(engine, "r") as seen:
             for number in range(1, 12):
@@ -172,7 +173,7 @@ async def reading(engine: Engine, run_id: str) -> AsyncIterator[Seen]:
     seen = Seen()
 
     async def read() -> None:
-        async with aclosing(engine.bridge.subscribe(run_id)) as frames:
+        async with aclosing(bridge_of(engine).subscribe(run_id)) as frames:
             async for frame in frames:
                 seen.frames.append(frame)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from cognizes.engine import ConcurrencyConflictError, Engine, Event, Session
+from tests.engine_parts import database_of
 
 
 def message(event_id: str = "", **delta: Any) -> Event:
@@ -156,7 +157,7 @@ async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
     """The key of the thread has to be looked up first; the caller that is answered first there must not overtake."""
     created = await engine.sessions.create("app", "user", session_id="mine")
     rebuilt = Session(id="mine", app_name="app", user_id="user", version=created.version)
-    find = engine.database.fetch_value
+    find = database_of(engine).fetch_value
     finding = asyncio.Event()
     lookups = 0
 
@@ -167,7 +168,7 @@ async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
             await asyncio.wait_for(finding.wait(), 60)
         return await find(query, *arguments)
 
-    monkeypatch.setattr(engine.database, "fetch_value", find_late)
+    monkeypatch.setattr(database_of(engine), "fetch_value", find_late)
     first = asyncio.create_task(engine.sessions.append_event(rebuilt, message("first")))
     await asyncio.sleep(0)
     second = asyncio.create_task(engine.sessions.append_event(rebuilt, message("second", n=1)))

@@ -35,6 +35,7 @@ from cognizes.engine import (
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.state_manager import StateManager
+from tests.engine_parts import database_of
 
 STEPS_PER_EXAMPLE = 50
 STEPS_THAT_COUNT = 48
@@ -205,7 +206,7 @@ class Batch:
 
     def __init__(self, engine: Engine, other: StateManager, numbers: Iterator[int]) -> None:
         self.engine = engine
-        self._managers = itertools.cycle([StateManager(engine.database, engine.settings), other])
+        self._managers = itertools.cycle([StateManager(database_of(engine), engine.settings), other])
         self.works: list[Work] = []
         self._numbers = numbers
         self._before: dict[int, tuple[Thread, Moment]] = {}
@@ -247,7 +248,7 @@ class Batch:
             case "snapshot":
                 self._add(name, thread, self.engine.sessions.snapshot(session))
             case "prune":
-                self._add(name, thread, self.engine.database.fetch_value("prune_snapshots", 1))
+                self._add(name, thread, database_of(self.engine).fetch_value("prune_snapshots", 1))
             case "delete":
                 self._add(name, thread, self.engine.sessions.delete(session))
 
@@ -400,7 +401,7 @@ class PulseMachine(RuleBasedStateMachine):
         self.engine = engine
         self.other = other
         self.sessions = engine.sessions
-        self.manager = StateManager(engine.database, engine.settings)
+        self.manager = StateManager(database_of(engine), engine.settings)
         self.runner = run
         self.steps = steps
         self.app = f"app-{uuid4()}"
@@ -560,7 +561,7 @@ class PulseMachine(RuleBasedStateMachine):
         thread = self.pick(number)
         assert self.run(self.sessions.snapshot(thread.session)) == thread.version
         if keep is not None:
-            self.run(self.engine.database.fetch_value("prune_snapshots", keep))
+            self.run(database_of(self.engine).fetch_value("prune_snapshots", keep))
 
     @rule(number=picks, when=picks)
     @noted
@@ -738,7 +739,7 @@ def test_the_engine_is_its_model(
     model_engine: Engine, runner: asyncio.Runner, calls: Counter[str], wanted: int
 ) -> None:
     steps: Counter[str] = Counter()
-    other = StateManager(model_engine.database, model_engine.settings)
+    other = StateManager(database_of(model_engine), model_engine.settings)
     run_state_machine_as_test(
         lambda: PulseMachine(model_engine, other, runner, steps),
         settings=settings(
@@ -828,7 +829,7 @@ async def test_increments_by_function_of_a_shared_key_are_exact_across_sessions(
             await engine.sessions.update(session, lambda state: {key: state.get(key, 0) + 1})
 
     await asyncio.gather(*map(count, sessions))
-    assert (await StateManager(engine.database).get_all_state(sessions[0]))[key] == 50
+    assert (await StateManager(database_of(engine)).get_all_state(sessions[0]))[key] == 50
 
 
 @pytest.mark.parametrize("prefix", ["user:", "app:"])
@@ -837,14 +838,14 @@ async def test_a_function_sees_the_fresh_value_of_a_shared_key(engine: Engine, p
     key = f"{prefix}n"
     for session in (first, second):
         await engine.sessions.update(session, lambda state: {key: state.get(key, 0) + 1})
-    assert (await StateManager(engine.database).get_all_state(first))[key] == 2
+    assert (await StateManager(database_of(engine)).get_all_state(first))[key] == 2
 
 
 async def test_temp_keys_do_not_pass_from_one_session_object_to_another(engine: Engine) -> None:
     mine = await engine.sessions.create("shop", "ada")
-    yours = await StateManager(engine.database).get_session("shop", "ada", mine.id)
+    yours = await StateManager(database_of(engine)).get_session("shop", "ada", mine.id)
     assert yours is not None
-    await StateManager(engine.database).set_state(mine, "temp:secret", 1)
+    await StateManager(database_of(engine)).set_state(mine, "temp:secret", 1)
     await asyncio.gather(engine.sessions.update(mine, {"x": 1}), engine.sessions.update(yours, {"y": 1}))
     assert yours.state == {"x": 1, "y": 1}
     assert mine.state["temp:secret"] == 1
@@ -856,7 +857,7 @@ async def test_only_the_delete_mark_deletes(engine: Engine, prefix: str, value: 
     session = await engine.sessions.create("shop", "ada")
     await engine.sessions.append(session, author="agent", kind="thought", state={f"{prefix}k": value})
     assert_same(session.state, {f"{prefix}k": value})
-    assert_same(await StateManager(engine.database).get_all_state(session), {f"{prefix}k": value})
+    assert_same(await StateManager(database_of(engine)).get_all_state(session), {f"{prefix}k": value})
     assert_same((await engine.sessions.at(session, sequence=1)).state, {f"{prefix}k": value})
 
 
@@ -868,7 +869,7 @@ async def test_a_delete_mark_in_an_initial_state_is_no_value(engine: Engine, pre
     wanted = {"user:k": 1, "app:k": 1, "other": 1}
     wanted.pop(f"{prefix}k", None)
     assert_same(session.state, wanted)
-    assert_same(await StateManager(engine.database).get_all_state(session), wanted)
+    assert_same(await StateManager(database_of(engine)).get_all_state(session), wanted)
 
 
 async def test_time_travel_while_the_session_is_deleted_invents_nothing(engine: Engine) -> None:
@@ -916,7 +917,7 @@ async def test_housekeeping_and_deleting_do_not_lock_each_other_out(engine: Engi
             await asyncio.gather(*(engine.sessions.update(session, {"k": number}) for session in sessions))
             await asyncio.gather(*(engine.sessions.snapshot(session) for session in sessions))
         await asyncio.gather(
-            *(engine.database.fetch_value("prune_snapshots", 1) for _ in range(2)),
+            *(database_of(engine).fetch_value("prune_snapshots", 1) for _ in range(2)),
             *(engine.sessions.delete(session) for session in sessions),
         )
 

@@ -14,6 +14,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
+from tests.engine_parts import listener_of
 from tests.listeners import kill_listeners
 
 _MEDIAN_SECONDS = 0.05
@@ -128,14 +129,14 @@ async def test_the_listener_comes_back_and_asks_for_a_catch_up(engine: Engine, p
         caught_up.set()
 
     heard: asyncio.Queue[NotifyEvent] = asyncio.Queue()
-    engine.listener.on_reconnect(catch_up)
-    engine.listener.on_event("event_stream", heard.put)
+    listener_of(engine).on_reconnect(catch_up)
+    listener_of(engine).on_event("event_stream", heard.put)
     for round_number in range(1, 4):
         caught_up.clear()
         await kill_listeners(pool)
         await asyncio.wait_for(caught_up.wait(), 60)
-        assert engine.listener.reconnections == round_number
-        assert engine.listener.is_running
+        assert listener_of(engine).reconnections == round_number
+        assert listener_of(engine).is_running
         session = await engine.sessions.create("app", "user")
         await engine.sessions.append(session, author="user", kind="message")
         assert (await asyncio.wait_for(heard.get(), 60)).payload["thread_id"] == session.thread_id

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cognizes.engine import DELETE, Engine, Event, NotFoundError, Session
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.state_manager import StateManager
+from tests.engine_parts import database_of
 
 UNBOUNDED = settings(deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck))
 KEYS = ["a", "b", "nul\x00", "user:a", "user:lone\ud800", "app:a", "temp:a"]
@@ -97,7 +98,7 @@ async def play(
         if work == "snapshot":
             await engine.sessions.snapshot(session)
         elif isinstance(work, str):
-            await engine.database.fetch_value("prune_snapshots", int(work.removeprefix("prune ")))
+            await database_of(engine).fetch_value("prune_snapshots", int(work.removeprefix("prune ")))
         else:
             await manager.append_event(session, Event("", "", "", "agent", "thought", actions={"state_delta": work}))
             history.write(session, work)
@@ -105,7 +106,7 @@ async def play(
 
 
 async def snapshot_sequences(engine: Engine, session: Session) -> list[int]:
-    async with engine.database.connection() as connection:
+    async with database_of(engine).connection() as connection:
         rows = await connection.fetch(
             "SELECT sequence_num FROM snapshots WHERE thread_id = $1 ORDER BY sequence_num", UUID(session.thread_id)
         )
@@ -118,10 +119,10 @@ async def snapshot_sequences(engine: Engine, session: Session) -> list[int]:
 async def test_the_state_at_every_event_is_a_full_replay(
     engine: Engine, every: int, states: list[JsonObject], works: list[tuple[int, Any]], keep: int
 ) -> None:
-    manager = StateManager(engine.database, engine.settings.model_copy(update={"snapshot_every": every}))
+    manager = StateManager(database_of(engine), engine.settings.model_copy(update={"snapshot_every": every}))
     history, sessions = await play(engine, manager, states, works)
     await check_every_moment(engine, history, sessions)
-    await engine.database.fetch_value("prune_snapshots", keep)
+    await database_of(engine).fetch_value("prune_snapshots", keep)
     await check_every_moment(engine, history, sessions)
     for session in sessions:
         with pytest.raises(NotFoundError):
@@ -134,7 +135,7 @@ async def test_the_state_at_every_event_is_a_full_replay(
 async def test_a_fork_remembers_what_its_source_does(
     engine: Engine, states: list[JsonObject], works: list[tuple[int, Any]], at: int
 ) -> None:
-    manager = StateManager(engine.database, engine.settings.model_copy(update={"snapshot_every": 3}))
+    manager = StateManager(database_of(engine), engine.settings.model_copy(update={"snapshot_every": 3}))
     _, sessions = await play(engine, manager, states, works)
     for session in sessions:
         fork = await engine.sessions.fork(session, at_sequence=min(at, session.last_sequence))
@@ -169,7 +170,7 @@ async def test_a_snapshot_is_taken_every_n_events(database_url: str, every: int)
 
 
 async def test_a_snapshot_is_taken_in_batches_too(engine: Engine) -> None:
-    manager = StateManager(engine.database, engine.settings.model_copy(update={"snapshot_every": 5}))
+    manager = StateManager(database_of(engine), engine.settings.model_copy(update={"snapshot_every": 5}))
     session = await manager.create_session("shop", "ada")
 
     def append(number: int) -> Coroutine[Any, Any, bool]:
@@ -189,7 +190,7 @@ async def test_time_travel_starts_at_the_nearest_snapshot(engine: Engine) -> Non
     await engine.sessions.update(session, {"b": 1})
     await engine.sessions.snapshot(session)
     await engine.sessions.update(session, {"c": 2})
-    async with engine.database.connection() as connection:
+    async with database_of(engine).connection() as connection:
         await connection.execute("""UPDATE snapshots SET state = '{"marked": true}' WHERE sequence_num = 1""")
     assert (await engine.sessions.at(session, sequence=0)).state == {"a": 0}
     assert (await engine.sessions.at(session, sequence=1)).state == {"marked": True}
@@ -202,7 +203,7 @@ async def test_pruning_keeps_the_newest_of_every_thread_and_the_beginning(engine
         for number in range(1, 6):
             await engine.sessions.update(session, {"k": number})
             await engine.sessions.snapshot(session)
-    assert await engine.database.fetch_value("prune_snapshots", 2) == 6
+    assert await database_of(engine).fetch_value("prune_snapshots", 2) == 6
     for session in sessions:
         assert await snapshot_sequences(engine, session) == [0, 4, 5]
 
@@ -223,7 +224,9 @@ async def test_the_snapshot_of_no_session_is_not_found(engine: Engine) -> None:
 
 
 async def first_states(engine: Engine) -> list[tuple[int, int, str]]:
-    rows = await engine.database.pool.fetch("SELECT version, sequence_num, state::text FROM snapshots ORDER BY version")
+    rows = await database_of(engine).pool.fetch(
+        "SELECT version, sequence_num, state::text FROM snapshots ORDER BY version"
+    )
     return [tuple(row) for row in rows]
 
 
@@ -260,18 +263,18 @@ async def test_a_snapshot_or_a_fork_of_a_session_that_is_as_created(engine: Engi
     for number in range(3):
         await engine.sessions.append_event(session, change(**{"user:n": number}))
         await engine.sessions.snapshot(session)
-    await engine.database.fetch_value("prune_snapshots", 1)
+    await database_of(engine).fetch_value("prune_snapshots", 1)
     for changed in (session, fork, await engine.sessions.fork(session, at_sequence=1)):
         await engine.sessions.append_event(changed, change(n=9))
-        await engine.database.fetch_value("prune_snapshots", 1)
+        await database_of(engine).fetch_value("prune_snapshots", 1)
         assert await at_start(engine, changed) == {"n": 0}
         assert (await engine.sessions.at(changed, version=changed.version)).state["n"] == 9
 
 
 async def test_a_state_changed_by_hand_takes_the_first_one_with_it_into_the_past(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user", state={"n": 0})
-    await engine.database.pool.execute("UPDATE threads SET title = 'x'")
+    await database_of(engine).pool.execute("UPDATE threads SET title = 'x'")
     assert await first_states(engine) == []
-    await engine.database.pool.execute("""UPDATE threads SET state = '{"n": 7}'""")
+    await database_of(engine).pool.execute("""UPDATE threads SET state = '{"n": 7}'""")
     assert await first_states(engine) == [(1, 0, '{"n": 0}')]
     assert await at_start(engine, session) == {"n": 0}

@@ -9,6 +9,7 @@ import pytest
 
 from cognizes.engine import DELETE, Engine, NotFoundError
 from cognizes.engine.pulse.state_debug import StateDebugService
+from tests.engine_parts import debug_of
 
 
 async def test_an_unknown_thread_is_empty(pool: asyncpg.Pool) -> None:
@@ -44,22 +45,22 @@ async def test_key_history_follows_a_wider_key_through_all_threads(engine: Engin
     await engine.sessions.append(two, author="two", kind="state_update", state={"user:k": 1, "k": 7})
     await engine.sessions.append(one, author="one", kind="state_update", state={"user:k": DELETE, "k": 1})
     await engine.sessions.append(one, author="one", kind="state_update", state={"k": DELETE})
-    history = await engine.debug.key_history(UUID(one.thread_id), "user:k")
+    history = await debug_of(engine).key_history(UUID(one.thread_id), "user:k")
     assert [(item["value"], item["deleted"], item["author"]) for item in history] == [
         (0, False, None), (1, False, "two"), (None, True, "one"),
     ]  # fmt: skip
     assert history[1]["thread_id"] == two.thread_id
-    own = await engine.debug.key_history(UUID(one.thread_id), "k")
+    own = await debug_of(engine).key_history(UUID(one.thread_id), "k")
     assert [(item["value"], item["deleted"]) for item in own] == [(1, False), (None, True)]
-    assert [item["value"] for item in await engine.debug.key_history(UUID(stranger.thread_id), "user:k")] == [99]
+    assert [item["value"] for item in await debug_of(engine).key_history(UUID(stranger.thread_id), "user:k")] == [99]
     with pytest.raises(NotFoundError):
-        await engine.debug.key_history(uuid4(), "user:k")
+        await debug_of(engine).key_history(uuid4(), "user:k")
 
 
 async def test_diff_between_versions(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user", state={"same": 1, "changes": 1, "goes": 1})
     await engine.sessions.update(session, {"changes": 2, "goes": DELETE, "comes": 3})
-    diff = await engine.debug.diff(UUID(session.thread_id), 1, 2)
+    diff = await debug_of(engine).diff(UUID(session.thread_id), 1, 2)
     assert (diff.added, diff.changed, diff.removed) == ({"comes": 3}, {"changes": (1, 2)}, {"goes": 1})
-    back = await engine.debug.diff(UUID(session.thread_id), 2, 1)
+    back = await debug_of(engine).diff(UUID(session.thread_id), 2, 1)
     assert (back.added, back.removed) == ({"goes": 1}, {"comes": 3})

@@ -22,6 +22,7 @@ from cognizes.engine import (
     LimitExceededError,
 )
 from cognizes.engine.database import Database
+from tests.engine_parts import database_of, url_of
 
 
 def message(event_id: str = "", **delta: Any) -> Event:
@@ -71,7 +72,7 @@ async def test_a_lone_append_whose_answer_is_lost_is_stored_once(engine: Engine,
     assert (session.version, session.last_sequence, session.state) == (2, 1, {"n": 1, "user:n": 1})
     (stored,) = await engine.sessions.events(session)
     assert (stored.id, stored.sequence_num, stored.created_at) == (appended.id, 1, appended.created_at)
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM state_writes WHERE scope = 'user'") == 2
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM state_writes WHERE scope = 'user'") == 2
 
 
 async def test_a_batch_whose_answer_is_lost_is_stored_once_and_its_conflicts_stay_conflicts(
@@ -103,7 +104,7 @@ async def test_a_batch_whose_answer_is_lost_is_stored_once_and_its_conflicts_sta
         stored = await engine.sessions.store.get_thread(session.thread_id)
         assert (stored.version, stored.last_sequence) == (3, 2)
         assert stored.state == {"n": 1, "m": 3, "app:n": 1}
-    assert await engine.database.pool.fetchval("SELECT version FROM app_states") == 10
+    assert await database_of(engine).pool.fetchval("SELECT version FROM app_states") == 10
 
 
 async def test_a_session_that_was_changed_in_a_batch_is_the_stored_one(engine: Engine) -> None:
@@ -172,11 +173,11 @@ async def test_sessions_whose_creation_was_not_answered_are_there_once(engine: E
         "Session", "AlreadyExistsError", "Session", "Session", "AlreadyExistsError",
     ]  # fmt: skip
     assert isinstance(outcomes[1], AlreadyExistsError)
-    rows = await engine.database.pool.fetch("SELECT session_id, state::text FROM threads ORDER BY session_id")
+    rows = await database_of(engine).pool.fetch("SELECT session_id, state::text FROM threads ORDER BY session_id")
     assert [(row["session_id"], row["state"]) for row in rows] == [
         ("a", '{"n": 0}'), ("b", '{"n": 2}'), ("c", '{"n": 3}'), ("taken", '{"mine": 1}'),
     ]  # fmt: skip
-    assert await engine.database.pool.fetchval("SELECT version FROM user_states") == 3
+    assert await database_of(engine).pool.fetchval("SELECT version FROM user_states") == 3
 
 
 async def test_a_closing_engine_answers_what_is_under_way_and_refuses_the_rest(database_url: str) -> None:
@@ -200,13 +201,13 @@ async def test_a_closing_engine_answers_what_is_under_way_and_refuses_the_rest(d
         for session in sessions:
             events = await engine.sessions.events(session)
             assert [event.id for event in events] == [f"{number}" for number in range(20)]
-        assert await engine.database.pool.fetchval("SELECT count(*) FROM threads") == 25
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM threads") == 25
 
 
 async def test_an_engine_whose_server_is_away_closes_all_the_same(database_url: str) -> None:
     engine = await Engine.open(database_url, retry_seconds=0).start()
     session = await engine.sessions.create("app", "user")
-    await engine.database.pool.close()
+    await database_of(engine).pool.close()
     appends = [asyncio.create_task(engine.sessions.append_event(session, message())) for _ in range(10)]
     await asyncio.sleep(0)
     await engine.close()
@@ -230,7 +231,7 @@ async def test_readers_get_a_connection_of_a_small_pool_while_writers_never_paus
         while not stop:
             await engine.sessions.append_event(sessions[number], message())
 
-    async with engine.database.connection():
+    async with database_of(engine).connection():
         writers = [asyncio.create_task(write(number)) for number in range(4)]
         for _ in range(20):
             assert await engine.sessions.get("app", "user", sessions[0].id) is not None
@@ -242,7 +243,7 @@ async def test_many_held_threads_leave_connections_for_others(engine: Engine) ->
     """Another transaction locks more threads than the pool has connections."""
     held = [await engine.sessions.create("app", "user") for _ in range(12)]
     free = await engine.sessions.create("app", "user")
-    stranger = await asyncpg.connect(engine.url)
+    stranger = await asyncpg.connect(url_of(engine))
     try:
         async with stranger.transaction():
             await stranger.execute(
@@ -278,11 +279,11 @@ async def test_a_stale_fence_refuses_only_its_own_item_of_a_batch(engine: Engine
     session = await engine.sessions.create("app", "user")
     thread = UUID(session.thread_id)
     run = await engine.runs.create(session)
-    async with engine.database.connection() as connection:
+    async with database_of(engine).connection() as connection:
         await connection.execute("UPDATE runs SET status = 'running', attempt = 3 WHERE id = $1", run.id)
     ids = ["free", "fenced", "stale", "unknown"]
     none, texts = None, ["x"] * 4
-    rows = await engine.database.fetch(
+    rows = await database_of(engine).fetch(
         "append_events",
         *([thread], [1] * 4, ids, none, texts, texts, texts, ["{}"] * 4, ["{}"] * 4, none, none, none, none, none),
         *(none, none, none, False, 0, 1000, none, none, none),

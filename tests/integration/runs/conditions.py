@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from cognizes.engine import Engine, Run, RunStatus
+from tests.engine_parts import database_of
 
 Found = TypeVar("Found")
 
@@ -32,7 +33,7 @@ async def until_status(engine: Engine, run: Run, *status: RunStatus) -> Run:
 
 async def expire_lease(engine: Engine, run: Run) -> None:
     """Let the lease of a run expire now."""
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE thread_id = $1::uuid AND id = $2",
         run.thread_id, run.id,
     )  # fmt: skip
@@ -49,4 +50,4 @@ def later(**of: float) -> datetime:
 
 
 async def table(engine: Engine, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in await engine.database.pool.fetch(query, *arguments)]
+    return [tuple(row) for row in await database_of(engine).pool.fetch(query, *arguments)]

@@ -10,6 +10,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database.connection_pool import ReusedConnection
 from cognizes.engine.errors import DatabaseUnavailableError
+from tests.engine_parts import database_of
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> list[str]:
@@ -28,7 +29,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, engine: Engine, query: str) -> 
         return fetch
 
     for method in ("fetch", "fetch_row", "fetch_value"):
-        monkeypatch.setattr(engine.database, method, losing(getattr(engine.database, method)))
+        monkeypatch.setattr(database_of(engine), method, losing(getattr(database_of(engine), method)))
     return asked
 
 

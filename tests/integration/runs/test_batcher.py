@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from cognizes.engine import Engine, LeaseLostError, NotFoundError, Run, RunStatus
 from cognizes.engine.runs.batcher import RunClaim, assign_in_turn
+from tests.engine_parts import database_of
 from tests.integration.runs.conditions import expire_lease, later, run_events, table, until, until_status
 
 
@@ -67,7 +68,7 @@ async def test_the_same_end_twice_counts_once(engine: Engine) -> None:
 
 async def test_a_locked_thread_delays_only_its_own_end(engine: Engine) -> None:
     held, free = await claimed(engine, 2)
-    async with engine.database.connection() as other, other.transaction():
+    async with database_of(engine).connection() as other, other.transaction():
         await other.execute("SELECT FROM threads WHERE id = $1::uuid FOR NO KEY UPDATE", held.thread_id)
         waiting = asyncio.create_task(engine.runs.complete(held))
         assert (await engine.runs.complete(free)).status == RunStatus.COMPLETED
@@ -78,7 +79,7 @@ async def test_a_locked_thread_delays_only_its_own_end(engine: Engine) -> None:
 async def test_runs_of_a_cancelled_claim_are_released(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     run = await engine.runs.enqueue(session, "work", max_attempts=1)
-    async with engine.database.connection() as other, other.transaction():
+    async with database_of(engine).connection() as other, other.transaction():
         await other.execute("LOCK TABLE run_signals, runs IN ACCESS EXCLUSIVE MODE")
         leaving = asyncio.create_task(engine.runs.claim(["work"]))
         waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%.claim_runs(%'"
@@ -99,14 +100,14 @@ async def test_a_claim_does_not_read_runs_that_are_due_later(engine: Engine) -> 
     """Counted by the index entries that a claim reads."""
     session = await engine.sessions.create("app", "user")
     due = await engine.runs.enqueue(session, "work")
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute(
         "INSERT INTO runs (thread_id, id, app_name, handler, created_at, available_at) "
         "SELECT $1::uuid, 'later-' || n, 'app', 'work', now() - interval '1 day', now() + interval '1 day' "
         "FROM generate_series(1, 500) n",
         session.thread_id,
     )
     read = "SELECT pg_stat_get_xact_tuples_returned('idx_runs_due'::regclass)"
-    async with engine.database.connection() as connection, connection.transaction():
+    async with database_of(engine).connection() as connection, connection.transaction():
         found = await connection.fetch(
             "SELECT id FROM claim_runs(ARRAY['work', 'idle'], ARRAY['w', 'w', 'w'], $1)", timedelta(minutes=1)
         )
@@ -119,8 +120,8 @@ async def test_runs_are_claimed_in_the_order_in_which_they_became_due(engine: En
     for run_id, minutes in (("old", None), ("was scheduled", -5), ("tomorrow", 24 * 60), ("new", None)):
         at = later(minutes=minutes) if minutes is not None else None
         await engine.runs.enqueue(session, "work", run_id=run_id, available_at=at)
-    await engine.database.pool.execute("UPDATE runs SET created_at = now() - interval '9 minutes' WHERE id = 'old'")
-    await engine.database.pool.execute(
+    await database_of(engine).pool.execute("UPDATE runs SET created_at = now() - interval '9 minutes' WHERE id = 'old'")
+    await database_of(engine).pool.execute(
         "UPDATE runs SET created_at = now() - interval '9 days' WHERE id IN ('was scheduled', 'tomorrow')"
     )
     assert [run.id for run in await engine.runs.claim(["work"], limit=9)] == ["old", "was scheduled", "new"]

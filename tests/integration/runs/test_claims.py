@@ -13,6 +13,7 @@ from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs import RunMemory
+from tests.engine_parts import maintenance_of
 from tests.integration.runs.conditions import expire_lease, later, run_events, until_status
 
 
@@ -183,7 +184,7 @@ async def test_too_many_lost_leases_fail_the_run(engine: Engine) -> None:
 
 async def test_backoff_doubles(database_url: str) -> None:
     async with Engine.open(database_url, run_lease_seconds=600, run_backoff_seconds=100) as engine:
-        await engine.maintenance.close()
+        await maintenance_of(engine).close()
         session = await engine.sessions.create("app", "user")
         run = await engine.runs.enqueue(session, "work", max_attempts=3)
         pauses: list[timedelta] = []

@@ -13,12 +13,13 @@ from cognizes.engine import Engine, RunStatus
 from cognizes.engine.errors import DatabaseUnavailableError
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.leases import LeaseKeeper
+from tests.engine_parts import database_of, supervisor_of
 from tests.integration.runs.conditions import expire_lease, until_status
 
 
 @pytest.fixture
 async def keeper(engine: Engine) -> AsyncIterator[LeaseKeeper]:
-    opened = LeaseKeeper(engine.database, engine.runs.notifications, seconds=0.2, supervisor=engine.supervisor)
+    opened = LeaseKeeper(database_of(engine), engine.runs.notifications, seconds=0.2, supervisor=supervisor_of(engine))
     yield opened
     await opened.close()
 
@@ -57,7 +58,7 @@ async def test_a_sweep_does_not_wait_for_a_worker_that_extends_its_leases(engine
     runs = [await engine.runs.enqueue(session, "work", run_id=run_id) for run_id in ("a", "b")]
     for run in await engine.runs.claim(["work"], limit=2):
         await expire_lease(engine, run)
-    async with engine.database.connection() as worker, worker.transaction():
+    async with database_of(engine).connection() as worker, worker.transaction():
         await worker.execute(
             "UPDATE runs SET lease_expires_at = now() + interval '1 h' WHERE thread_id = $1::uuid AND id = 'b'",
             session.thread_id,
@@ -70,7 +71,7 @@ async def test_a_sweep_does_not_wait_for_a_worker_that_extends_its_leases(engine
 async def test_a_block_continues_after_its_wait_when_postgresql_is_available_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = engine.database.fetch_row
+    ask = database_of(engine).fetch_row
     refused: list[str] = []
 
     async def fetch_row(name: str, *arguments: Any) -> Any:
@@ -79,7 +80,7 @@ async def test_a_block_continues_after_its_wait_when_postgresql_is_available_aga
             raise DatabaseUnavailableError("PostgreSQL restarts")
         return await ask(name, *arguments)
 
-    monkeypatch.setattr(engine.database, "fetch_row", fetch_row)
+    monkeypatch.setattr(database_of(engine), "fetch_row", fetch_row)
     session = await engine.sessions.create("shop", "ada")
     async with engine.runs.start(session, run_id="r1") as run:
         waiting = asyncio.create_task(answer(engine, session.thread_id))

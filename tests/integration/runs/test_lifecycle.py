@@ -22,6 +22,7 @@ from cognizes.engine import (
     Session,
 )
 from cognizes.engine.runs import CLIENT_LEASE
+from tests.engine_parts import database_of, listener_of, maintenance_of
 from tests.integration.runs.conditions import expire_lease, until, until_status
 
 ALLOWED = {
@@ -36,7 +37,7 @@ ALLOWED = {
 
 async def test_the_whole_transition_table(engine: Engine) -> None:
     for before, after in product(RunStatus, RunStatus):
-        allowed = await engine.database.pool.fetchval("SELECT run_transition_allowed($1, $2)", before, after)
+        allowed = await database_of(engine).pool.fetchval("SELECT run_transition_allowed($1, $2)", before, after)
         assert allowed == ((before, after) in ALLOWED), (before, after)
 
 
@@ -90,7 +91,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_does_not_stay_running(
     answers = 0
 
     def watched(name: str) -> None:
-        ask = getattr(engine.database, name)
+        ask = getattr(database_of(engine), name)
 
         async def asked(query: str, *arguments: Any) -> Any:
             nonlocal answers
@@ -100,7 +101,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_does_not_stay_running(
                 task.cancel()
             return answer
 
-        monkeypatch.setattr(engine.database, name, asked)
+        monkeypatch.setattr(database_of(engine), name, asked)
 
     async def hang() -> None:
         async with engine.runs.start(session, run_id="hung"):
@@ -192,7 +193,7 @@ async def test_every_run_ends_in_one_function(engine: Engine) -> None:
     )
     before = {run.id: run.status for run in await engine.runs.list(thread_id)}
     events = len(await engine.sessions.events(session))
-    await engine.database.pool.execute("DROP FUNCTION end_runs")
+    await database_of(engine).pool.execute("DROP FUNCTION end_runs")
     for end in (
         lambda: engine.runs.complete(claimed["complete"]),
         lambda: engine.runs.abandon(claimed["abandon"], error="x"),
@@ -207,7 +208,7 @@ async def test_every_run_ends_in_one_function(engine: Engine) -> None:
     for run in (dead, homeless):
         await expire_lease(engine, run)
         with pytest.raises(DatabaseError, match="end_runs"):
-            await engine.database.fetch_value("release_expired_leases")
+            await database_of(engine).fetch_value("release_expired_leases")
         await engine.runs.heartbeat([run], lease=timedelta(hours=1))
     assert waiting.status == RunStatus.WAITING
     assert {run.id: run.status for run in await engine.runs.list(thread_id)} == before
@@ -221,15 +222,15 @@ async def test_a_waiting_run_sends_no_query_for_events_of_other_threads(
     sent: list[str] = []
     received = asyncio.Event()
     async with Engine.open(database_url, pool_size=2, run_lease_seconds=600) as waiting:
-        await waiting.maintenance.close()
+        await maintenance_of(waiting).close()
         session = await waiting.sessions.create("app", "user")
         block = asyncio.create_task(_wait(waiting, session, kind))
         await until_status(waiting, await _created(waiting, session), RunStatus.WAITING)
-        async with waiting.database.connection() as first, waiting.database.connection() as second:
+        async with database_of(waiting).connection() as first, database_of(waiting).connection() as second:
             for connection in (first, second):
                 connection.add_query_logger(lambda record: sent.append(record.query))
         other = await engine.sessions.create("app", "other")
-        waiting.listener.tap("event_stream", lambda text: received.set() if "run_cancelled" in text else None)
+        listener_of(waiting).tap("event_stream", lambda text: received.set() if "run_cancelled" in text else None)
         sent.clear()
         begun = time.monotonic()
         for number in range(30):

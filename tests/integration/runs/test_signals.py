@@ -11,6 +11,7 @@ from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundEr
 from cognizes.engine.errors import PermissionDeniedError
 from cognizes.engine.runs import HandledRun, SignalOutcome, WaitKind, Worker
 from cognizes.engine.runs.waits import read_resumption
+from tests.engine_parts import database_of
 from tests.integration.runs.conditions import later, run_events, table, until_status
 
 CONTEXT: dict[str, Any] = {"payload_results": {"plan": [1, {"b": 1, "a": "\x00"}]}, "plan_decision_id": "d-7"}
@@ -26,11 +27,13 @@ async def waiting_run(engine: Engine, **wait: Any) -> Run:
 async def resumption(engine: Engine, run: Run) -> Any:
     (claimed,) = await engine.runs.claim(["work"])
     assert claimed.id == run.id
-    return await read_resumption(engine.database, claimed)
+    return await read_resumption(database_of(engine), claimed)
 
 
 async def past(engine: Engine, run: Run) -> None:
-    await engine.database.pool.execute("UPDATE runs SET wait_expires_at = now() - interval '1 s' WHERE id = $1", run.id)
+    await database_of(engine).pool.execute(
+        "UPDATE runs SET wait_expires_at = now() - interval '1 s' WHERE id = $1", run.id
+    )
 
 
 async def test_the_right_key_resumes(engine: Engine) -> None:

@@ -19,6 +19,7 @@ from cognizes.engine import (
     WaitExpiredError,
 )
 from cognizes.engine.runs import HandledRun, RunContext, Worker
+from tests.engine_parts import database_of
 from tests.integration.runs.conditions import expire_lease, later, run_events, until, until_status
 from tests.integration.runs.lost_answers import lose_end
 
@@ -82,7 +83,7 @@ async def test_memory_is_restored_after_a_wait(engine: Engine) -> None:
     async with Worker(engine, {"agent": agent}):
         await until_status(engine, run, RunStatus.WAITING)
         # Working memory is lost without a writer; the run restores it.
-        await engine.database.pool.execute("UPDATE threads SET state = '{\"debris\": 1}'")
+        await database_of(engine).pool.execute("UPDATE threads SET state = '{\"debris\": 1}'")
         await engine.memory.working.delete(run_scope(session), session.id)
         await engine.memory.long_term.set(run_scope(session), "prefs", "colour", "green")
         await engine.runs.signal(run.id, correlation_key="k", payload="go")
@@ -139,7 +140,7 @@ async def test_a_resumed_run_keeps_what_others_wrote_while_it_waited(engine: Eng
         second = await engine.runs.create(other, run_id="second", running=True)
         await engine.sessions.append(other, author="a", kind="note", state={"same": 2}, run_id=second.id)
         await engine.sessions.update(other, {"same": 1, "user:language": "de"})
-        await engine.database.pool.execute("UPDATE threads SET state = state - 'draft' - 'first'")
+        await database_of(engine).pool.execute("UPDATE threads SET state = state - 'draft' - 'first'")
         await engine.runs.signal("r", correlation_key="k", thread_id=session.thread_id)
         await until(lambda: _has_status(engine, session, "r", RunStatus.COMPLETED))
     if in_process:
@@ -289,7 +290,7 @@ async def test_the_handler_decides_about_an_interrupted_step(engine: Engine) -> 
     run = await engine.runs.enqueue(session, "handler")
     (claimed,) = await engine.runs.claim(["handler"])
     for name in ("pay", "log", "notify"):
-        await engine.database.fetch("begin_step", session.thread_id, run.id, 1, name)
+        await database_of(engine).fetch("begin_step", session.thread_id, run.id, 1, name)
     await expire_lease(engine, claimed)
     async with Worker(engine, {"handler": handler}):
         done = await until_status(engine, run, RunStatus.COMPLETED)

@@ -10,6 +10,7 @@ import pytest
 from cognizes.engine import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.streams.chunks import Chunk, StreamStatus
 from cognizes.engine.streams.writer import LiveMessage
+from tests.engine_parts import database_of
 from tests.integration.streams.conftest import Pair, next_head, read_to_end, until, watching
 
 
@@ -41,7 +42,7 @@ async def test_chunks_are_the_same_before_and_after_completion(pair: Pair) -> No
         assert before.status is StreamStatus.STREAMING
     expected = [Chunk(number, delta) for number, delta in enumerate(deltas, 1)]
     assert before.chunks == expected
-    await pair.ours.database.pool.execute("DELETE FROM message_chunks")
+    await database_of(pair.ours).pool.execute("DELETE FROM message_chunks")
     for engine in (pair.ours, pair.other):
         after = await engine.streams.read(pair.thread_id, message.message_id)
         assert (after.chunks, after.current_sequence, after.has_more) == (expected, len(deltas), False)

@@ -15,6 +15,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams import message_streams
 from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
+from tests.engine_parts import database_of
 from tests.integration.streams.conftest import PATIENCE, Pair, until
 from tests.integration.streams.redis_server import RedisServer
 
@@ -150,7 +151,9 @@ async def test_a_slow_response_does_not_expire_a_producer(pair: Pair, monkeypatc
     leases, rows = pair.other.streams.leases, pair.other.streams.rows
     await pair.ours.streams.open(pair.thread_id, message_id="m")
     await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["half"])
-    await pair.ours.database.pool.execute("UPDATE message_streams SET lease_expires_at = now() - interval '1 second'")
+    await database_of(pair.ours).pool.execute(
+        "UPDATE message_streams SET lease_expires_at = now() - interval '1 second'"
+    )
     with monkeypatch.context() as patched:
         list_expired = rows.list_expired
 
@@ -274,7 +277,9 @@ async def test_a_producer_without_a_lease_shows_nothing_that_is_not_stored_when_
         raise DatabaseUnavailableError("PostgreSQL is away")
 
     monkeypatch.setattr(ours.rows, "extend_leases", away)
-    await pair.ours.database.pool.execute("UPDATE message_streams SET lease_expires_at = now() - interval '1 second'")
+    await database_of(pair.ours).pool.execute(
+        "UPDATE message_streams SET lease_expires_at = now() - interval '1 second'"
+    )
     live.leased_until = asyncio.get_running_loop().time() - 1  # what time does while nothing extends it
     row = await other.rows.find(live.row.key)
     assert row is not None
@@ -331,7 +336,7 @@ async def test_what_is_written_while_postgresql_is_away_is_stored_by_the_process
     message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
     await message.write("one ")
     await until(lambda: _reaches(pair, 1))
-    fetch_row = pair.other.database.fetch_row
+    fetch_row = database_of(pair.other).fetch_row
     failures = [DatabaseUnavailableError("PostgreSQL is away")]
 
     async def fails_once(query: str, *arguments: Any) -> Any:
@@ -343,7 +348,7 @@ async def test_what_is_written_while_postgresql_is_away_is_stored_by_the_process
             raise failures.pop()
         return await fetch_row(query, *arguments)
 
-    monkeypatch.setattr(pair.other.database, "fetch_row", fails_once)
+    monkeypatch.setattr(database_of(pair.other), "fetch_row", fails_once)
     await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content["text"] == "one two"

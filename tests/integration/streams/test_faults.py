@@ -24,6 +24,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.streams.chunks import StreamStatus
 from cognizes.engine.streams.message_streams import choose_backend
 from cognizes.engine.streams.writer import MessageWriter
+from tests.engine_parts import database_of
 from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until, watching
 from tests.integration.streams.redis_server import RedisServer
 
@@ -73,7 +74,7 @@ async def test_kill_9_of_the_producer_leaves_an_interrupted_message(
 
 
 async def _expire(pair: Pair) -> None:
-    await pair.ours.database.pool.execute(
+    await database_of(pair.ours).pool.execute(
         "UPDATE message_streams SET lease_expires_at = now() - interval '1 second' WHERE status = 'streaming'"
     )
 
@@ -143,7 +144,7 @@ async def _forget(pair: Pair, backend: dict[str, Any]) -> None:
     if backend:
         await pair.ours.streams.backend._connected.flushall()  # type: ignore[attr-defined]
     else:
-        await pair.ours.database.pool.execute("TRUNCATE message_chunks")
+        await database_of(pair.ours).pool.execute("TRUNCATE message_chunks")
 
 
 async def test_a_living_stream_is_written_again_when_the_backend_lost_it(pair: Pair, backend: dict[str, Any]) -> None:
@@ -177,7 +178,7 @@ async def test_a_dead_producer_whose_beginning_is_lost_leaves_what_there_is(pair
     await pair.ours.streams.open(pair.thread_id, message_id="m", role="assistant")
     await pair.ours.streams.append(pair.thread_id, "m", first_sequence=1, deltas=["lost "])
     await pair.ours.streams.append(pair.thread_id, "m", first_sequence=2, deltas=["kept ", "too"])
-    await pair.ours.database.pool.execute("DELETE FROM message_chunks WHERE sequence = 1")
+    await database_of(pair.ours).pool.execute("DELETE FROM message_chunks WHERE sequence = 1")
     await until(lambda: _interrupt(pair))
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert [chunk.delta for chunk in page.chunks] == ["", "kept ", "too"]
@@ -245,8 +246,8 @@ async def test_chunks_of_open_streams_are_not_pruned(pair: Pair) -> None:
     async with pair.ours.stream_message(pair.session, message_id="m") as message:
         await message.write("whole")
         await until(lambda: _reaches(pair, 1))
-    await pair.ours.database.pool.execute("UPDATE message_chunks SET created_at = now() - interval '2 days'")
-    await pair.ours.database.pool.execute("SELECT prune_chunks(interval '1 day')")
+    await database_of(pair.ours).pool.execute("UPDATE message_chunks SET created_at = now() - interval '2 days'")
+    await database_of(pair.ours).pool.execute("SELECT prune_chunks(interval '1 day')")
     assert await read_to_end(pair.other, pair.thread_id, "m") == "whole"
     assert [chunk.delta for chunk in (await pair.other.streams.read(pair.thread_id, "open")).chunks] == ["kept"]
     await pair.ours.streams.abort(pair.thread_id, "open")
@@ -361,7 +362,7 @@ async def test_an_engine_that_is_closed_at_once_does_not_wait_for_its_doorbell(
     """It is being connected right then."""
     for _ in range(3):
         async with Engine.open(database_url, redis_url=redis_server.url) as engine:
-            backend = choose_backend(engine.settings, engine.database)
+            backend = choose_backend(engine.settings, database_of(engine))
             await backend.start(lambda _: None)
             await asyncio.wait_for(backend.close(), PATIENCE)
 

@@ -11,6 +11,7 @@ from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.observation import started
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import observer_of
 from tests.integration.streams.conftest import PATIENCE, Pair, until
 from tests.unittests.agui.legality import assert_legal
 
@@ -26,7 +27,7 @@ class Following:
 
     async def _follow(self) -> None:
         first = started(self._pair.thread_id, self._run_id)
-        observation = self._pair.other.observer.observe_thread(thread_uuid(self._pair.thread_id), first)
+        observation = observer_of(self._pair.other).observe_thread(thread_uuid(self._pair.thread_id), first)
         async for _, frame in observation:
             self.frames.append(_plain(frame))
 

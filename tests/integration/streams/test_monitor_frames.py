@@ -12,6 +12,7 @@ import pytest
 from cognizes.engine import Engine, Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import bridge_of
 from tests.integration.streams.conftest import PATIENCE, Pair
 
 
@@ -23,7 +24,7 @@ class Reader:
         self._task = asyncio.create_task(self._read(engine, run_id, after))
 
     async def _read(self, engine: Engine, run_id: str, after: int) -> None:
-        async with aclosing(engine.bridge.subscribe(run_id, after=after)) as frames:
+        async with aclosing(bridge_of(engine).subscribe(run_id, after=after)) as frames:
             async for frame in frames:
                 self.frames.append(frame)
                 if frame.type == "RUN_FINISHED":

@@ -11,6 +11,7 @@ import pytest
 
 from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError, Session
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import database_of
 
 
 async def say(engine: Engine, session: Session, text: str, **more: Any) -> int:
@@ -53,11 +54,11 @@ async def test_a_branch_shows_the_past_up_to_the_fork_and_its_own(engine: Engine
 async def test_nothing_is_copied(engine: Engine, session: Session) -> None:
     for number in range(20):
         await say(engine, session, str(number))
-    before = await engine.database.pool.fetchval("SELECT count(*) FROM messages")
+    before = await database_of(engine).pool.fetchval("SELECT count(*) FROM messages")
     await engine.branches.create(session.thread_id, "other")
     await engine.branches.switch(session.thread_id, "other")
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM messages") == before
-    rows = await engine.database.pool.fetch("SELECT event_type FROM events ORDER BY sequence_num DESC LIMIT 2")
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM messages") == before
+    rows = await database_of(engine).pool.fetch("SELECT event_type FROM events ORDER BY sequence_num DESC LIMIT 2")
     assert [row["event_type"] for row in rows] == ["branch_switched", "branch_created"]
 
 
@@ -209,7 +210,7 @@ async def test_the_tip_of_a_branch_is_the_newest_event_that_it_shows(engine: Eng
     assert sorted(branch.name for branch in listed) == sorted(names)
     end = (await engine.sessions.store.get_thread(session.thread_id)).last_sequence
     for branch in listed:
-        shown = await engine.database.pool.fetchval(
+        shown = await database_of(engine).pool.fetchval(
             "SELECT max(last_sequence) FROM branch_path($1, $2)", thread_uuid(session.thread_id), branch.name
         )
         assert branch.tip_sequence == min(shown, end), branch

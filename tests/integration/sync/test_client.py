@@ -13,6 +13,7 @@ import pytest
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.sync.client import Connection, ContextCopy, SignalPullClient
+from tests.engine_parts import database_of
 from tests.integration.sync.conftest import PATIENCE, kept_port, serving, until
 
 
@@ -341,7 +342,7 @@ async def test_a_message_that_was_stored_shorter_than_it_was_shown_is_read_again
         for number, text in enumerate(("one ", "two ", "three"), start=1):
             await engine.streams.append(session.thread_id, "m", first_sequence=number, deltas=[text])
         await reached(client, lambda copy: texts(copy) == ["one two three"])
-        await engine.database.pool.execute("DELETE FROM message_chunks WHERE sequence > 1")
+        await database_of(engine).pool.execute("DELETE FROM message_chunks WHERE sequence > 1")
         assert await engine.streams.abort(session.thread_id, "m") == 1
         page = await engine.streams.read(session.thread_id, "m", after=3)
         assert (page.chunks, page.current_sequence) == ([], 1)  # which tells a reader that it has too much

@@ -10,6 +10,7 @@ import pytest
 
 from cognizes.engine import Engine, InvalidInputError, Session
 from cognizes.engine.sync.llm_context import estimate_tokens
+from tests.engine_parts import database_of
 from tests.unittests.agui.conftest import adk, call, response, said
 
 
@@ -77,13 +78,15 @@ async def test_messages_are_counted_once(engine: Engine, session: Session) -> No
     await asyncio.gather(*(append(engine, session, "user_message", "user", text="x") for _ in range(600)))
     await asyncio.gather(*(append(engine, session, "work_plan") for _ in range(100)))
     assert (await engine.contexts.metadata(thread)).message_count == 600
-    saved = await engine.database.pool.fetchrow("SELECT sequence_num, messages FROM message_counts")
+    saved = await database_of(engine).pool.fetchrow("SELECT sequence_num, messages FROM message_counts")
     assert (saved["sequence_num"], saved["messages"]) == (700, 600)
     await append(engine, session, "user_message", "user", text="x")
     assert (await engine.contexts.metadata(thread)).message_count == 601
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM message_counts") == 1
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM message_counts") == 1
     # A count that read only a few rows relies on a stored count.
-    counted = await engine.database.pool.fetchval("SELECT counted FROM count_messages_to($1, 701)", session.thread_id)
+    counted = await database_of(engine).pool.fetchval(
+        "SELECT counted FROM count_messages_to($1, 701)", session.thread_id
+    )
     assert counted == 1
 
 
@@ -200,7 +203,7 @@ async def test_seed_002_a_thousand_tokens_leave_five_rows(engine: Engine, sessio
     async with engine.stream_message(session) as message:
         for number in range(1000):
             await message.write(f"token {number} ")
-    rows = await engine.database.pool.fetch("SELECT event_type FROM events ORDER BY sequence_num")
+    rows = await database_of(engine).pool.fetch("SELECT event_type FROM events ORDER BY sequence_num")
     assert [row["event_type"] for row in rows] == ["user_message", "thought", "act", "observe", "assistant_message"]
     items = (await engine.timeline.read(session.thread_id)).items
     assert items[-1]["content"] == "".join(f"token {number} " for number in range(1000))
@@ -258,7 +261,7 @@ class TestLlmContext:
     """The input of a model: the newest that fit, calls and results together."""
 
     async def read(self, engine: Engine, session: Session, max_tokens: int = 10_000) -> list[dict[str, Any]]:
-        context = await engine.llm_contexts.read(session.thread_id, max_tokens=max_tokens)
+        context = await engine.contexts.llm_context(session.thread_id, max_tokens=max_tokens)
         assert context.estimated_tokens <= max_tokens
         return context.messages
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine, Session
+from tests.engine_parts import database_of
 
 pytestmark = pytest.mark.pgbouncer
 
@@ -56,7 +57,7 @@ async def test_a_resent_message_is_stored_once(client: httpx.AsyncClient, contex
     first = await post(client, f"{context}/messages", 201, **body)
     assert await post(client, f"{context}/messages", 201, **body) == first
     await post(client, f"{context}/messages", 409, **(body | {"content": "other"}))
-    assert await engine.database.pool.fetchval("SELECT count(*) FROM messages") == 1
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM messages") == 1
 
 
 async def test_roles_and_parts(client: httpx.AsyncClient, context: str) -> None:

@@ -12,6 +12,7 @@ from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 from tests.integration.timeline.agents import ANSWER
 
@@ -56,7 +57,7 @@ async def test_seed_002_a_hosted_run_of_a_thousand_tokens_leaves_five_rows(
 ) -> None:
     context = await new_context(http)
     assert (await http.post(f"/conversations/{context}/chat", json={"message": "talk"})).status_code == 200
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT event_type FROM events WHERE thread_id = $1 ORDER BY sequence_num", thread_uuid(context)
     )
     kinds = [row["event_type"] for row in rows]

@@ -11,6 +11,7 @@ from cognizes.engine import Engine, InvalidInputError, NotFoundError, Session
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.timeline.event_kinds import KINDS
+from tests.engine_parts import database_of
 from tests.unittests.agui.conftest import adk, call, said
 
 pytestmark = pytest.mark.pgbouncer
@@ -57,7 +58,7 @@ async def test_seed_002_multi_turn_order_and_the_think_tool_result_cycle(engine:
 async def test_seed_002_rows_by_type_have_no_deltas(engine: Engine, session: Session) -> None:
     for number in range(2):
         await turn(engine, session, number)
-    rows = await engine.database.pool.fetch("SELECT event_type, count(*) FROM events GROUP BY event_type")
+    rows = await database_of(engine).pool.fetch("SELECT event_type, count(*) FROM events GROUP BY event_type")
     counts = {row["event_type"]: row["count"] for row in rows}
     assert all(counts[kind] == 2 for kind in ("user_message", "thought", "act", "observe", "assistant_message"))
     assert not any(kind.startswith("text_") for kind in counts)
@@ -120,7 +121,7 @@ SEED_STREAMED = ("text_start", "text_delta", "text_end")
 
 
 async def stored_kinds(engine: Engine, session: Session) -> list[str]:
-    rows = await engine.database.pool.fetch(
+    rows = await database_of(engine).pool.fetch(
         "SELECT event_type FROM events WHERE thread_id = $1 ORDER BY sequence_num", thread_uuid(session.thread_id)
     )
     return [row["event_type"] for row in rows]

@@ -349,7 +349,7 @@ class Authorizer:
         if principal.sees_everything:
             return None
         apps = None if principal.app_names is None else sorted(principal.app_names)
-        found: UUID | None = await self._engine.database.fetch_value(
+        found: UUID | None = await self._engine._database.fetch_value(
             "find_thread_of_run", run_id, apps, principal.user_id
         )
         if found is None:

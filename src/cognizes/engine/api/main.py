@@ -107,12 +107,12 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     app.state.streams = OpenStreams(engine.settings)
     app.state.connection_limits = ConnectionLimits(engine.settings, descriptors=descriptor_limit())
     app.state.meter = PulseMeter()
-    engine.listener.tap(DEFAULT_CHANNEL, app.state.meter.count)
+    engine._listener.tap(DEFAULT_CHANNEL, app.state.meter.count)
     app.state.failed_keys = FailedKeys(engine.settings)
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
-    app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine.supervisor)
-    app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine.supervisor)
+    app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
+    app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
 
 
 def _end_streams(app: FastAPI) -> None:

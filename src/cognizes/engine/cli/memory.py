@@ -45,7 +45,7 @@ def reembed(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) ->
 async def _status(settings: Settings) -> tuple[str, QueueLength, list[str], WaitingMessages]:
     async with Engine(settings) as engine:
         queue = _queue(engine)
-        rows = await engine.database.fetch("list_parked_embeddings", 20)
+        rows = await engine._database.fetch("list_parked_embeddings", 20)
         name = engine.memory.embedder.name if engine.memory.embedder else "none"
         lines = [f"{row['app_name']}/{row['user_id']}/{row['memory_id']}: {row['error']}" for row in rows]
         return name, await queue.length(), lines, await engine.memory.message_index.count()

@@ -88,7 +88,7 @@ class Service:
             self._server.should_exit = True
             if repeated:
                 self._server.cancel_requests()
-        elif self._starting is not None and (repeated or self._engine.embedded is None):
+        elif self._starting is not None and (repeated or self._engine._embedded is None):
             # The embedded server starts in a thread that cannot be cancelled: wait for it, then stop it.
             self._starting.cancel()
 

@@ -100,7 +100,7 @@ class AgentHost:
     async def connect(self, name: str, user_id: str, thread_id: str, *, run_id: str) -> Observation:
         """Yield a snapshot of a thread, then the rest of its active run; without one, a run `run_id` that ends."""
         self.check_agent(name)
-        observer = self._engine.observer
+        observer = self._engine._observer
         if run := self._active.get((name, user_id, thread_id)):
             first = started(thread_id, run.run_id)
             frames = observer.observe_active(run.thread_id, run.log, first, after=run.start_sequence)
@@ -151,7 +151,7 @@ class AgentHost:
             del self._active[run.key]
 
     async def _find_leased_run(self, thread_id: UUID) -> str | None:
-        found: str | None = await self._engine.database.fetch_value("find_leased_run", thread_id)
+        found: str | None = await self._engine._database.fetch_value("find_leased_run", thread_id)
         return found
 
     async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn) -> RunContext:
@@ -187,10 +187,10 @@ class AgentHost:
             return {}
         thread_id = thread_uuid(session.thread_id)
         known = [message.id for message in run_input.messages]
-        newest: int = await self._engine.database.fetch_value("find_newest_message", thread_id, known)
-        past = await self._engine.time_travel.at(thread_id, sequence=newest)
+        newest: int = await self._engine._database.fetch_value("find_newest_message", thread_id, known)
+        past = await self._engine.sessions.time_travel.at(thread_id, sequence=newest)
         delta = _without_known(delta, past.state)
-        async for item in self._engine.debug.iterate_history(thread_id, after_version=past.version):
+        async for item in self._engine._debug.iterate_history(thread_id, after_version=past.version):
             delta = _without_known(delta, item["delta"])
         return delta
 
@@ -200,7 +200,7 @@ class AgentHost:
         if session is None:
             return False
         thread_id = thread_uuid(session.thread_id)
-        waiting = await self._engine.database.fetch("find_waiting_runs", thread_id, handler_of(name))
+        waiting = await self._engine._database.fetch("find_waiting_runs", thread_id, handler_of(name))
         active = [await self._find_leased_run(thread_id), *(row["id"] for row in waiting)]
         found = next((one for one in active if one is not None and run_id in (None, one)), None)
         if found is None:
@@ -292,7 +292,7 @@ async def begin_hosted(
         has_text,
     )
     row = await retry_while_unavailable(
-        lambda: engine.database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds
+        lambda: engine._database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds
     )
     assert row is not None  # noqa: S101 - the function returns one row
     if row["outcome"] == "busy":
@@ -313,7 +313,7 @@ async def begin_hosted(
 
 async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
     """End the runs of a thread that wait for a person: another run continues with the answers, or without them."""
-    for row in await engine.database.fetch("find_waiting_runs", thread_id, handler):
+    for row in await engine._database.fetch("find_waiting_runs", thread_id, handler):
         end = engine.runs.finish if is_answered else engine.runs.cancel
         await end(thread_id, row["id"])
 

@@ -32,7 +32,7 @@ class RunRecovery:
         self._loop: SupervisedLoop | None = None
 
     def start(self) -> None:
-        self._loop = self._engine.supervisor.start("recover-runs", self._recover_forever, longest_pause=_POLL_SECONDS)
+        self._loop = self._engine._supervisor.start("recover-runs", self._recover_forever, longest_pause=_POLL_SECONDS)
 
     async def close(self) -> None:
         if self._loop is not None:

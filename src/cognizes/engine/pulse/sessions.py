@@ -122,15 +122,15 @@ class Sessions:
     - Tasks that share one `Session` object append in the order of their calls.
     - Code that executes a run writes to its thread only while it holds the run; see `RunFence`.
 
-    `store` and `log` read sessions and events by thread id.
+    `store`, `log`, `message_log` and `time_travel` read sessions, events, messages and past states by thread id.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._settings = settings
         self.store = SessionStore(database, settings)
         self.log = EventLog(database)
-        self._messages = Messages(database)
-        self._time_travel = TimeTravel(database)
+        self.message_log = Messages(database)
+        self.time_travel = TimeTravel(database)
         self._batcher = AppendBatcher(
             database,
             snapshot_every=settings.snapshot_every,
@@ -195,7 +195,7 @@ class Sessions:
     async def fork(self, session: Session, *, at_sequence: int | None = None, session_id: str | None = None) -> Session:
         """Create a session with the same past, up to an event or up to now."""
         thread_id = await self.store.find_thread(session)
-        past = None if at_sequence is None else await self._time_travel.at(thread_id, sequence=at_sequence)
+        past = None if at_sequence is None else await self.time_travel.at(thread_id, sequence=at_sequence)
         return await self.store.fork(thread_id, session_id=session_id, past=past)
 
     async def refresh(self, session: Session) -> None:
@@ -458,14 +458,14 @@ class Sessions:
         """Return the messages, oldest first; with `at_sequence` those up to that event. The list also ends at
         `COGNIZES_PAGE_BYTES`, but is empty only at the end: continue `after` the last `sequence_num`."""
         thread_id = await self.store.find_thread(session)
-        return await self._messages.read(thread_id, after=after, up_to=at_sequence, limit=limit)
+        return await self.message_log.read(thread_id, after=after, up_to=at_sequence, limit=limit)
 
     async def at(self, session: Session, *, sequence: int | None = None, version: int | None = None) -> PastState:
-        return await self._time_travel.at(await self.store.find_thread(session), sequence=sequence, version=version)
+        return await self.time_travel.at(await self.store.find_thread(session), sequence=sequence, version=version)
 
     async def snapshot(self, session: Session) -> int:
         """Store the present state as a starting point for replays; return its version."""
-        return await self._time_travel.snapshot(await self.store.find_thread(session))
+        return await self.time_travel.snapshot(await self.store.find_thread(session))
 
 
 def _state_update(session: Session, delta: JsonObject, *, author: str, invocation_id: str) -> Event:

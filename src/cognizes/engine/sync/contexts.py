@@ -19,6 +19,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.chunks import StreamHead, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.sync.context_state import RESETS, ContextState, StateFold
+from cognizes.engine.sync.llm_context import LlmContext, read_llm_context
 from cognizes.engine.timeline.event_reading import Call, Question, Result, read_parts
 
 DESCRIPTIVE: Final = ("model_id", "mode", "system_prompt_id", "workspace_path")
@@ -134,6 +135,10 @@ class Contexts:
 
     async def state(self, thread_id: str | UUID) -> ContextState:
         return (await self.metadata(thread_id)).current_state
+
+    async def llm_context(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
+        """Return the newest messages within `max_tokens` in the format of chat models; see `read_llm_context`."""
+        return await read_llm_context(self._database, thread_id, max_tokens=max_tokens, branch=branch)
 
     async def fold(self, thread_id: UUID, *, up_to: int, running: Iterable[str] = ()) -> StateFold:
         """Return the state after an event, ready to apply further events.

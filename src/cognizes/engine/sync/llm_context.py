@@ -49,43 +49,41 @@ class _Unit:
         return sum(_FRAMING_TOKENS + estimate_tokens(_text(message)) for message in self.messages)
 
 
-class LlmContexts:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+async def read_llm_context(
+    database: Database, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None
+) -> LlmContext:
+    """Return the newest messages of a branch within `max_tokens`, from at most `COGNIZES_PAGE_BYTES` of events.
 
-    async def read(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
-        """Return the newest messages of a branch within `max_tokens`, from at most `COGNIZES_PAGE_BYTES` of events.
-
-        Calls without results and results without calls are omitted, because models refuse both.
-        """
-        thread = thread_uuid(thread_id)
-        if max_tokens < 1:
-            raise InvalidInputError(f"invalid max_tokens {max_tokens}; it must be at least 1")
-        newest_first: list[Event] = []
-        before = END_OF_THREAD
-        room = self._database.page_bytes
-        size = 0
-        next_check = max_tokens
-        while True:
-            page = await read_event_page(
-                self._database, "read_timeline_before", thread, branch, 0, before, _KINDS, limit=_PAGE, max_bytes=room
-            )
-            newest_first += page.events
-            size += page.size
-            room -= page.size
-            has_ended = not page.has_more or not page.events
-            before = newest_first[-1].sequence_num or 0 if newest_first else before
-            if not has_ended and room > 0 and size < next_check:
-                # A token has at least one byte: these events cannot exceed the limit yet.
-                continue
-            units = list(_units(reversed(newest_first)))
-            # The first part of the oldest unit may be on the next page.
-            if has_ended or room <= 0 or sum(unit.tokens for unit in units[1:]) > max_tokens:
-                break
-            next_check = 2 * size
-        if not newest_first and not await self._database.fetch_value("thread_exists", thread):
-            raise NotFoundError(f"there is no context {thread_id}")
-        return _fit(units, max_tokens, is_all=has_ended)
+    Calls without results and results without calls are omitted, because models refuse both.
+    """
+    thread = thread_uuid(thread_id)
+    if max_tokens < 1:
+        raise InvalidInputError(f"invalid max_tokens {max_tokens}; it must be at least 1")
+    newest_first: list[Event] = []
+    before = END_OF_THREAD
+    room = database.page_bytes
+    size = 0
+    next_check = max_tokens
+    while True:
+        page = await read_event_page(
+            database, "read_timeline_before", thread, branch, 0, before, _KINDS, limit=_PAGE, max_bytes=room
+        )
+        newest_first += page.events
+        size += page.size
+        room -= page.size
+        has_ended = not page.has_more or not page.events
+        before = newest_first[-1].sequence_num or 0 if newest_first else before
+        if not has_ended and room > 0 and size < next_check:
+            # A token has at least one byte: these events cannot exceed the limit yet.
+            continue
+        units = list(_units(reversed(newest_first)))
+        # The first part of the oldest unit may be on the next page.
+        if has_ended or room <= 0 or sum(unit.tokens for unit in units[1:]) > max_tokens:
+            break
+        next_check = 2 * size
+    if not newest_first and not await database.fetch_value("thread_exists", thread):
+        raise NotFoundError(f"there is no context {thread_id}")
+    return _fit(units, max_tokens, is_all=has_ended)
 
 
 def _fit(units: list[_Unit], max_tokens: int, *, is_all: bool) -> LlmContext:

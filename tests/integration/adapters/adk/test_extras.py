@@ -13,6 +13,7 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.session import Session
 
 from cognizes.engine.adapters.adk import OpenSessionService
+from tests.engine_parts import database_of
 
 NAMES = {"app_name": "shop", "user_id": "ada"}
 
@@ -85,7 +86,7 @@ async def test_old_sessions_go(ours: OpenSessionService) -> None:
     await conversation(ours)
     await ours.create_session(app_name="bank", user_id="ada", session_id="other")
     engine = await ours.engine()
-    await engine.database.pool.execute("UPDATE threads SET updated_at = now() - interval '2 hours'")
+    await database_of(engine).pool.execute("UPDATE threads SET updated_at = now() - interval '2 hours'")
     await ours.create_session(**NAMES, session_id="young")
     assert await ours.prune_sessions(app_name="shop", older_than=timedelta(hours=3)) == 0
     assert await ours.prune_sessions(app_name="shop", older_than=timedelta(hours=1)) == 1
@@ -131,7 +132,7 @@ async def test_what_others_wrote_is_part_of_the_conversation(ours: OpenSessionSe
 async def test_the_list_of_a_user_reads_few_rows_of_others(ours: OpenSessionService) -> None:
     for number in range(3):
         await ours.create_session(**NAMES, session_id=str(number))
-    database = (await ours.engine()).database
+    database = database_of(await ours.engine())
     async with database.connection() as connection, connection.transaction():
         # Two users: a plan for any user expects half of all sessions.
         await connection.execute(

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from cognizes.engine import Engine, SetupError
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.adapters.adk.importer import ImportProgress, import_sessions
+from tests.engine_parts import database_of
 
 
 class PowerCutError(Exception):
@@ -124,7 +125,7 @@ async def test_an_interrupted_import_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
     cut_after: int,
 ) -> None:
-    fetch_value = target.database.fetch_value
+    fetch_value = database_of(target).fetch_value
     calls = 0
 
     async def fetch_until_the_cut(query: str, *arguments: Any) -> Any:
@@ -135,7 +136,7 @@ async def test_an_interrupted_import_goes_on_where_it_stopped(
         return await fetch_value(query, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(target.database, "fetch_value", fetch_until_the_cut)
+        patch.setattr(database_of(target), "fetch_value", fetch_until_the_cut)
         with pytest.raises(PowerCutError):
             await import_sessions(source_url, target, batch=3)
     report = await import_sessions(source_url, target, batch=3)

@@ -15,6 +15,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.database.queries import Queries
+from tests.engine_parts import maintenance_of
 
 _STARTUP = 196608
 _OURS = {" ".join(sql.split()): name for name, sql in Queries().items()}
@@ -115,7 +116,7 @@ async def counted(database_url: str) -> AsyncIterator[tuple[OpenSessionService, 
         url = f"postgresql://postgres@127.0.0.1:{port}{parts.path}?sslmode=disable"
         async with OpenSessionService(url, memory_background=False) as service:
             engine = await service.engine()
-            await engine.maintenance.close()
+            await maintenance_of(engine).close()
             yield service, proxy
     finally:
         await proxy.stop()

@@ -12,6 +12,7 @@ from google.adk.cli.service_registry import _register_services_from_yaml_config,
 from cognizes.engine import DatabaseUnavailableError
 from cognizes.engine.adapters.adk import OpenSessionService, register
 from cognizes.engine.adapters.engines import parse_address
+from tests.engine_parts import database_of, embedded_of
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ async def test_services_of_one_url_share_an_engine_until_the_last_one_leaves(dat
     await first.close()
     assert await second.get_session(app_name="a", user_id="u", session_id="s") is None
     await second.close()
-    assert engine.database.pool.is_closing()
+    assert database_of(engine).pool.is_closing()
     # Closed is not broken: the next use connects again.
     assert await first.get_session(app_name="a", user_id="u", session_id="s") is None
     assert await first.engine() is not engine
@@ -76,9 +77,9 @@ def test_the_end_of_the_event_loop_closes_open_engines(tmp_path: Path) -> None:
         return session.state
 
     asyncio.run(use())
-    assert used[0].embedded is not None
-    assert used[0].embedded.data_dir == tmp_path / "data"
-    assert not used[0].embedded.is_running()
+    assert embedded_of(used[0]) is not None
+    assert embedded_of(used[0]).data_dir == tmp_path / "data"
+    assert not embedded_of(used[0]).is_running()
     assert asyncio.run(read()) == {"runs": 1}
 
 

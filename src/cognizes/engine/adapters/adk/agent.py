@@ -112,7 +112,7 @@ class AdkAgent:
             return None
         engine = await self._service.engine()
         thread_id = thread_uuid(run.thread_id)
-        invocation_id = await engine.database.fetch_value("find_invocation_of_run", thread_id, run.id)
+        invocation_id = await engine._database.fetch_value("find_invocation_of_run", thread_id, run.id)
         return AdkTurn(thread_id, session=opened, invocation_id=invocation_id) if invocation_id else None
 
     async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
@@ -266,7 +266,7 @@ async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: E
     for kind, entry in _progress(event):
         try:
             arguments = thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
-            await engine.runs.until_available(partial(engine.database.fetch_value, "record_run_progress", *arguments))
+            await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
         except EngineError as error:
             logger.warning("run %s: its progress could not be recorded: %s", run_id, error)
 

@@ -128,7 +128,7 @@ class _Import:
         return keys
 
     async def _copy_states(self) -> None:
-        fetch, limit = self._engine.database.fetch, self._engine.settings.max_state_bytes
+        fetch, limit = self._engine._database.fetch, self._engine.settings.max_state_bytes
         apps = [row for row in await self._source.scalars(select(StorageAppState)) if row.state]
         for app in apps:
             await fetch("adk_import_app_state", app.app_name, _document(app.state), limit)
@@ -199,7 +199,7 @@ class _Import:
             if number == len(batches):
                 state = final_state
             items = [self._item(event, target) for event, _ in batch]
-            is_stored = await self._engine.database.fetch_value(
+            is_stored = await self._engine._database.fetch_value(
                 "adk_import_events",
                 UUID(target.thread_id),
                 position,

@@ -106,7 +106,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
     ) -> Session | None:
         """Return a session with its events, or those that `config` selects; None when there is none."""
         engine = await self.engine()
-        return await self._reader.read(engine.database, _key(app_name, user_id, session_id), config or _EVERYTHING)
+        return await self._reader.read(engine._database, _key(app_name, user_id, session_id), config or _EVERYTHING)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """Return all sessions of a user, or of the app, oldest update first, without events."""
@@ -114,7 +114,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
         check_text("app_name", app_name)
         if user_id is not None:
             check_text("user_id", user_id)
-        return ListSessionsResponse(sessions=await self._reader.list(engine.database, app_name, user_id))
+        return ListSessionsResponse(sessions=await self._reader.list(engine._database, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and its events, if it exists. User and app state stay."""
@@ -126,7 +126,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         engine = await self.engine()
         names = check_text("app_name", app_name), check_text("user_id", user_id)
-        document = await engine.database.fetch_value("read_user_state", *names)
+        document = await engine._database.fetch_value("read_user_state", *names)
         state: JsonObject = load_jsonb(document or "{}")
         return state
 
@@ -165,7 +165,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
 
     async def _find_revision(self, engine: Engine, session: Session) -> Revision:
         """Return the revision of an object without one (rebuilt from JSON), which is current if its last event is."""
-        head = await engine.database.fetch_row("adk_read_head", *_key(session.app_name, session.user_id, session.id))
+        head = await engine._database.fetch_row("adk_read_head", *_key(session.app_name, session.user_id, session.id))
         if head is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         last_event_id = session.events[-1].id if session.events else None
@@ -222,7 +222,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
     async def prune_sessions(self, *, app_name: str, older_than: timedelta) -> int:
         """Delete the sessions of an app without a write for that long; return how many."""
         engine = await self.engine()
-        removed: int = await engine.database.fetch_value(
+        removed: int = await engine._database.fetch_value(
             "adk_prune_sessions", check_text("app_name", app_name), older_than
         )
         return removed

@@ -337,7 +337,7 @@ async def _store_end(run: _OpenRun, status: RunStatus, error: str | None) -> Non
 async def _record(run: _OpenRun, kind: str, entry: JsonObject) -> None:
     """Record an entry on the run's row, without an event: the session service stores ADK's event."""
     with _only_logged():
-        await run.engine.database.fetch_value(
+        await run.engine._database.fetch_value(
             "record_run_progress", run.thread_id, run.id, kind, dump_jsonb(entry), None, None, None
         )
 

@@ -203,7 +203,7 @@ async def read_llm_context(
     branch: str | None = None,
 ) -> Response:
     """Return the newest messages that fit, tool calls with their results. Tokens are estimated."""
-    context = await engine.llm_contexts.read(context_id, max_tokens=max_tokens, branch=branch)
+    context = await engine.contexts.llm_context(context_id, max_tokens=max_tokens, branch=branch)
     document = {
         "context_id": str(context_id),
         "messages": context.messages,

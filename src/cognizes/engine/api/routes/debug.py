@@ -58,7 +58,7 @@ _KEYS_OF_A_SCOPE = 2000
 
 
 async def _queries(engine: CurrentEngine) -> MonitorQueries:
-    return MonitorQueries(engine.database)
+    return MonitorQueries(engine._database)
 
 
 Queries = Annotated[MonitorQueries, Depends(_queries)]
@@ -122,7 +122,7 @@ async def preview_events(
 async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     """Return an event; `frames` has the Monitor's profile, `agui` what a strict AG-UI client receives for it alone."""
     event = await _event(engine, thread_id, sequence_num)
-    before = await engine.time_travel.at(thread_id, sequence=sequence_num - 1)
+    before = await engine.sessions.time_travel.at(thread_id, sequence=sequence_num - 1)
     translator = Translator(
         thread_id=event.thread_id, run_id=event.run_id or "", state=before.state, root_agent=None, with_user=True
     )
@@ -139,7 +139,7 @@ async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 @router.get("/threads/{thread_id}/events/{sequence_num}/diff", summary="Read what one event changed in the state")
 @access(Reach.THREAD)
 async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
-    return DocumentResponse(_diff_view(await engine.debug.diff_event(thread_id, sequence_num)))
+    return DocumentResponse(_diff_view(await engine._debug.diff_event(thread_id, sequence_num)))
 
 
 # State
@@ -153,7 +153,7 @@ async def debug_state(
     """The history is a page of `limit` changes and `COGNIZES_PAGE_BYTES`; if `has_more`, continue with `after_version`,
     the `version` of its last change."""
     await engine.sessions.store.get_thread(thread_id)
-    info = asdict(await engine.debug.get_debug_info(thread_id, limit=limit, after_version=after_version))
+    info = asdict(await engine._debug.get_debug_info(thread_id, limit=limit, after_version=after_version))
     return DocumentResponse({**info, "state_history": [_plain(item) for item in info["state_history"]]})
 
 
@@ -161,7 +161,7 @@ async def debug_state(
 @access(Reach.THREAD)
 async def read_scopes(thread_id: ThreadId, engine: CurrentEngine, sequence: OptionalSequence = None) -> Response:
     """Return the state after an event; `sequence=0` is the initial state. `/value` returns one key whole."""
-    past = await engine.debug.state_at(thread_id, sequence)
+    past = await engine._debug.state_at(thread_id, sequence)
     scopes = {name: _cut_scope(values) for name, values in group_by_prefix(past.state).items()}
     return DocumentResponse({"sequence_num": past.sequence_num, "version": past.version, "scopes": scopes})
 
@@ -172,7 +172,7 @@ async def read_value(
     thread_id: ThreadId, engine: CurrentEngine, key: str, sequence: OptionalSequence = None
 ) -> Response:
     """The key has its scope's prefix."""
-    past = await engine.debug.state_at(thread_id, sequence)
+    past = await engine._debug.state_at(thread_id, sequence)
     if key not in past.state:
         raise NotFoundError(f"there is no key {key!r} in this state")
     return DocumentResponse({"key": key, "scope": parse_state_prefix(key)[0], "value": past.state[key]})
@@ -194,7 +194,7 @@ async def key_history(
     An `app:` key is written in threads of many users: an end user is told where and by whom only of its own.
     """
     await engine.sessions.store.get_thread(thread_id)
-    page = await engine.debug.key_history_page(
+    page = await engine._debug.key_history_page(
         thread_id, key, limit=limit, before_version=before_version, for_user=caller.user_id
     )
     return DocumentResponse({"key": key, "history": [_plain(item) for item in page.changes], "has_more": page.has_more})
@@ -203,7 +203,7 @@ async def key_history(
 @router.get("/threads/{thread_id}/diff", summary="Compare the state at two versions")
 @access(Reach.THREAD)
 async def diff(thread_id: ThreadId, engine: CurrentEngine, from_version: Version, to_version: Version) -> Response:
-    return DocumentResponse(asdict(await engine.debug.diff(thread_id, from_version, to_version)))
+    return DocumentResponse(asdict(await engine._debug.diff(thread_id, from_version, to_version)))
 
 
 # Export
@@ -248,7 +248,7 @@ async def _ndjson_parts(engine: Engine, thread_id: UUID, session: JsonObject) ->
 @access(Reach.EVERYTHING, Permission.ADMIN)
 async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
     """Return counters since the process started; `events_per_second` has the last minute, oldest first."""
-    pool = engine.database.pool
+    pool = engine._database.pool
     state = request.app.state
     meter: PulseMeter = state.meter
     streams = state.heartbeats.connections + state.agent_heartbeats.connections
@@ -258,7 +258,7 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
             "events": meter.events,
             "events_per_second": meter.per_second(),
             "notify_latency_ms": asdict(meter.latency()),
-            "listener": {"running": engine.listener.is_running, "reconnections": engine.listener.reconnections},
+            "listener": {"running": engine._listener.is_running, "reconnections": engine._listener.reconnections},
             "gaps_healed": engine.feed.missed_notifications,
             "conflicts": engine.sessions.conflicts,
             "retries": engine.sessions.retries,

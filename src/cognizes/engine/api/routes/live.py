@@ -70,10 +70,10 @@ async def run_events(
     if resumed:
         await engine.feed.check_run_cursor(run_id, resumed, thread)
     if profile == "agui":
-        return streams.open(engine.observer.observe_run(run_id, after=resumed, thread_id=thread))
+        return streams.open(engine._observer.observe_run(run_id, after=resumed, thread_id=thread))
     greeting = _custom(run_id, "connected", message=f"SSE stream for run_id={run_id}")
     return EventStream(
-        partial(engine.monitor_frames.send, run_id, after=resumed, greeting=greeting, thread_id=thread),
+        partial(engine._monitor_frames.send, run_id, after=resumed, greeting=greeting, thread_id=thread),
         heartbeats=heartbeats,
         heartbeat=partial(_custom, run_id, "heartbeat"),
     )
@@ -123,7 +123,7 @@ async def _thread_items(engine: Engine, name: str, after: int | None) -> AsyncGe
     try:
         thread = await engine.sessions.store.get_thread(name)
     except NotFoundError:
-        if engine.database.acting_apps is not None:
+        if engine._database.acting_apps is not None:
             # Tenants receive no test notifications: a thread that is hidden from them may be another tenant's.
             raise WebSocketException(_POLICY_VIOLATION, f"there is no thread {name}"[:_REASON_BYTES]) from None
         return _notification_items(engine, name)
@@ -131,7 +131,7 @@ async def _thread_items(engine: Engine, name: str, after: int | None) -> AsyncGe
 
 
 async def _feed_items(engine: Engine, thread_id: UUID, after: int) -> AsyncGenerator[list[JsonObject], None]:
-    async with aclosing(engine.monitor_frames.follow_thread(thread_id, after=after)) as pages:
+    async with aclosing(engine._monitor_frames.follow_thread(thread_id, after=after)) as pages:
         async for steps in pages:
             yield [item for step in steps for item in _step_items(str(thread_id), step)]
 
@@ -197,7 +197,7 @@ async def _wait_until_gone(websocket: WebSocket) -> None:
 async def notify_thread(engine: CurrentEngine, thread_id: str = "test-thread") -> Response:
     """Send a notification without a stored event; `/ws/events/test-thread` receives it."""
     payload = _test_payload(thread_id=thread_id)
-    await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
+    await engine._database.fetch_value("notify", DEFAULT_CHANNEL, payload)
     return DocumentResponse({"status": "sent", "payload": payload})
 
 
@@ -206,7 +206,7 @@ async def notify_thread(engine: CurrentEngine, thread_id: str = "test-thread") -
 async def notify_run(run_id: str, engine: CurrentEngine) -> Response:
     """Send a notification without a stored event; `/api/runs/{run_id}/events` receives it as RAW."""
     payload = _test_payload(thread_id="test-thread", run_id=run_id)
-    await engine.database.fetch_value("notify", DEFAULT_CHANNEL, payload)
+    await engine._database.fetch_value("notify", DEFAULT_CHANNEL, payload)
     return DocumentResponse({"status": "sent", "run_id": run_id, "payload": payload})
 
 

@@ -225,7 +225,7 @@ async def _cancel(engine: Engine, thread_id: UUID, host: AgentHost | None) -> li
     context = await engine.contexts.metadata(thread_id)
     check_transition(context.current_state, ContextState.CANCELLING)
     await _append(engine, thread_id, "cancel_requested")
-    active = [row["id"] for row in await engine.database.fetch("list_active_runs", thread_id)]
+    active = [row["id"] for row in await engine._database.fetch("list_active_runs", thread_id)]
     if host is not None and context.app_name in host.descriptions:
         await host.cancel(context.app_name, context.user_id, context.session_id)
     for run_id in active:

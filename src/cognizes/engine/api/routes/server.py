@@ -93,10 +93,10 @@ async def health(engine: CurrentEngine) -> Response:
     """
     with acting_as_engine():
         database, deltas = await asyncio.gather(
-            _ask(engine.database.fetch_value("ping")), _ask(engine.streams.backend.ping())
+            _ask(engine._database.fetch_value("ping")), _ask(engine.streams.backend.ping())
         )
-    listening = engine.listener.is_running
-    failing = engine.supervisor.failures
+    listening = engine._listener.is_running
+    failing = engine._supervisor.failures
     status = "ok" if deltas == "ok" and not failing else "degraded"
     if database != "ok" or not listening:
         status = "unavailable"
@@ -105,14 +105,14 @@ async def health(engine: CurrentEngine) -> Response:
         "listener_running": listening,
         "database": database,
         "deltas": {"carried_by": "redis" if engine.settings.redis_url else "postgresql", "status": deltas},
-        "server": "embedded" if engine.embedded else "external",
-        "maintenance": engine.maintenance.scheduler,
+        "server": "embedded" if engine._embedded else "external",
+        "maintenance": engine._maintenance.scheduler,
         "pool": {
-            "size": engine.database.pool.get_size(),
-            "idle": engine.database.pool.get_idle_size(),
-            "max": engine.database.pool.get_max_size(),
+            "size": engine._database.pool.get_size(),
+            "idle": engine._database.pool.get_idle_size(),
+            "max": engine._database.pool.get_max_size(),
         },
-        "background": {"tasks": len(engine.supervisor.names), "failing": [asdict(failure) for failure in failing]},
+        "background": {"tasks": len(engine._supervisor.names), "failing": [asdict(failure) for failure in failing]},
         "conflicts": engine.sessions.conflicts,
     }
     return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
@@ -131,7 +131,7 @@ async def _ask(question: Awaitable[object]) -> str:
 async def version(engine: CurrentEngine) -> Response:
     """Return the versions of the engine and of PostgreSQL."""
     with acting_as_engine():
-        postgresql = await engine.database.fetch_value("read_version")
+        postgresql = await engine._database.fetch_value("read_version")
     return DocumentResponse({"engine": __version__, "postgresql": postgresql})
 
 

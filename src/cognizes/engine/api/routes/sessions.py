@@ -129,7 +129,7 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
     if caller.user_id is not None and is_end_user(caller):
         store_as_user(event)
         # A message that is being streamed will be stored under its id; the user's event would take its place.
-        if event.id and await engine.database.fetch_row("find_stream", thread_id, event.id):
+        if event.id and await engine._database.fetch_row("find_stream", thread_id, event.id):
             raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
     is_new = await engine.sessions.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(_appended(event), status_code=201 if is_new else 200)
@@ -180,7 +180,7 @@ async def read_state(
         return DocumentResponse(
             {"state": session.state, "version": session.version, "sequence_num": session.last_sequence}
         )
-    past = await engine.time_travel.at(thread_id, sequence=sequence, version=version)
+    past = await engine.sessions.time_travel.at(thread_id, sequence=sequence, version=version)
     return DocumentResponse({"state": past.state, "version": past.version, "sequence_num": past.sequence_num})
 
 
@@ -206,7 +206,7 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
 @access(Reach.THREAD, Permission.WRITE)
 async def take_snapshot(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     """Time travel can start at the snapshot."""
-    return DocumentResponse({"version": await engine.time_travel.snapshot(thread_id)}, status_code=201)
+    return DocumentResponse({"version": await engine.sessions.time_travel.snapshot(thread_id)}, status_code=201)
 
 
 @router.get("/{thread_id}/messages", response_model=MessagePage, summary="Read messages, oldest first")
@@ -223,14 +223,14 @@ async def read_messages(
     A page also ends at `COGNIZES_PAGE_BYTES`; if `has_more`, continue `after` the `sequence_num` of its last message.
     """
     await _last_sequence(engine, thread_id)
-    page = await engine.messages.read_page(thread_id, after=after, up_to=at_sequence, limit=limit)
+    page = await engine.sessions.message_log.read_page(thread_id, after=after, up_to=at_sequence, limit=limit)
     return DocumentResponse(
         {"messages": [message_view(message) for message in page.messages], "has_more": page.has_more}
     )
 
 
 async def _last_sequence(engine: CurrentEngine, thread_id: ThreadId) -> int:
-    head = await engine.database.fetch_row("read_thread_head", thread_id)
+    head = await engine._database.fetch_row("read_thread_head", thread_id)
     if head is None:
         raise NotFoundError(f"there is no thread {thread_id}")
     last: int = head["last_sequence"]
