@@ -104,9 +104,11 @@ async def serve_side() -> None:
     directory = Path(tempfile.mkdtemp(prefix="cognizes-bench-"))
     try:
         async with Engine.open(data_dir=directory, memory_background=False) as engine:
+            # The other side may be a commit in which the database was a public part.
+            database = engine._database if hasattr(engine, "_database") else engine.database
             for setting in ("fsync", "autovacuum"):
-                await engine._database.pool.execute(f"ALTER SYSTEM SET {setting} = off")
-            await engine._database.pool.execute("SELECT pg_reload_conf()")
+                await database.pool.execute(f"ALTER SYSTEM SET {setting} = off")
+            await database.pool.execute("SELECT pg_reload_conf()")
             sessions = [await engine.sessions.create("bench", f"u{number}") for number in range(50)]
             with _http_server(directory) as url:
                 async with httpx.AsyncClient(base_url=url, timeout=60) as http:

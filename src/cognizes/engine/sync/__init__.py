@@ -1,1 +1,27 @@
-"""Signal-Pull (seed 003): contexts, branches, signals that announce changes, and a client that pulls them."""
+"""Signal-Pull (seed 003): contexts, branches and signals; `sync.client` (extra `client`) keeps a copy of a context."""
+
+from cognizes.engine.sync.branches import Branch, Branches
+from cognizes.engine.sync.context_state import ContextState
+from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata, Contexts, FoundMessages, MessagesPage
+from cognizes.engine.sync.llm_context import LlmContext
+from cognizes.engine.sync.signal_subscription import Signals, SignalSubscription
+from cognizes.engine.sync.signals import Signal, SignalType
+from cognizes.engine.sync.tool_approvals import ToolApproval, ToolApprovals
+
+__all__ = [
+    "Branch",
+    "Branches",
+    "ContextMessage",
+    "ContextMetadata",
+    "ContextState",
+    "Contexts",
+    "FoundMessages",
+    "LlmContext",
+    "MessagesPage",
+    "Signal",
+    "SignalSubscription",
+    "SignalType",
+    "Signals",
+    "ToolApproval",
+    "ToolApprovals",
+]
