@@ -106,3 +106,9 @@ def test_events_have_typed_content_and_actions() -> None:
 
 def test_no_schema_of_the_framework_is_left() -> None:
     assert "HTTPValidationError" not in str(DOCUMENT)
+
+
+def test_only_changes_that_can_conflict_list_a_409() -> None:
+    assert 409 not in errors_of(OPERATIONS["POST /api/sessions/{thread_id}/snapshots"])
+    for path in ("runs/{run_id}/finish", "runs/{run_id}/cancel", "runs/{run_id}/retry", "events", "fork"):
+        assert 409 in errors_of(OPERATIONS[f"POST /api/sessions/{{thread_id}}/{path}"]), path

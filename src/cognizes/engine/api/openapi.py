@@ -102,7 +102,9 @@ def _errors(operation: dict[str, Any], needed: Access, method: str, path: str, *
     if needed.reach in _HAS_ONE:
         errors.add(HTTPStatus.NOT_FOUND)
     # A context id may be a session id, which two threads of the caller may have; a run id likewise.
+    # A change conflicts with the version or the id in its body, or with the status of the run in its path.
     changes = needed.permission is not Permission.READ and method in ("POST", "PUT")
+    changes &= "requestBody" in operation or "{run_id}" in path
     if "{context_id}" in path or (needed.reach is Reach.RUN and not streams) or (changes and needed.reach in _HAS_ONE):
         errors.add(HTTPStatus.CONFLICT)
     if "requestBody" in operation:
