@@ -232,6 +232,23 @@ async def test_an_end_user_takes_no_id_of_a_streamed_message(guarded: Guarded) -
         assert own.status_code == 201, own.text
 
 
+async def test_an_end_users_event_names_only_a_run_of_its_thread(guarded: Guarded) -> None:
+    agent_key, user_key = await guarded.key("shop"), await guarded.key("shop", user_id="bob")
+    async with guarded.client(agent_key) as agent, guarded.client(user_key) as bob:
+        thread, foreign = await new_thread(bob, "shop", "bob"), await new_thread(agent, "shop", "ada")
+        for owner, run in ((thread, "own"), (foreign, "foreign")):
+            started = await agent.post(f"/api/sessions/{owner}/runs", json={"run_id": run, "start": True})
+            assert started.status_code == 201, started.text
+        for run in ("foreign", "future"):
+            refused = await post_event(bob, thread, run_id=run, content={"text": "mine"})
+            assert refused.status_code == 403, refused.text
+            assert run in refused.json()["detail"]
+        stored = await post_event(bob, thread, run_id="own", content={"text": "mine"})
+        assert stored.status_code == 201, stored.text
+        events = (await bob.get(f"/api/sessions/{thread}/events")).json()["events"]
+        assert [event["run_id"] for event in events if event["author"] == "user"] == ["own"]
+
+
 @pytest.mark.parametrize("author", ["user", "agent"])
 async def test_no_event_takes_the_id_of_a_restored_snapshot(guarded: Guarded, author: str) -> None:
     agent_key, user_key = await guarded.key("shop"), await guarded.key("shop", user_id="bob")

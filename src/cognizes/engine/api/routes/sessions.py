@@ -131,6 +131,11 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
         # A message that is being streamed will be stored under its id; the user's event would take its place.
         if event.id and await engine._database.fetch_row("find_stream", thread_id, event.id):
             raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
+        # Readers of a run receive the events that name it, also of a run of another thread or one not started yet.
+        if event.run_id and await engine._database.fetch_row("read_run", thread_id, event.run_id) is None:
+            raise PermissionDeniedError(
+                f"a user's event may not name a run that its thread does not have: {event.run_id[:200]!r}; omit run_id"
+            )
     is_new = await engine.sessions.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(_appended(event), status_code=201 if is_new else 200)
 
