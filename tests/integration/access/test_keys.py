@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from cognizes.engine import Engine, InvalidInputError, NotFoundError
+from cognizes.engine import DatabaseError, Engine, InvalidInputError, NotFoundError
 from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import KEY_CACHE_SECONDS, ApiKeys, hash_secret
-from tests.engine_parts import database_of
+from tests.engine_parts import database_of, supervisor_of
 from tests.integration.access.conftest import READ_WRITE, Guarded, key_id, new_thread
 
 
@@ -66,6 +66,34 @@ async def test_health_and_documents_need_no_key(guarded: Guarded) -> None:
     async with guarded.client() as anonymous:
         for path in ("/health", "/version", "/openapi.json", "/docs"):
             assert (await anonymous.get(path)).status_code == 200, path
+
+
+async def test_health_gives_reasons_only_to_callers_with_a_key(guarded: Guarded) -> None:
+    async def fail() -> None:
+        raise DatabaseError("the secret reason")
+
+    supervisor = supervisor_of(guarded.engine)
+    loop = supervisor.start("failing-task", fail, longest_pause=0.1)
+    try:
+        async with guarded.client() as anonymous, guarded.client(await guarded.key("a")) as known:
+            await until(lambda: supervisor.failures)
+            (hidden,) = (await anonymous.get("/health")).json()["background"]["failing"]
+            (shown,) = (await known.get("/health")).json()["background"]["failing"]
+    finally:
+        await loop.stop()
+    assert (hidden["name"], hidden["error"]) == ("failing-task", "failing")
+    assert shown["name"] == "failing-task"
+    assert "the secret reason" in shown["error"]
+
+
+async def test_health_hides_the_reason_of_an_unavailable_database(guarded: Guarded) -> None:
+    async with guarded.client() as anonymous, guarded.client(await guarded.key("a")) as known:
+        assert (await known.get("/api/access/me")).status_code == 200
+        await database_of(guarded.engine).close()
+        hidden, shown = await anonymous.get("/health"), await known.get("/health")
+    assert (hidden.status_code, hidden.json()["database"]) == (503, "unavailable")
+    assert shown.status_code == 503
+    assert shown.json()["database"] not in ("ok", "unavailable")
 
 
 async def test_a_key_in_a_url_opens_nothing(guarded: Guarded) -> None:

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from cognizes.engine.access import ANONYMOUS
 from cognizes.engine.access.authenticator import TICKET_SECONDS
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.responses import DocumentResponse
@@ -85,26 +86,32 @@ class HealthView(BaseModel):
     summary="Check the database, the listener and Redis",
 )
 @access(Reach.PUBLIC)
-async def health(engine: CurrentEngine) -> Response:
+async def health(engine: CurrentEngine, caller: Caller) -> Response:
     """Return 200 with `"status": "ok"`, or 503 with what is wrong.
 
     200 with `"degraded"` while the Redis of token deltas is unavailable, or while a background task fails
-    (`background.failing` names it): the server still serves requests, so it stays in service.
+    (`background.failing` names it): the server still serves requests, so it stays in service. On a server with keys,
+    only callers with a key read the reasons; others read `unavailable` and `failing`.
     """
+    shows_reasons = not engine.access.is_required or caller is not ANONYMOUS
     with acting_as_engine():
         database, deltas = await asyncio.gather(
             _ask(engine._database.fetch_value("ping")), _ask(engine.streams.backend.ping())
         )
     listening = engine._listener.is_running
     failing = engine._supervisor.failures
+    named = [asdict(failure) | ({} if shows_reasons else {"error": "failing"}) for failure in failing]
     status = "ok" if deltas == "ok" and not failing else "degraded"
     if database != "ok" or not listening:
         status = "unavailable"
     body = {
         "status": status,
         "listener_running": listening,
-        "database": database,
-        "deltas": {"carried_by": "redis" if engine.settings.redis_url else "postgresql", "status": deltas},
+        "database": database if shows_reasons or database == "ok" else "unavailable",
+        "deltas": {
+            "carried_by": "redis" if engine.settings.redis_url else "postgresql",
+            "status": deltas if shows_reasons or deltas == "ok" else "unavailable",
+        },
         "server": "embedded" if engine._embedded else "external",
         "maintenance": engine._maintenance.scheduler,
         "pool": {
@@ -112,7 +119,7 @@ async def health(engine: CurrentEngine) -> Response:
             "idle": engine._database.pool.get_idle_size(),
             "max": engine._database.pool.get_max_size(),
         },
-        "background": {"tasks": len(engine._supervisor.names), "failing": [asdict(failure) for failure in failing]},
+        "background": {"tasks": len(engine._supervisor.names), "failing": named},
         "conflicts": engine.sessions.conflicts,
     }
     return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
