@@ -28,6 +28,7 @@ from cognizes.engine.errors import (
     StepInterruptedError,
     StreamUnavailableError,
     TooManyRequestsError,
+    UnreadableCheckpointError,
     WaitExpiredError,
 )
 from cognizes.engine.memory.scope import MemoryScope
@@ -77,6 +78,7 @@ __all__ = [
     "StepInterruptedError",
     "StreamUnavailableError",
     "TooManyRequestsError",
+    "UnreadableCheckpointError",
     "WaitExpiredError",
     "WaitKind",
     "Worker",

@@ -24,6 +24,7 @@ EngineError
 │   │   ├── StatementTimeoutError  a statement exceeded the time limit and was cancelled
 │   │   └── StreamUnavailableError Redis, which carries streams between processes, is not reachable
 │   └── PoolTimeoutError           no connection became free in time
+├── UnreadableCheckpointError      a graph's checkpoint that the installed serializer cannot read
 ├── EngineClosedError              the engine is closed
 └── SetupError                     the server or the data directory cannot be used
     └── MigrationError             the schema is newer than this engine, or differs from it
@@ -142,6 +143,10 @@ class StreamUnavailableError(DatabaseUnavailableError):
 
 class PoolTimeoutError(DatabaseError):
     """Every connection of the pool stayed busy for longer than the configured wait."""
+
+
+class UnreadableCheckpointError(EngineError):
+    """A later version of LangGraph, or another serializer, wrote the checkpoint. It is unchanged."""
 
 
 class EngineClosedError(EngineError):

@@ -148,11 +148,31 @@ class EngineLease:
                 await SHARED_ENGINES.release(self.settings)
 
 
-def lease_engine(service: str, database_url: str | None, settings: dict[str, Any]) -> EngineLease:
-    """Return the lease of a service that takes a URL and settings of the engine, and no other options.
+class GivenEngine(EngineLease):
+    """The use of an engine that the caller opened and closes."""
 
-    `TypeError` for a name that is no setting.
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.settings)
+        self._engine = engine
+
+    async def engine(self) -> Engine:
+        return self._engine
+
+    async def close(self) -> None:
+        """Do nothing: the engine belongs to the caller."""
+
+
+def lease_engine(
+    service: str, database_url: str | None, settings: dict[str, Any], *, engine: Engine | None = None
+) -> EngineLease:
+    """Return the lease of a service that takes a URL and settings of the engine, or an open engine.
+
+    `TypeError` for a name that is no setting, or for both.
     """
+    if engine is not None:
+        if database_url is not None or settings:
+            raise TypeError(f"{service} got an engine; a URL and settings belong to an engine that it opens itself")
+        return GivenEngine(engine)
     address = parse_address(database_url)
     options = settings | address.options
     if unknown := sorted(options.keys() - Settings.model_fields.keys()):
