@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import signal
+import sys
 from contextlib import AsyncExitStack, aclosing
 
 import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
+from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.feed.feed import SWEEP_SECONDS
 from tests.engine_parts import bridge_of, listener_of
 from tests.listeners import kill_listeners
 
-_LOSE_SOME = """
-CREATE OR REPLACE FUNCTION notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('event_stream', json_build_object(
-        'thread_id', thread_id, 'sequence_num', sequence_num, 'run_id', run_id)::text)
-      FROM inserted WHERE sequence_num * 7919 % 10 >= 3;
-    RETURN NULL;
-END
-$$
-"""
 _THREADS = 6
+_KILLED_AFTER_THE_COMMIT = """
+import asyncio, os, signal, sys
+from cognizes.engine import Engine
+from cognizes.engine.database.notifier import Notifier
+
+Notifier.notify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with Engine.open(sys.argv[1]) as engine:
+        session = await engine.sessions.get("app", "user", sys.argv[2])
+        await engine.sessions.append(session, author="a", kind="message", text="committed, not notified")
+
+asyncio.run(main())
+"""
 
 
 async def _follow(engine: Engine, session: Session, found: list[int]) -> None:
@@ -54,9 +63,19 @@ async def _write(engine: Engine, session: Session, enough: asyncio.Event) -> int
     return count
 
 
+def lose_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drop three of ten notifications before they are sent."""
+    send, count = Notifier.notify, itertools.count()
+
+    def notify(notifier: Notifier, channel: str, payload: str) -> None:
+        if next(count) * 7919 % 10 >= 3:
+            send(notifier, channel, payload)
+
+    monkeypatch.setattr(Notifier, "notify", notify)
+
+
 async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None:
     """Two engines, followers of threads and of runs on both; until each listener was killed so many times."""
-    await pool.execute(_LOSE_SOME)
     async with AsyncExitStack() as opened:
         engines = [await opened.enter_async_context(Engine.open(database_url)) for _ in range(2)]
         sessions = [await engines[0].sessions.create("app", "user") for _ in range(_THREADS)]
@@ -86,13 +105,38 @@ async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None
         await asyncio.wait([*tasks, killing])
 
 
-async def test_a_third_of_the_notifications_lost_and_listeners_killed(database_url: str, pool: asyncpg.Pool) -> None:
+async def test_a_third_of_the_notifications_lost_and_listeners_killed(
+    database_url: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_a_third(monkeypatch)
     async with asyncio.timeout(150):
         await converge(database_url, pool, kills=3)
 
 
+async def test_a_writer_killed_between_the_commit_and_the_notification(database_url: str, engine: Engine) -> None:
+    """The event is in the log, so the sweep of a subscriber in another process finds it."""
+    session = await engine.sessions.create("app", "user")
+    found: list[int] = []
+    following = asyncio.create_task(_follow(engine, session, found))
+    async with asyncio.timeout(60):
+        while not engine.feed.followed_threads:
+            await asyncio.sleep(0.01)
+        missed = engine.feed.missed_notifications
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _KILLED_AFTER_THE_COMMIT, database_url, session.id
+        )
+        assert await writer.wait() == -signal.SIGKILL
+        while not found:
+            await asyncio.sleep(SWEEP_SECONDS / 10)
+    assert found == [1]
+    assert engine.feed.missed_notifications == missed + 1
+    following.cancel()
+    await asyncio.wait([following])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_the_same_for_a_minute(database_url: str, pool: asyncpg.Pool) -> None:
+async def test_the_same_for_a_minute(database_url: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_a_third(monkeypatch)
     async with asyncio.timeout(800):
         await converge(database_url, pool, kills=60)

@@ -12,16 +12,16 @@ from typing import Any, Self
 from uuid import UUID
 
 from cognizes.engine.access import Authenticator
-from cognizes.engine.access.authenticator import CHANNEL as ACCESS_CHANNEL
 from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, PgNotifyListener
+from cognizes.engine.database.listener import ACCESS_CHANNEL, DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
+from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.feed import Feed
 from cognizes.engine.memory.memory import Memory
@@ -30,7 +30,6 @@ from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.runs import Runs
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.chunks import STREAM_CHANNEL
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
 from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.supervision import Supervisor
@@ -68,6 +67,7 @@ class Engine:
     # Parts for the outer layers of this distribution: hosting, adapters, api, cli.
     _database: Database
     _listener: PgNotifyListener
+    _notifier: Notifier
     _maintenance: Maintenance
     _debug: StateDebugService
     _monitor_frames: MonitorFrames
@@ -121,6 +121,8 @@ class Engine:
             await self.migrate()
             await self._open_tenant_pool()
             self._wire()
+            await self._notifier.start()
+            opened.push_async_callback(self._notifier.close)
             opened.push_async_callback(self.sessions.close)
             await self._listener.start()
             opened.push_async_callback(self._listener.stop)
@@ -219,15 +221,16 @@ class Engine:
         return self._embedded.url
 
     def _wire(self) -> None:
-        self.sessions = Sessions(self._database, self.settings)
+        listen_url = self.settings.listen_url
+        direct_url = listen_url.get_secret_value() if listen_url else self._url
+        schema = self.settings.db_schema
+        self._notifier = Notifier(direct_url, schema=schema, supervisor=self._supervisor)
+        self.sessions = Sessions(self._database, self.settings, notifier=self._notifier)
         self.memory = Memory(self._database, self.sessions, self.settings, supervisor=self._supervisor)
         self._debug = StateDebugService(self._database)
         self._maintenance = Maintenance(self._database, self.settings, sweeper=self._sweeper)
-        listen_url = self.settings.listen_url
         self._listener = PgNotifyListener(
-            listen_url.get_secret_value() if listen_url else self._url,
-            [DEFAULT_CHANNEL, STREAM_CHANNEL],
-            supervisor=self._supervisor,
+            direct_url, [DEFAULT_CHANNEL, STREAM_CHANNEL], schema=schema, supervisor=self._supervisor
         )
         self._listener.on_reconnect(self._sweeper.sweep)
         backend = choose_backend(self.settings, self._database, self._supervisor)

@@ -27,8 +27,6 @@ from cognizes.engine.database import Database
 from cognizes.engine.errors import AuthenticationError, InvalidInputError, NotFoundError
 from cognizes.engine.settings import Settings
 
-CHANNEL = "access_changed"
-"""The channel on which PostgreSQL announces the id of a key that changed."""
 KEY_PREFIX = "cgz_"
 TICKET_SECONDS = 30
 KEY_CACHE_SECONDS = 5.0

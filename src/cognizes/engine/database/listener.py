@@ -19,12 +19,20 @@ from typing import Any
 import asyncpg
 
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
+from cognizes.engine.database.queries import channel_suffix
 from cognizes.engine.models import JsonObject
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CHANNEL = "event_stream"
+"""Announces stored events."""
+STREAM_CHANNEL = "stream_moved"
+"""Announces opened and ended streams, and new chunks of the PostgreSQL backend."""
+ACCESS_CHANNEL = "access_changed"
+"""Announces the id of a key that changed."""
+ENGINE_CHANNELS = frozenset({DEFAULT_CHANNEL, STREAM_CHANNEL, ACCESS_CHANNEL})
+"""The channels of the engine. In a schema other than `public` PostgreSQL knows them by another name."""
 APPLICATION_NAME = "cognizes-listener"
 """The name of a listener's connection in `pg_stat_activity`."""
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
@@ -51,10 +59,23 @@ class PgNotifyListener:
     Notifications with the same `thread_id` are handled one after the other, in order; different threads do not wait for
     each other. An exception of a callback is logged and does not affect other callbacks. The listener replaces a lost
     connection, with growing pauses between attempts.
+
+    `schema` is that of the engine whose notifications are wanted. Callers use the names of `ENGINE_CHANNELS` in every
+    schema; the listener adds the suffix of the schema. Other channels are global.
     """
 
-    def __init__(self, dsn: str, channels: list[str] | None = None, *, supervisor: Supervisor | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        channels: list[str] | None = None,
+        *,
+        schema: str = "public",
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.dsn = dsn
+        suffix = channel_suffix(schema)
+        self._names_on_server = {name: name + suffix for name in ENGINE_CHANNELS}
+        self._names = {on_server: name for name, on_server in self._names_on_server.items()}
         self._supervisor = supervisor or Supervisor()
         self.channels = list(channels or [DEFAULT_CHANNEL])
         self.reconnections = 0
@@ -141,9 +162,7 @@ class PgNotifyListener:
                 await asyncio.wait(stuck)
 
     async def _connect(self) -> None:
-        connection = await asyncpg.connect(
-            self.dsn, timeout=10, command_timeout=10, server_settings={"application_name": APPLICATION_NAME}
-        )
+        connection = await connect_directly(self.dsn, APPLICATION_NAME)
         lost = asyncio.Event()
 
         def note_loss(_: object) -> None:
@@ -164,11 +183,14 @@ class PgNotifyListener:
     async def _listen(self, connection: asyncpg.Connection[Any]) -> None:
         while (wanted := set(self.channels)) != self._subscribed:
             for channel in wanted - self._subscribed:
-                await connection.add_listener(channel, self._handle_notification)
+                await connection.add_listener(self._on_server(channel), self._handle_notification)
                 self._subscribed.add(channel)
             for channel in self._subscribed - wanted:
-                await connection.remove_listener(channel, self._handle_notification)
+                await connection.remove_listener(self._on_server(channel), self._handle_notification)
                 self._subscribed.discard(channel)
+
+    def _on_server(self, channel: str) -> str:
+        return self._names_on_server.get(channel, channel)
 
     async def _apply_channels(self) -> None:
         async with self._statement:
@@ -234,6 +256,7 @@ class PgNotifyListener:
 
     def _handle_notification(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
         text = str(payload)
+        channel = self._names.get(channel, channel)
         for tap in self._taps.get(channel, ()):
             tap(text)
         if not self._listeners.get(channel) and not self._text_listeners.get(channel):
@@ -266,6 +289,11 @@ class PgNotifyListener:
                 await result
         except Exception:
             logger.exception("a callback of the listener failed")
+
+
+async def connect_directly(dsn: str, name: str) -> asyncpg.Connection[Any]:
+    """Return a connection outside the pool, with a name in `pg_stat_activity`."""
+    return await asyncpg.connect(dsn, timeout=10, command_timeout=10, server_settings={"application_name": name})
 
 
 def parse_payload(text: str) -> JsonObject:

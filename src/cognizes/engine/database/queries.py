@@ -1,11 +1,13 @@
 """The SQL of `schema/`, loaded by name.
 
 A file of `queries/`, or of a folder in it, holds several statements, each after a line ``-- name: purpose``.
-``{schema}`` is replaced by the quoted name of the schema of the engine's tables.
+``{schema}`` is replaced by the quoted name of the schema of the engine's tables, ``{channel_suffix}`` by the end of its
+channel names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +17,7 @@ from importlib.resources.abc import Traversable
 from cognizes.engine.errors import SetupError
 
 _NAME = re.compile(r"^-- (\w+): .+$", re.MULTILINE)
+_LONGEST_SUFFIX = 40
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
 
 
@@ -25,9 +28,19 @@ def quote_schema(name: str) -> str:
     return f'"{name}"'
 
 
+def channel_suffix(schema: str) -> str:
+    """Return the end of the channel names of a schema; channels belong to the database, so schemas need their own.
+
+    In `public` it is empty. PostgreSQL limits a channel name to 63 bytes, so a digest replaces a long schema name.
+    """
+    if schema == "public":
+        return ""
+    return f"_{schema}" if len(schema) <= _LONGEST_SUFFIX else f"_{hashlib.md5(schema.encode()).hexdigest()}"  # noqa: S324
+
+
 def render(sql: str, schema: str, **values: object) -> str:
     """Return a statement for one schema. The values are names and numbers of settings, never a caller's values."""
-    rendered = sql.replace("{schema}", quote_schema(schema))
+    rendered = sql.replace("{schema}", quote_schema(schema)).replace("{channel_suffix}", channel_suffix(schema))
     for name, value in values.items():
         rendered = rendered.replace(f"{{{name}}}", str(value))
     return rendered

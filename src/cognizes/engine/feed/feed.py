@@ -9,13 +9,13 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
+from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.feed.channel_reader import SWEEP_SLICE, UNAVAILABLE, ChannelReader, rewound
 from cognizes.engine.feed.subscription import AwaitedRuns, Inboxes, Subscription
 from cognizes.engine.feed.thread_channel import FeedItem, Notification, StreamView
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.streams.chunks import STREAM_CHANNEL, ChunkPage, StreamKey, StreamStatus
+from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 

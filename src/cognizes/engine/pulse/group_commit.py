@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from json.encoder import encode_basestring as quote
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
+from cognizes.engine.database.listener import DEFAULT_CHANNEL
+from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
 
@@ -322,18 +325,30 @@ class AppendAnswer:
 
 _Fetch = Callable[..., Awaitable[list[Any]]]
 _POOL_SIZE_FOR_TWO_SENDERS = 4
+_IN_THE_LOG = ("stored", "duplicate")
+_ID_LENGTH = 200
 
 
 class AppendBatcher:
     """Group commit for events.
 
     Events of one thread are appended in the order of their submission. Two batches may be in flight at once; they
-    share no thread. A batch never waits for a thread's lock that another process holds: the items of that thread leave
+    share no thread. With a `notifier` the events are notified after their commit, else by the trigger in the
+    transaction. A batch never waits for a thread's lock that another process holds: the items of that thread leave
     the batch and wait in the thread's own queue.
     """
 
-    def __init__(self, database: Database, *, snapshot_every: int, max_state_bytes: int, retry_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        snapshot_every: int,
+        max_state_bytes: int,
+        retry_seconds: float,
+        notifier: Notifier | None = None,
+    ) -> None:
         self._database = database
+        self._notifier = notifier
         self._limits = (snapshot_every, max_state_bytes)
         self._retry_seconds = retry_seconds
         connections = database.pool.get_max_size()
@@ -382,7 +397,13 @@ class AppendBatcher:
                 raise
             _expect_duplicates(resent)
             rows = await self._call_until_available(items, fetch, wait=wait)
-        return [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+        answers = [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+        if self._notifier is not None:
+            for item, answer in zip(items, answers, strict=True):
+                # A duplicate may be the event of a commit whose answer was lost, which was not notified.
+                if answer is not None and answer.status in _IN_THE_LOG:
+                    self._notifier.notify(DEFAULT_CHANNEL, _notification(item, answer))
+        return answers
 
     async def _call_until_available(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         return await retry_while_unavailable(
@@ -395,14 +416,24 @@ class AppendBatcher:
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
             (item,) = items
-            fields = (*_fields(item), wait, *self._limits, *_conditions(item))
+            fields = (*_fields(item), wait, *self._limits, *_conditions(item), self._notifier is None)
             return await fetch("append_event", item.thread_id, *fields, apps=item.apps)
         threads = {item.order_key: item.thread_id for item in items}
         places = {key: place for place, key in enumerate(threads, start=1)}
         index = [places[item.order_key] for item in items]
         columns, conditions = as_columns(map(_fields, items)), as_columns(map(_conditions, items))
-        fields = (*columns, wait, *self._limits, *conditions)
+        fields = (*columns, wait, *self._limits, *conditions, self._notifier is None)
         return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
+
+
+def _notification(item: AppendItem, answer: AppendAnswer) -> str:
+    """Return the payload that the trigger `notify_event_insert` sends for the same event."""
+    run_id = "null" if item.run_id is None else quote(item.run_id[:_ID_LENGTH])
+    return (
+        f'{{"event_id":{quote(item.event_id[:_ID_LENGTH])},"thread_id":"{item.thread_id}",'
+        f'"sequence_num":{answer.sequence_num},"run_id":{run_id},"author":{quote(item.author[:_ID_LENGTH])},'
+        f'"event_type":{quote(item.event_type[:_ID_LENGTH])},"created_at":"{answer.created_at.isoformat()}"}}'
+    )
 
 
 def _expect_duplicates(items: list[AppendItem]) -> None:

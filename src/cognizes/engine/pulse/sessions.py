@@ -15,6 +15,7 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database import Database
+from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.errors import (
     ConcurrencyConflictError,
     DuplicateEventError,
@@ -123,9 +124,10 @@ class Sessions:
     - Code that executes a run writes to its thread only while it holds the run; see `RunFence`.
 
     `store`, `log`, `message_log` and `time_travel` read sessions, events, messages and past states by thread id.
+    With a `notifier` appended events are notified after their commit, else by the trigger in the transaction.
     """
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, *, notifier: Notifier | None = None) -> None:
         self._settings = settings
         self.store = SessionStore(database, settings)
         self.log = EventLog(database)
@@ -136,6 +138,7 @@ class Sessions:
             snapshot_every=settings.snapshot_every,
             max_state_bytes=settings.max_state_bytes,
             retry_seconds=settings.retry_seconds,
+            notifier=notifier,
         )
         self._object_locks = KeyedLock()
         self._thread_locks = KeyedLock()

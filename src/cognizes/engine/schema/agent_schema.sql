@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 22 OR max(number) > 54 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 23 OR max(number) > 54 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -883,6 +883,20 @@ VALUES ('0040_recall.sql', 40, '8035efaf383bd27904b19787288834c4472a7dd7533adb37
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0043_notify_after_commit.sql
+-- Whether an append notifies in its transaction is an argument of the append functions.
+DROP FUNCTION IF EXISTS "public".append_event(
+    uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean, boolean,
+    integer, integer, bigint, bigint, bigint, text, integer);
+DROP FUNCTION IF EXISTS "public".append_events(
+    uuid[], integer[], text[], text[], text[], text[], text[], text[], text[], text[], text[], text[], bigint[], text[],
+    text[], text[], boolean[], boolean, integer, integer, bigint[], bigint[], bigint[], text[], integer[]);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0043_notify_after_commit.sql', 43, '63f1311607344af9b92f0d15f9f6ac8030ddd02c1dbaf160695e4630df875af4', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0054_graph_checkpoints.sql
 -- Checkpoints of LangGraph. The names differ from those of LangGraph's own tables, which may be in the same schema.
 
@@ -981,7 +995,7 @@ AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_
 FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/notify_key_change.sql', 0, 'e7ca631505a5607d155836523defdf746ca74baa22fec54f96f516bac21ab9b5', '0.1.0')
+VALUES ('access/notify_key_change.sql', 0, 'af1573026ab6a68ab379702e89e6c051bf9ee16ffc38e0bb5b15cfc8fd84edc3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1499,6 +1513,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 --              a conflict; else the unique index refuses it, and the caller sends the event again with p_may_be_resent.
 --   missing    the thread does not exist
 --   busy       without p_wait only: another transaction holds the thread's row lock
+-- With p_notify the trigger `notify_event_insert` notifies, in this transaction. A caller that notifies after the commit, as the
+-- engine does, passes false: NOTIFY holds a lock of the whole server until the commit is flushed and replicated. The setting
+-- that the trigger looks at is local to the transaction and reset at once: a later INSERT of the same transaction notifies.
 -- The fence (run id, attempt) is given by code that executes a run: it writes only while it holds the run.
 -- `append_events` applies the same rules to a batch; one event alone takes two thirds of its time here.
 CREATE OR REPLACE FUNCTION "public".append_event(
@@ -1526,6 +1543,7 @@ CREATE OR REPLACE FUNCTION "public".append_event(
     p_expected_app_version bigint DEFAULT NULL,
     p_fence_run_id text DEFAULT NULL,
     p_fence_attempt integer DEFAULT NULL,
+    p_notify boolean DEFAULT true,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -1605,10 +1623,16 @@ BEGIN
             v_app_name, p_app_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
 
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', 'off', true);
+    END IF;
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
                                  content, actions, version, changes_state, created_at)
     VALUES (p_thread_id, append_event.sequence_num, p_event_id, v_app_name, p_run_id, p_invocation_id, p_author,
             p_event_type, p_content, p_actions, append_event.version, v_changes_state, append_event.created_at);
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', '', true);
+    END IF;
     IF p_role IS NOT NULL THEN
         INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         VALUES (p_thread_id, append_event.sequence_num, p_message_id, p_event_id, v_app_name, p_role, p_text,
@@ -1622,7 +1646,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_event.sql', 0, 'e2abd0f65033d685a637b9be805ba48ffc1af98afc9e9e5618409fe2afbd1f19', '0.1.0')
+VALUES ('events/append_event.sql', 0, 'ad332c778d323ac53d52dbf625b94f0b2335da714a9dcf9fc726f7b4a93e2f05', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1657,7 +1681,8 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_expected_user_versions bigint[] DEFAULT NULL,
     p_expected_app_versions bigint[] DEFAULT NULL,
     p_fence_run_ids text[] DEFAULT NULL,
-    p_fence_attempts integer[] DEFAULT NULL
+    p_fence_attempts integer[] DEFAULT NULL,
+    p_notify boolean DEFAULT true
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
 -- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
@@ -1793,6 +1818,9 @@ BEGIN
     SELECT max(size) INTO v_size FROM changed;
     PERFORM "public".refuse_large_state('session', v_size, p_max_state_bytes);
 
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', 'off', true);
+    END IF;
     INSERT INTO "public".events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
                                  content, actions, version, changes_state, created_at, write_number)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
@@ -1805,6 +1833,9 @@ BEGIN
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
                     app_delta, sequence_num, version, status, created_at, write_number)
      WHERE item.status = 'stored';
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', '', true);
+    END IF;
     IF v_has_messages THEN
         INSERT INTO "public".messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],
@@ -1821,7 +1852,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_events.sql', 0, 'bf9eb221bf08ebde429c58cef78d6d0795636913be9589cb4f4df209532b5be1', '0.1.0')
+VALUES ('events/append_events.sql', 0, 'f1a2f29f487a24cc2a265e5224b94a901462048d9b1259cdbb3a1f29e156f66d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2031,6 +2062,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- events/notify_event_insert.sql
 -- Trigger: every committed event sends a notification, also one of an INSERT in psql. The payload has the ids of the row and
 -- no content; long ids are cut, because a payload over 8000 bytes would fail the append. Readers read the row.
+-- It does not fire for the append functions without p_notify: their caller sends the same payload after the commit.
 CREATE OR REPLACE FUNCTION "public".notify_event_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('event_stream', json_build_object(
@@ -2049,10 +2081,11 @@ $$;
 CREATE OR REPLACE TRIGGER notify_event_insert
     AFTER INSERT ON "public".events
     REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION "public".notify_event_insert();
+    FOR EACH STATEMENT WHEN (current_setting('cognizes.notify', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION "public".notify_event_insert();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/notify_event_insert.sql', 0, 'ad8a87dea51411a7a2413e4d42f62bb5255a2226a8628f77dbd881e15e919c14', '0.1.0')
+VALUES ('events/notify_event_insert.sql', 0, '380c0cc77737bdd76fd35c11f10b49b3fe586d54ae67af2f19dbc402a09ae079', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5053,7 +5086,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/flush_chunks.sql', 0, 'dbffa0be38bc3824835e4f3c0ddd0c8e1e7a3a386c9e2948bb9c731a62f792c8', '0.1.0')
+VALUES ('streams/flush_chunks.sql', 0, '39227895556bf61f4345295e5017e364ed44bdb82517607def5e23614c3cc8f0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5067,7 +5100,7 @@ RETURNS void LANGUAGE sql AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/notify_stream.sql', 0, 'b37dfee00869c9d1ca774a1ded45f866ac99c81a19697baae7d7a94a06d6cc00', '0.1.0')
+VALUES ('streams/notify_stream.sql', 0, '83f5b4c0cf1ad82a353742fcd7a8ac754c618303bf865405144f4ec997773353', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5157,5 +5190,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 22 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 23 WHERE number = 0;
 COMMIT;

@@ -21,8 +21,6 @@ THOUGHT = "thought"
 """The role of a stream that carries a model's reasoning and becomes no message."""
 THOUGHT_SUFFIX = "/thought"
 """The id of the reasoning before a message is the message's id and this suffix."""
-STREAM_CHANNEL = "stream_moved"
-"""The PostgreSQL channel that announces opened and ended streams, and new chunks of the PostgreSQL backend."""
 _NOTIFICATIONS_PER_PAYLOAD = 60
 """A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
 _LONG = 255

@@ -22,11 +22,10 @@ from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, Thr
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Heartbeats
 from cognizes.engine.database.documents import dump_json
-from cognizes.engine.database.listener import DEFAULT_CHANNEL
+from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id
-from cognizes.engine.streams.chunks import STREAM_CHANNEL
 
 logger = logging.getLogger(__name__)
 

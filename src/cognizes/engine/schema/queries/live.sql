@@ -56,5 +56,11 @@ SELECT DISTINCT asked.run_id
  WHERE EXISTS (SELECT FROM {schema}.runs WHERE id = asked.run_id)
     OR EXISTS (SELECT FROM {schema}.events WHERE run_id = asked.run_id);
 
--- notify: Send a notification on a channel.
-SELECT pg_notify($1, $2);
+-- notify: Send a notification on a channel of the engine.
+SELECT pg_notify($1::text || '{channel_suffix}', $2);
+
+-- notify_many: Send notifications on channels of the engine, in order, in a transaction that does not wait for the disk.
+SELECT set_config('synchronous_commit', 'off', true)
+UNION ALL
+SELECT pg_notify(channel || '{channel_suffix}', payload)::text
+  FROM unnest($1::text[], $2::text[]) AS notification (channel, payload);

@@ -1,7 +1,7 @@
 -- Notifies every process of the id of a changed key, so that it drops the key from its cache.
 CREATE OR REPLACE FUNCTION {schema}.notify_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('access_changed', OLD.id);
+    PERFORM pg_notify('access_changed{channel_suffix}', OLD.id);
     RETURN NULL;
 END
 $$;

@@ -5,6 +5,9 @@
 --              a conflict; else the unique index refuses it, and the caller sends the event again with p_may_be_resent.
 --   missing    the thread does not exist
 --   busy       without p_wait only: another transaction holds the thread's row lock
+-- With p_notify the trigger `notify_event_insert` notifies, in this transaction. A caller that notifies after the commit, as the
+-- engine does, passes false: NOTIFY holds a lock of the whole server until the commit is flushed and replicated. The setting
+-- that the trigger looks at is local to the transaction and reset at once: a later INSERT of the same transaction notifies.
 -- The fence (run id, attempt) is given by code that executes a run: it writes only while it holds the run.
 -- `append_events` applies the same rules to a batch; one event alone takes two thirds of its time here.
 CREATE OR REPLACE FUNCTION {schema}.append_event(
@@ -32,6 +35,7 @@ CREATE OR REPLACE FUNCTION {schema}.append_event(
     p_expected_app_version bigint DEFAULT NULL,
     p_fence_run_id text DEFAULT NULL,
     p_fence_attempt integer DEFAULT NULL,
+    p_notify boolean DEFAULT true,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -111,10 +115,16 @@ BEGIN
             v_app_name, p_app_delta, p_thread_id, sequence_num, created_at, p_max_state_bytes);
     END IF;
 
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', 'off', true);
+    END IF;
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
                                  content, actions, version, changes_state, created_at)
     VALUES (p_thread_id, append_event.sequence_num, p_event_id, v_app_name, p_run_id, p_invocation_id, p_author,
             p_event_type, p_content, p_actions, append_event.version, v_changes_state, append_event.created_at);
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', '', true);
+    END IF;
     IF p_role IS NOT NULL THEN
         INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         VALUES (p_thread_id, append_event.sequence_num, p_message_id, p_event_id, v_app_name, p_role, p_text,

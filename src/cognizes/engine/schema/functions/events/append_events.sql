@@ -28,7 +28,8 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_expected_user_versions bigint[] DEFAULT NULL,
     p_expected_app_versions bigint[] DEFAULT NULL,
     p_fence_run_ids text[] DEFAULT NULL,
-    p_fence_attempts integer[] DEFAULT NULL
+    p_fence_attempts integer[] DEFAULT NULL,
+    p_notify boolean DEFAULT true
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
 -- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
@@ -164,6 +165,9 @@ BEGIN
     SELECT max(size) INTO v_size FROM changed;
     PERFORM {schema}.refuse_large_state('session', v_size, p_max_state_bytes);
 
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', 'off', true);
+    END IF;
     INSERT INTO {schema}.events (thread_id, sequence_num, id, app_name, run_id, invocation_id, author, event_type,
                                  content, actions, version, changes_state, created_at, write_number)
     SELECT p_threads[item.thread], item.sequence_num, item.event_id, v_app_names[item.thread], item.run_id,
@@ -176,6 +180,9 @@ BEGIN
            AS item (thread, event_id, run_id, invocation_id, author, event_type, content, actions, delta, user_delta,
                     app_delta, sequence_num, version, status, created_at, write_number)
      WHERE item.status = 'stored';
+    IF NOT p_notify THEN
+        PERFORM set_config('cognizes.notify', '', true);
+    END IF;
     IF v_has_messages THEN
         INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         SELECT p_threads[item.thread], item.sequence_num, item.message_id, item.event_id, v_app_names[item.thread],

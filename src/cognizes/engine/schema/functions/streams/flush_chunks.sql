@@ -17,7 +17,7 @@ BEGIN
     ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
         SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
       WHERE EXCLUDED.first_sequence < known.first_sequence;
-    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS notification (payload);
+    PERFORM pg_notify('stream_moved{channel_suffix}', payload) FROM unnest(p_payloads) AS notification (payload);
     RETURN QUERY
     SELECT written.place
       FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
