@@ -16,6 +16,9 @@ from cognizes.engine import errors
 EXPORTED = [
     "AccessError",
     "AlreadyExistsError",
+    "Artifact",
+    "ArtifactScope",
+    "ArtifactStoreError",
     "AuthenticationError",
     "ConcurrencyConflictError",
     "ConflictError",
@@ -69,6 +72,7 @@ def test_exported_names() -> None:
 OF_AN_ENGINE = [
     "access",
     "approvals",
+    "artifacts",
     "branches",
     "close",
     "contexts",
@@ -104,6 +108,7 @@ PACKAGES = {
     ],
     "adapters.langgraph": ["OpenCheckpointSaver"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],
+    "artifacts": ["Artifact", "ArtifactScope", "Artifacts"],
     "cli": ["main"],
     "database": ["Database", "EmbeddedPostgres"],
     "feed": ["Chunks", "Feed", "FeedItem", "Notification", "StreamEnd", "StreamView"],

@@ -1,9 +1,11 @@
 """Cognizes Engine: sessions, state, events, streams, runs and memory of AI agents on PostgreSQL."""
 
+from cognizes.engine.artifacts import Artifact, ArtifactScope
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     AccessError,
     AlreadyExistsError,
+    ArtifactStoreError,
     AuthenticationError,
     ConcurrencyConflictError,
     ConflictError,
@@ -42,6 +44,9 @@ __all__ = [
     "DELETE",
     "AccessError",
     "AlreadyExistsError",
+    "Artifact",
+    "ArtifactScope",
+    "ArtifactStoreError",
     "AuthenticationError",
     "ConcurrencyConflictError",
     "ConflictError",

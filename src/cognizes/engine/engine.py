@@ -15,6 +15,7 @@ from cognizes.engine.access import Authenticator
 from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
+from cognizes.engine.artifacts import Artifacts
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
@@ -55,6 +56,7 @@ class Engine:
     sessions: Sessions
     runs: Runs
     memory: Memory
+    artifacts: Artifacts
     timeline: Timeline
     streams: MessageStreams
     feed: Feed
@@ -135,6 +137,8 @@ class Engine:
             opened.push_async_callback(self._maintenance.close)
             await self.memory.start()
             opened.push_async_callback(self.memory.close)
+            await self.artifacts.start()
+            opened.push_async_callback(self.artifacts.close)
             parts.push_async_exit(opened.pop_all())
 
     async def _disconnect(self, database: Database) -> None:
@@ -227,6 +231,7 @@ class Engine:
         self._notifier = Notifier(direct_url, schema=schema, supervisor=self._supervisor)
         self.sessions = Sessions(self._database, self.settings, notifier=self._notifier)
         self.memory = Memory(self._database, self.sessions, self.settings, supervisor=self._supervisor)
+        self.artifacts = Artifacts(self._database, self.settings, sweeper=self._sweeper)
         self._debug = StateDebugService(self._database)
         self._maintenance = Maintenance(self._database, self.settings, sweeper=self._sweeper)
         self._listener = PgNotifyListener(

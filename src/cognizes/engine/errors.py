@@ -25,6 +25,7 @@ EngineError
 │   │   └── StreamUnavailableError Redis, which carries streams between processes, is not reachable
 │   └── PoolTimeoutError           no connection became free in time
 ├── UnreadableCheckpointError      a graph's checkpoint that the installed serializer cannot read
+├── ArtifactStoreError             the directory or bucket with the bytes of artifacts cannot be used
 ├── EngineClosedError              the engine is closed
 └── SetupError                     the server or the data directory cannot be used
     └── MigrationError             the schema is newer than this engine, or differs from it
@@ -147,6 +148,10 @@ class PoolTimeoutError(DatabaseError):
 
 class UnreadableCheckpointError(EngineError):
     """A later version of LangGraph, or another serializer, wrote the checkpoint. It is unchanged."""
+
+
+class ArtifactStoreError(EngineError):
+    """The bytes of an artifact cannot be written to, or read from, COGNIZES_ARTIFACT_STORE."""
 
 
 class EngineClosedError(EngineError):

@@ -68,6 +68,25 @@ class Settings(BaseSettings):
         ge=64 * 1024,
         description="Largest page of a list in bytes; a page has at least one item.",
     )
+    max_artifact_bytes: int = Field(default=64 * 1024 * 1024, ge=1, description="Largest artifact or attachment.")
+    artifact_database_bytes: int = Field(
+        default=1024 * 1024,
+        ge=0,
+        le=256 * 1024 * 1024,
+        description="Largest artifact whose bytes are stored in PostgreSQL; larger ones are in artifact_store.",
+    )
+    artifact_store: str = Field(
+        default="",
+        description="Directory, or s3://bucket/prefix, of larger artifacts; by default `artifacts` in data_dir.",
+    )
+    artifact_endpoint: str = Field(
+        default="", description="URL of an S3-compatible server other than AWS, e.g. http://localhost:9000."
+    )
+    artifact_region: str = Field(default="", description="Region of the bucket; by default AWS_REGION.")
+    artifact_access_key: str = Field(default="", description="Access key of the bucket; by default AWS_ACCESS_KEY_ID.")
+    artifact_secret_key: SecretStr | None = Field(
+        default=None, description="Secret key of the bucket; by default AWS_SECRET_ACCESS_KEY."
+    )
     max_json_depth: int = Field(default=200, ge=8, le=300, description="Deepest accepted nesting of JSON.")
     snapshot_every: int = Field(default=200, ge=0, description="Events between two snapshots of a thread; 0 for none.")
     snapshots_kept: int = Field(default=10, ge=1, description="Newest snapshots kept per thread.")

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.errors import (
+    ArtifactStoreError,
     AuthenticationError,
     ConcurrencyConflictError,
     ConflictError,
@@ -52,6 +53,7 @@ _STATUS_OF_ERROR: list[tuple[type[EngineError], HTTPStatus]] = [
     (TooManyRequestsError, HTTPStatus.TOO_MANY_REQUESTS),
     (PoolTimeoutError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DatabaseUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (ArtifactStoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
 _RETRY_SECONDS = "1"

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 23 OR max(number) > 54 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 24 OR max(number) > 62 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -967,6 +967,57 @@ VALUES ('0054_graph_checkpoints.sql', 54, 'd76fe4b540f766dcb3984d8ec9fcbb21db466
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0062_artifacts.sql
+-- artifact_blobs: the bytes of artifacts. `store` is null if the bytes are in `data`, else the identity of the store that
+-- has them under the blob's id. The row is written before the bytes and removed after them, so no bytes are lost sight of.
+CREATE TABLE IF NOT EXISTS "public".artifact_blobs (
+    id            uuid PRIMARY KEY,
+    app_name      text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    store         text,
+    data          bytea,
+    delete_after  timestamptz,
+    is_deleting   boolean NOT NULL DEFAULT false,
+    CHECK ((store IS NULL) = (data IS NOT NULL))
+);
+
+-- Images, audio and archives are compressed already, and ranges of an uncompressed value are read by themselves.
+ALTER TABLE "public".artifact_blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+COMMENT ON COLUMN "public".artifact_blobs.delete_after IS
+    'When no artifact refers to the blob (its upload has not ended, or its artifacts are deleted): the bytes are deleted then.';
+
+CREATE INDEX IF NOT EXISTS idx_artifact_blobs_delete_after
+    ON "public".artifact_blobs (delete_after) WHERE delete_after IS NOT NULL;
+
+-- artifacts: one row for each version of a file of a session, or of a user (`session_id` is null).
+CREATE TABLE IF NOT EXISTS "public".artifacts (
+    id          uuid PRIMARY KEY,
+    app_name    text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    user_id     text NOT NULL CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
+    session_id  text CHECK (session_id <> ''),
+    filename    text NOT NULL CHECK (filename <> ''),
+    version     integer NOT NULL,
+    blob_id     uuid NOT NULL REFERENCES "public".artifact_blobs (id),
+    mime_type   text,
+    size        bigint NOT NULL,
+    sha256      bytea NOT NULL,
+    metadata    json NOT NULL DEFAULT '{}',
+    attributes  json NOT NULL DEFAULT '{}',
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON COLUMN "public".artifacts.metadata IS 'Metadata of the caller.';
+COMMENT ON COLUMN "public".artifacts.attributes IS 'What an adapter stores with the bytes, such as the form of an ADK part.';
+
+CREATE UNIQUE INDEX IF NOT EXISTS artifacts_key
+    ON "public".artifacts (app_name, user_id, md5(coalesce(session_id, '')), md5(filename), version);
+CREATE INDEX IF NOT EXISTS idx_artifacts_blob_id ON "public".artifacts (blob_id);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0062_artifacts.sql', 62, '9030d61b8b6c4dba21fe14c42e14e6da113a85813937207d2c0cf77e6d5a042e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- views/run_rows.sql
 -- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
 CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
@@ -1291,6 +1342,98 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('adk/adk_read_session.sql', 0, '5d1fa4fd31c7a33c4e386f76eabfb21e43b10e8ff5718d6d25e2bff08aa1c5fa', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- artifacts/release_artifact_blobs.sql
+-- Deletes the bytes of deleted artifacts that no other artifact refers to: those in the database now, those of a store by
+-- the sweep. Forks of a session share blobs. The row locks order deletions of two artifacts of one blob: the later one sees
+-- that the earlier artifact is gone.
+CREATE OR REPLACE FUNCTION "public".release_artifact_blobs() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM "public".artifact_blobs b WHERE b.id IN (SELECT blob_id FROM gone) ORDER BY b.id FOR UPDATE;
+    DELETE FROM "public".artifact_blobs b
+     WHERE b.id IN (SELECT blob_id FROM gone) AND b.store IS NULL
+       AND NOT EXISTS (SELECT FROM "public".artifacts a WHERE a.blob_id = b.id);
+    UPDATE "public".artifact_blobs b SET delete_after = clock_timestamp()
+     WHERE b.id IN (SELECT blob_id FROM gone) AND b.store IS NOT NULL
+       AND NOT EXISTS (SELECT FROM "public".artifacts a WHERE a.blob_id = b.id);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER release_artifact_blobs AFTER DELETE ON "public".artifacts
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".release_artifact_blobs();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('artifacts/release_artifact_blobs.sql', 0, '04e5b8bff81510fba3c6a03d28195f12850945df72328403738e174fb2ba9f1c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- artifacts/save_artifact.sql
+-- Stores the next version of an artifact. Its bytes are `p_data`, or in a store under `p_blob_id`, whose row
+-- `begin_artifact_upload` wrote. A call that is sent again returns the version that it stored before.
+-- status: saved; deleted (the session); expired (the upload took too long, and its bytes may be deleted).
+CREATE OR REPLACE FUNCTION "public".save_artifact(
+    p_id uuid, p_app_name text, p_user_id text, p_session_id text, p_filename text, p_mime_type text, p_size bigint,
+    p_sha256 bytea, p_metadata json, p_attributes json, p_blob_id uuid, p_data bytea,
+    OUT status text, OUT version integer, OUT created_at timestamptz
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT 'saved', a.version, a.created_at INTO status, save_artifact.version, save_artifact.created_at
+      FROM "public".artifacts a WHERE a.id = p_id;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    IF p_session_id IS NOT NULL THEN
+        -- The lock of `forget_threads`: a deletion of the session ends before this, or deletes this artifact too.
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+        IF "public".is_deleted_session(p_app_name, p_user_id, p_session_id) THEN
+            status := 'deleted';
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(
+        'artifact ' || p_app_name || chr(1) || p_user_id || chr(1) || coalesce(p_session_id, '') || chr(1) || p_filename, 0));
+    IF p_data IS NOT NULL THEN
+        INSERT INTO "public".artifact_blobs (id, app_name, data) VALUES (p_blob_id, p_app_name, p_data);
+    ELSE
+        UPDATE "public".artifact_blobs SET delete_after = NULL
+         WHERE id = p_blob_id AND delete_after IS NOT NULL AND NOT is_deleting;
+        IF NOT FOUND THEN
+            status := 'expired';
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO "public".artifacts (id, app_name, user_id, session_id, filename, version, blob_id, mime_type, size, sha256,
+                                    metadata, attributes)
+    VALUES (p_id, p_app_name, p_user_id, p_session_id, p_filename,
+            (SELECT coalesce(max(a.version) + 1, 0) FROM "public".artifacts a
+              WHERE a.app_name = p_app_name AND a.user_id = p_user_id
+                AND md5(coalesce(a.session_id, '')) = md5(coalesce(p_session_id, ''))
+                AND a.session_id IS NOT DISTINCT FROM p_session_id
+                AND md5(a.filename) = md5(p_filename) AND a.filename = p_filename),
+            p_blob_id, p_mime_type, p_size, p_sha256, p_metadata, p_attributes)
+    RETURNING 'saved', artifacts.version, artifacts.created_at
+         INTO status, save_artifact.version, save_artifact.created_at;
+END
+$$;
+
+-- Announces bytes that are about to be written to a store. They are deleted after `p_keep` unless `save_artifact` uses them.
+CREATE OR REPLACE FUNCTION "public".begin_artifact_upload(p_id uuid, p_app_name text, p_store text, p_keep interval)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO "public".artifact_blobs (id, app_name, store, delete_after)
+    VALUES (p_id, p_app_name, p_store, clock_timestamp() + p_keep)
+$$;
+
+-- Marks the bytes of an upload that failed for deletion.
+CREATE OR REPLACE FUNCTION "public".abandon_artifact_upload(p_id uuid) RETURNS void LANGUAGE sql AS $$
+    UPDATE "public".artifact_blobs SET delete_after = clock_timestamp() WHERE id = p_id AND delete_after IS NOT NULL
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('artifacts/save_artifact.sql', 0, '854e75047843e6374da65fde7b42cb0194afff905960d3a925add5a4caa957e3', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2893,6 +3036,9 @@ BEGIN
     DELETE FROM "public".agent_states s USING gone g
      WHERE s.app_name = g.app_name AND s.user_id = g.user_id AND md5(s.session_id) = md5(g.session_id)
        AND s.session_id = g.session_id;
+    DELETE FROM "public".artifacts a USING gone g
+     WHERE a.app_name = g.app_name AND a.user_id = g.user_id AND md5(coalesce(a.session_id, '')) = md5(g.session_id)
+       AND a.session_id = g.session_id;
     DELETE FROM "public".message_chunks c USING gone g WHERE c.thread_id = g.id;
     RETURN NULL;
 END
@@ -2902,7 +3048,7 @@ CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_threads.sql', 0, 'f11ac261f0346210269e5b654cadee660acfc9264ea2fd0781f6d296ecd40637', '0.1.0')
+VALUES ('memory/forget_threads.sql', 0, '706bc74bf1d1ff5020e9326b72aceafb287d3a80a63d9a078c3f49cc40502e3c', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4511,12 +4657,25 @@ BEGIN
     SELECT p_thread_id, from_sequence, app_name, branch
       FROM "public".branch_segments
      WHERE thread_id = p_source AND from_sequence <= coalesce(p_at_sequence, v_source.last_sequence);
+    -- The fork has the artifacts of its past and shares their bytes, unless these are being deleted.
+    INSERT INTO "public".artifacts (id, app_name, user_id, session_id, filename, version, blob_id, mime_type, size, sha256,
+                                    metadata, attributes, created_at)
+    SELECT gen_random_uuid(), a.app_name, a.user_id, p_session_id, a.filename, a.version, a.blob_id, a.mime_type, a.size,
+           a.sha256, a.metadata, a.attributes, a.created_at
+      FROM "public".artifacts a
+      JOIN "public".artifact_blobs b ON b.id = a.blob_id AND b.delete_after IS NULL
+     WHERE a.app_name = v_source.app_name AND a.user_id = v_source.user_id
+       AND md5(coalesce(a.session_id, '')) = md5(v_source.session_id) AND a.session_id = v_source.session_id
+       AND (p_at_sequence IS NULL
+            OR a.created_at <= (SELECT e.created_at FROM "public".events e
+                                 WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence))
+       FOR SHARE OF b;
     status := 'created';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fork_session.sql', 0, '193af31aec5ac91bef57b7efa3ede1e667886ae26c1c41f11f5725899cdd6049', '0.1.0')
+VALUES ('sessions/fork_session.sql', 0, '2034c133723b4d8e1c5fef495a7d0adefd897bab44848054bd74f89aacd68e7e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5190,5 +5349,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 23 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 24 WHERE number = 0;
 COMMIT;

@@ -31,6 +31,9 @@ BEGIN
     DELETE FROM {schema}.agent_states s USING gone g
      WHERE s.app_name = g.app_name AND s.user_id = g.user_id AND md5(s.session_id) = md5(g.session_id)
        AND s.session_id = g.session_id;
+    DELETE FROM {schema}.artifacts a USING gone g
+     WHERE a.app_name = g.app_name AND a.user_id = g.user_id AND md5(coalesce(a.session_id, '')) = md5(g.session_id)
+       AND a.session_id = g.session_id;
     DELETE FROM {schema}.message_chunks c USING gone g WHERE c.thread_id = g.id;
     RETURN NULL;
 END

@@ -54,6 +54,19 @@ BEGIN
     SELECT p_thread_id, from_sequence, app_name, branch
       FROM {schema}.branch_segments
      WHERE thread_id = p_source AND from_sequence <= coalesce(p_at_sequence, v_source.last_sequence);
+    -- The fork has the artifacts of its past and shares their bytes, unless these are being deleted.
+    INSERT INTO {schema}.artifacts (id, app_name, user_id, session_id, filename, version, blob_id, mime_type, size, sha256,
+                                    metadata, attributes, created_at)
+    SELECT gen_random_uuid(), a.app_name, a.user_id, p_session_id, a.filename, a.version, a.blob_id, a.mime_type, a.size,
+           a.sha256, a.metadata, a.attributes, a.created_at
+      FROM {schema}.artifacts a
+      JOIN {schema}.artifact_blobs b ON b.id = a.blob_id AND b.delete_after IS NULL
+     WHERE a.app_name = v_source.app_name AND a.user_id = v_source.user_id
+       AND md5(coalesce(a.session_id, '')) = md5(v_source.session_id) AND a.session_id = v_source.session_id
+       AND (p_at_sequence IS NULL
+            OR a.created_at <= (SELECT e.created_at FROM {schema}.events e
+                                 WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence))
+       FOR SHARE OF b;
     status := 'created';
 END
 $$;

@@ -1,0 +1,5 @@
+"""Artifacts: files of sessions and users, in versions. Bytes are in PostgreSQL, a directory or an S3 bucket."""
+
+from cognizes.engine.artifacts.artifacts import Artifact, Artifacts, ArtifactScope
+
+__all__ = ["Artifact", "ArtifactScope", "Artifacts"]
