@@ -2,7 +2,8 @@
 
 EngineError
 ├── InvalidInputError              a value that cannot be stored or understood
-│   └── LimitExceededError         larger than a configured limit
+│   ├── LimitExceededError         larger than a configured limit
+│   └── IllegalFrameError          a hosted agent yielded an AG-UI event that the protocol does not allow there
 ├── NotFoundError                  a session, run, message or version that does not exist
 │   └── HistoryExpiredError        a past state that is older than the retention of the state's history
 ├── ConflictError                  the stored data is not what the caller expected
@@ -48,6 +49,10 @@ class LimitExceededError(InvalidInputError):
         self.size = size
         self.limit = limit
         self.setting = setting
+
+
+class IllegalFrameError(InvalidInputError):
+    """A hosted agent yielded an AG-UI event that the protocol does not allow at this place; no client received it."""
 
 
 class NotFoundError(EngineError):

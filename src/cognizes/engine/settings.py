@@ -62,6 +62,11 @@ class Settings(BaseSettings):
         default=10.0, ge=0, description="Seconds for which a write is retried while PostgreSQL is unavailable."
     )
     max_event_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest event, as JSON text.")
+    max_frame_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1024,
+        description="Largest CUSTOM, RAW or SUBAGENT event of a hosted agent, as JSON text.",
+    )
     max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
     page_bytes: int = Field(
         default=4 * 1024 * 1024,

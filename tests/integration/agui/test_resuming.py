@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import pytest
 from ag_ui.core import BaseEvent, RunAgentInput, UserMessage
+from google.adk.apps.app import App
 
 from cognizes.engine import Engine, Run, RunStatus
 from cognizes.engine.adapters.adk.agent import AdkAgent, HostedSessionService
-from cognizes.engine.adapters.adk.loading import load_apps
+from cognizes.engine.adapters.loading import find_object
 from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
 from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.memory.scope import MemoryScope
@@ -24,6 +25,11 @@ from tests.integration.runs.conditions import expire_lease, until, until_status
 from tests.integration.runs.lost_answers import lose_end
 
 AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
+
+
+def _app(path: str) -> App:
+    found = find_object(path)
+    return found if isinstance(found, App) else App(name=found.name, root_agent=found)
 
 
 class Unready(AdkAgent):
@@ -45,7 +51,7 @@ class Server:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.service = HostedSessionService(engine)
-        self.host = AgentHost(engine, [Unready(app, self.service) for app in load_apps(AGENTS, engine.settings)])
+        self.host = AgentHost(engine, [Unready(_app(path), self.service) for path in AGENTS])
 
     async def say(self, agent: str, text: str, *, thread_id: str, run_id: str) -> HostedRun:
         message = UserMessage(id=str(uuid4()), content=text)

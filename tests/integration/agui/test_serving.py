@@ -12,7 +12,8 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.adapters import loading
 from cognizes.engine.adapters.adk.demo import ScriptedModel
-from cognizes.engine.adapters.adk.loading import load_apps
+from cognizes.engine.adapters.adk.loading import make_demo_app
+from cognizes.engine.adapters.loading import load_agents
 from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import SetupError
 from tests.integration.agui.client import AgentClient
@@ -65,20 +66,20 @@ async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:
 @pytest.mark.parametrize("path", ["nowhere:agent", "tests.integration.agui.agents:nobody", "os:path", ":", ""])
 def test_what_is_no_agent_is_a_clear_error(engine: Engine, path: str) -> None:
     with pytest.raises(SetupError, match="agent"):
-        load_apps([path], engine.settings)
+        load_agents([path], engine)
 
 
 def test_two_agents_of_one_name_are_refused(engine: Engine) -> None:
     with pytest.raises(SetupError, match="two agents"):
-        load_apps(["demo", "demo"], engine.settings)
+        load_agents(["demo", "demo"], engine)
 
 
 def test_a_model_drives_the_demo_only_with_a_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = engine.settings.model_copy(update={"demo_model": "gemini-2.5-flash"})
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-    assert isinstance(load_apps([], settings)[0].root_agent.model, ScriptedModel)  # type: ignore[union-attr]
+    assert isinstance(make_demo_app(settings).root_agent.model, ScriptedModel)  # type: ignore[union-attr]
     monkeypatch.setenv("GOOGLE_API_KEY", "key")
-    assert load_apps([], settings)[0].root_agent.model == "gemini-2.5-flash"  # type: ignore[union-attr]
+    assert make_demo_app(settings).root_agent.model == "gemini-2.5-flash"  # type: ignore[union-attr]
 
 
 async def test_two_processes_never_run_one_thread_at_once(http: httpx.AsyncClient, database_url: str) -> None:

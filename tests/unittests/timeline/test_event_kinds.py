@@ -25,13 +25,18 @@ _CONTENT: dict[str, dict[str, Any]] = {
     "tool_call": {"tool_call_id": "c", "tool_name": "search", "tool_input": {"q": 1}},
     "observe": {"tool_call_id": "c", "observation": [1]},
     "tool_result": {"tool_call_id": "c", "output": [1]},
+    "activity": {"message_id": "m", "activity_type": "plan", "content": {"done": 1}},
+    "agui_frame": {"frame": {"type": "CUSTOM", "name": "n", "value": 1}},
+    "interrupt": {"interrupts": [{"id": "i", "reason": "input"}]},
+    "resume": {"answered": ["i"]},
 }
 
 
 def frames_of(kind: str) -> list[str]:
     translator = Translator(thread_id="t", run_id="r", state={}, with_user=True)
     event = Event(
-        id="e", thread_id="t", invocation_id="", author="user" if kind == "user_message" else "agent", event_type=kind,
+        id="e", thread_id="t", invocation_id="", event_type=kind,
+        author="user" if kind in ("user_message", "resume") else "agent",
         content=_CONTENT.get(kind, {"text": "hello"}),
         actions={"state_delta": {"n": 1}} if kind == "state_update" else {}, run_id="r", sequence_num=1,
     )  # fmt: skip

@@ -1,19 +1,73 @@
-"""Loads agents by name. Google ADK is an extra, and importing it takes seconds: this module imports it on demand."""
+"""Loads agents of any framework by name: `my_package.agent:root_agent`, or the built-in `demo`.
+
+Frameworks are extras, and importing them takes seconds. What an object is follows from the modules of its classes, so
+that no framework is imported that the agent does not use.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
-from collections.abc import Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from cognizes.engine.adapters.agui import AguiAgent, source_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.hosting import HostedAgent
 
 logger = logging.getLogger(__name__)
 
+DEMO = "demo"
 HOW_TO_GET_AGENTS = (
     "google-adk is not installed; get it with `uv sync --extra adk` or `pip install 'cognizes-engine[adk]'`"
+)
+_ACCEPTED = (
+    "an ADK agent or App, a compiled LangGraph graph, a Pydantic AI Agent, an OpenAI Agents SDK Agent, an object with "
+    "`run(RunAgentInput)` that yields AG-UI events, or an async generator function of RunAgentInput"
+)
+
+
+@dataclass(frozen=True)
+class _Framework:
+    """A framework whose agents are hosted: the classes that mark them, and the function that hosts one."""
+
+    extra: str
+    classes: frozenset[tuple[str, str]]
+    module: str
+    function: str
+
+
+_FRAMEWORKS = (
+    _Framework(
+        "adk",
+        frozenset({("google.adk", "BaseAgent"), ("google.adk", "App")}),
+        "cognizes.engine.adapters.adk.loading",
+        "host_app",
+    ),
+    _Framework(
+        "langgraph",
+        frozenset({("langgraph", "CompiledStateGraph"), ("langgraph", "Pregel")}),
+        "cognizes.engine.adapters.langgraph.hosting",
+        "host_graph",
+    ),
+    _Framework(
+        "pydantic-ai",
+        frozenset({("pydantic_ai", "AbstractAgent"), ("pydantic_ai", "Agent")}),
+        "cognizes.engine.adapters.pydantic_ai.hosting",
+        "host_agent",
+    ),
+    _Framework(
+        "openai-agents",
+        frozenset({("agents", "AgentBase"), ("agents", "Agent")}),
+        "cognizes.engine.adapters.openai_agents.hosting",
+        "host_agent",
+    ),
 )
 
 
@@ -34,19 +88,93 @@ def require_adk() -> None:
 def load_agents(paths: Sequence[str], engine: Engine) -> list[HostedAgent]:
     """Return the agents of these paths, in order; without a path the demo, or no agent without google-adk.
 
-    It imports frameworks: call it in a thread.
+    It imports frameworks: call it in a thread. `SetupError` when a path names no agent, or two agents have one name.
     """
-    if not has_adk():
-        if paths:
-            raise SetupError(f"cannot serve {', '.join(paths)}: {HOW_TO_GET_AGENTS}")
-        return []
-    from cognizes.engine.adapters.adk.loading import load_adk_agents  # noqa: PLC0415
+    if not paths:
+        paths = [DEMO] if has_adk() else []
+    agents: dict[str, HostedAgent] = {}
+    for path in paths:
+        agent = _load(path, engine)
+        if agent.name in agents:
+            raise SetupError(f"two agents are called {agent.name!r}; rename one of them")
+        agents[agent.name] = agent
+    return list(agents.values())
 
-    return [*load_adk_agents(paths, engine)]
+
+def _load(path: str, engine: Engine) -> HostedAgent:
+    if path == DEMO:
+        if not has_adk():
+            raise SetupError(f"cannot serve {DEMO}: {HOW_TO_GET_AGENTS}")
+        from cognizes.engine.adapters.adk.loading import make_demo_app  # noqa: PLC0415
+
+        return host(make_demo_app(engine.settings), engine, path=path)
+    return host(find_object(path), engine, path=path)
+
+
+def find_object(path: str) -> Any:
+    """Return the object of a path `package.module:object`; `SetupError` when there is none."""
+    module_name, _, attribute = path.partition(":")
+    # An installed command does not search the current directory for modules.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module_name)
+        for name in (attribute or "root_agent").split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SetupError(f"the agent {path!r} cannot be loaded: {error}; write it as package.module:agent") from error
+    return found
+
+
+def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
+    """Return an object as a hosted agent; `SetupError` when it is none, or when its extra is not installed."""
+    framework = _framework_of(found)
+    if framework is not None:
+        return _hosting_function(framework, path)(found, name=_name_of(found, path), engine=engine)
+    if (source := source_of(found)) is None:
+        kind = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise SetupError(f"{path!r} is {kind}, which is no agent; name {_ACCEPTED}")
+    description = str(getattr(found, "description", None) or _first_line(found))
+    return AguiAgent(source, name=_name_of(found, path), description=description, engine=engine)
+
+
+def _framework_of(found: Any) -> _Framework | None:
+    classes = {(base.__module__, base.__name__) for base in type(found).__mro__}
+    for framework in _FRAMEWORKS:
+        for package, name in framework.classes:
+            if any(
+                name == class_name and (module == package or module.startswith(f"{package}."))
+                for module, class_name in classes
+            ):
+                return framework
+    return None
+
+
+def _hosting_function(framework: _Framework, path: str) -> Callable[..., HostedAgent]:
+    try:
+        function: Callable[..., HostedAgent] = getattr(importlib.import_module(framework.module), framework.function)
+    except ImportError as error:
+        raise SetupError(
+            f"cannot serve {path!r}: {error}; install the extra with `pip install 'cognizes-engine[{framework.extra}]'`"
+        ) from error
+    return function
+
+
+def _name_of(found: Any, path: str) -> str:
+    """Return the name of an agent: its own, if it can be part of a URL, else the last part of its path."""
+    own = getattr(found, "name", None) or getattr(found, "__name__", None)
+    if isinstance(own, str) and re.fullmatch(r"[\w.-]+", own) and own != "LangGraph":
+        return own
+    return re.split(r"[.:]", path)[-1]
+
+
+def _first_line(found: Any) -> str:
+    document = found.__doc__ or ""
+    return document.strip().partition("\n")[0]
 
 
 def warm_up() -> None:
-    """Run an agent once in memory: the first run imports hundreds of modules. Call it in a thread."""
+    """Run an ADK agent once in memory: the first run imports hundreds of modules. Call it in a thread."""
     from cognizes.engine.adapters.adk.loading import run_demo_once  # noqa: PLC0415
 
     try:

@@ -258,6 +258,17 @@ class OpenItems:
             kind, name = end
             self._starts.pop((kind, getattr(frame, name)), None)
 
+    def accepts(self, frame: BaseEvent) -> bool:
+        """Fold a frame; return False for a START of an open item and for an END of an item that is not open."""
+        if start := _STARTS.get(frame.type):
+            kind, name = start
+            if (kind, getattr(frame, name)) in self._starts:
+                return False
+        elif (end := _ENDS.get(frame.type)) and (end[0], getattr(frame, end[1])) not in self._starts:
+            return False
+        self.fold(frame)
+        return True
+
     def start_frames(self) -> list[BaseEvent]:
         return [frame for frames in self._starts.values() for frame in frames]
 

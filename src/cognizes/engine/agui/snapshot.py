@@ -8,15 +8,20 @@ the length of the thread. Older messages are read page by page, from `History.ol
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from ag_ui.core import (
+    ActivityDeltaEvent,
+    ActivitySnapshotEvent,
     BaseEvent,
     CustomEvent,
     Interrupt,
     MessagesSnapshotEvent,
+    ReasoningEncryptedValueEvent,
     ReasoningMessageContentEvent,
     ReasoningMessageStartEvent,
     RunStartedEvent,
@@ -31,7 +36,9 @@ from ag_ui.core import (
 
 from cognizes.engine.agui.event_bridge import milliseconds
 from cognizes.engine.agui.frames import OpenItems, now
+from cognizes.engine.agui.json_patch import apply_patch
 from cognizes.engine.agui.translator import Translator
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.timeline.event_reading import Call, Result, read_parts
@@ -43,13 +50,23 @@ _PAGE_EVENTS = 250
 _MOST_PAGES = 4
 
 
-@dataclass
 class Snapshot:
     """A thread as a client holds it. Messages are JSON, oldest first."""
 
-    messages: list[JsonObject] = field(default_factory=list)
-    state: Any = field(default_factory=dict)
-    open_items: OpenItems = field(default_factory=OpenItems)
+    def __init__(self) -> None:
+        self.state: Any = {}
+        self.open_items = OpenItems()
+        self.messages = []
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        return self._messages
+
+    @messages.setter
+    def messages(self, messages: list[JsonObject]) -> None:
+        self._messages = messages
+        self._by_id = {message["id"]: message for message in messages}
+        self._calls = {call["id"]: call for message in messages for call in message.get("toolCalls") or ()}
 
     def fold(self, frames: Iterable[BaseEvent]) -> Snapshot:
         for frame in frames:
@@ -76,70 +93,84 @@ class Snapshot:
         return MessagesSnapshotEvent.model_validate({"messages": self.messages, "timestamp": now()})
 
     def find(self, message_id: str) -> JsonObject | None:
-        return next((message for message in reversed(self.messages) if message["id"] == message_id), None)
+        return self._by_id.get(message_id)
+
+    def find_call(self, call_id: str) -> JsonObject | None:
+        return self._calls.get(call_id)
+
+    def add(self, message: JsonObject) -> None:
+        """Append a message, unless one has its id."""
+        if message["id"] not in self._by_id:
+            self._messages.append(message)
+            self._by_id[message["id"]] = message
+            self._calls |= {call["id"]: call for call in message.get("toolCalls") or ()}
 
     def drop_orphan_results(self) -> None:
         """Remove tool results whose call is not among the messages: clients and models refuse them."""
-        calls = {call["id"] for message in self.messages for call in message.get("toolCalls") or ()}
         self.messages = [
-            message for message in self.messages if message["role"] != "tool" or message["toolCallId"] in calls
+            message for message in self.messages if message["role"] != "tool" or message["toolCallId"] in self._calls
         ]
 
-    def _fold_messages(self, frame: BaseEvent) -> None:
+    def _fold_messages(self, frame: BaseEvent) -> None:  # noqa: PLR0912 - one case per type of frame
         match frame:
-            case RunStartedEvent():
-                for given in frame.input.messages if frame.input else ():
-                    self._add(given.model_dump(by_alias=True))
-            case MessagesSnapshotEvent():
-                self.messages = [given.model_dump(by_alias=True) for given in frame.messages]
-            case TextMessageStartEvent():
-                self._add({"id": frame.message_id, "role": frame.role or "assistant", "content": ""})
-            case ReasoningMessageStartEvent():
-                self._add({"id": frame.message_id, "role": "reasoning", "content": ""})
             case TextMessageContentEvent() | ReasoningMessageContentEvent():
                 if message := self.find(frame.message_id):
                     message["content"] = (message.get("content") or "") + frame.delta
+            case TextMessageStartEvent():
+                self.add({"id": frame.message_id, "role": frame.role or "assistant", "content": ""})
+            case ReasoningMessageStartEvent():
+                self.add({"id": frame.message_id, "role": "reasoning", "content": ""})
             case ToolCallStartEvent():
                 self._add_call(frame)
             case ToolCallArgsEvent():
-                if call := self._find_call(frame.tool_call_id):
+                if call := self.find_call(frame.tool_call_id):
                     call["function"]["arguments"] += frame.delta
             case ToolCallResultEvent():
                 self._add_result(frame)
+            case ReasoningEncryptedValueEvent():
+                entity = self.find_call(frame.entity_id) if frame.subtype == "tool-call" else self.find(frame.entity_id)
+                if entity:
+                    entity["encryptedValue"] = frame.encrypted_value
+            case ActivitySnapshotEvent() | ActivityDeltaEvent():
+                self._fold_activity(frame)
+            case RunStartedEvent():
+                for given in frame.input.messages if frame.input else ():
+                    self.add(given.model_dump(by_alias=True))
+            case MessagesSnapshotEvent():
+                self.messages = [given.model_dump(by_alias=True) for given in frame.messages]
+
+    def _fold_activity(self, frame: ActivitySnapshotEvent | ActivityDeltaEvent) -> None:
+        message = self.find(frame.message_id)
+        if isinstance(frame, ActivityDeltaEvent):
+            if message and message["role"] == "activity":
+                with suppress(InvalidInputError):
+                    message["content"] = apply_patch(message["content"], frame.patch)
+        elif message is None:
+            self.add(_activity(frame))
+        elif message["role"] == "activity" and frame.replace is not False:
+            message |= _activity(frame)
 
     def _fold_state(self, frame: BaseEvent) -> None:
         if isinstance(frame, StateSnapshotEvent):
             self.state = frame.snapshot
         elif isinstance(frame, StateDeltaEvent):
-            # The engine replaces whole keys, so a path names one key.
-            changed = dict(self.state)
-            for operation in frame.delta:
-                key = operation.path[1:].replace("~1", "/").replace("~0", "~")
-                if operation.op == "remove":
-                    changed.pop(key, None)
-                elif operation.op == "add":
-                    changed[key] = operation.value
-            self.state = changed
-
-    def _add(self, message: JsonObject) -> None:
-        if self.find(message["id"]) is None:
-            self.messages.append(message)
+            # A client ignores a patch that does not apply.
+            with suppress(InvalidInputError):
+                self.state = apply_patch(self.state, frame.delta)
 
     def _add_call(self, frame: ToolCallStartEvent) -> None:
-        if self._find_call(frame.tool_call_id):
+        if frame.tool_call_id in self._calls:
             return
         parent = self.find(frame.parent_message_id) if frame.parent_message_id else None
         if parent is None or parent["role"] != "assistant":
             # The new message takes the parent's id only if no other message has it.
             is_free = frame.parent_message_id and parent is None
             parent = {"id": frame.parent_message_id if is_free else frame.tool_call_id, "role": "assistant"}
-            self.messages.append(parent)
+            self._messages.append(parent)
+            self._by_id[parent["id"]] = parent
         function = {"name": frame.tool_call_name, "arguments": ""}
-        parent.setdefault("toolCalls", []).append({"id": frame.tool_call_id, "type": "function", "function": function})
-
-    def _find_call(self, call_id: str) -> JsonObject | None:
-        calls = (call for message in reversed(self.messages) for call in message.get("toolCalls") or ())
-        return next((call for call in calls if call["id"] == call_id), None)
+        call = self._calls[frame.tool_call_id] = {"id": frame.tool_call_id, "type": "function", "function": function}
+        parent.setdefault("toolCalls", []).append(call)
 
     def _add_result(self, frame: ToolCallResultEvent) -> None:
         """Insert a result behind its call and the results that follow the call."""
@@ -147,13 +178,23 @@ class Snapshot:
         message = {"id": frame.message_id, "role": "tool", **result}
         owners = (
             place
-            for place, known in enumerate(self.messages)
-            if any(call["id"] == frame.tool_call_id for call in known.get("toolCalls") or ())
+            for place in range(len(self._messages) - 1, -1, -1)
+            if any(call["id"] == frame.tool_call_id for call in self._messages[place].get("toolCalls") or ())
         )
-        place = next(owners, len(self.messages) - 1) + 1
-        while place < len(self.messages) and self.messages[place]["role"] == "tool":
+        place = next(owners, len(self._messages) - 1) + 1
+        while place < len(self._messages) and self._messages[place]["role"] == "tool":
             place += 1
-        self.messages.insert(place, message)
+        self._messages.insert(place, message)
+        self._by_id[message["id"]] = message
+
+
+def _activity(frame: ActivitySnapshotEvent) -> JsonObject:
+    return {
+        "id": frame.message_id,
+        "role": "activity",
+        "activityType": frame.activity_type,
+        "content": deepcopy(frame.content),
+    }
 
 
 @dataclass
@@ -178,20 +219,48 @@ class History:
         return [CustomEvent(name=OLDER_MESSAGES, value={"before": self.older_before}, timestamp=now())]
 
 
+class HistoryBuilder:
+    """Folds the events of a thread, in order, into its history."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._translator = _translator()
+
+    def add(self, events: Iterable[Event]) -> None:
+        history = self.history
+        for event in events:
+            if self._translator.has_ended:
+                self._translator = _translator(interrupts=self._translator.interrupts, pending=self._translator.pending)
+            frames = self._translator.translate(event)
+            if message := _message_with_parts(event):
+                history.snapshot.add(message)
+            else:
+                history.snapshot.fold(frames)
+            history.last_sequence = event.sequence_num or history.last_sequence
+
+    def finish(self) -> History:
+        """Return the history of all events so far; more may be added afterwards."""
+        # Items that a run left open when its process died are not continued.
+        self.history.snapshot.open_items.clear()
+        self.history.snapshot.drop_orphan_results()
+        self.history.interrupts = self._translator.interrupts
+        self.history.pending = self._translator.pending
+        return self.history
+
+
 def fold_events(events: Iterable[Event]) -> History:
-    history = History()
-    translator = _translator()
-    for event in events:
-        if translator.has_ended:
-            translator = _translator(interrupts=translator.interrupts, pending=translator.pending)
-        history.snapshot.fold(translator.translate(event))
-        history.last_sequence = event.sequence_num or history.last_sequence
-    # Items that a run left open when its process died are not continued.
-    history.snapshot.open_items.clear()
-    history.snapshot.drop_orphan_results()
-    history.interrupts = translator.interrupts
-    history.pending = translator.pending
-    return history
+    builder = HistoryBuilder()
+    builder.add(events)
+    return builder.finish()
+
+
+def _message_with_parts(event: Event) -> JsonObject | None:
+    """Return a user's message that consists of AG-UI parts; no frame can carry one."""
+    parts = event.content.get("content")
+    if event.event_type != "user_message" or not isinstance(parts, list):
+        return None
+    message_id = event.content.get("message_id")
+    return {"id": message_id if isinstance(message_id, str) else event.id, "role": "user", "content": parts}
 
 
 async def read_history(log: EventLog, thread_id: UUID, *, up_to: int | None = None) -> History:

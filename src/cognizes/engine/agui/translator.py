@@ -6,7 +6,8 @@
 | whole text | the part that was not streamed, then TEXT_MESSAGE_END |
 | thought | REASONING_*, closed before any text or tool frame of its turn |
 | tool call, tool result | TOOL_CALL_START, ARGS, END; TOOL_CALL_RESULT |
-| question to a person, long-running tool | no result; they become the outcome of the run |
+| question to a person, long-running tool, `interrupt` | no result; they become the outcome of the run |
+| `step_start`, `step_end`, `activity`, `agui_frame` | STEP_STARTED, STEP_FINISHED, ACTIVITY_SNAPSHOT, that frame |
 | state delta | STATE_DELTA, without `temp:` |
 | agent that is not the root | SUBAGENT_STARTED, SUBAGENT_FINISHED around its events (STEP_* to older clients) |
 | error, end of a run | END of all open items, then RUN_ERROR or RUN_FINISHED, then nothing |
@@ -15,13 +16,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+import ag_ui.core
 from ag_ui.core import (
     PROTOCOL_VERSION,
+    ActivitySnapshotEvent,
     BaseEvent,
+    ContentPart,
     CustomEvent,
     Interrupt,
     RunAgentInput,
@@ -33,6 +38,8 @@ from ag_ui.core import (
     RunStartedEvent,
     StateDeltaEvent,
     StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
@@ -41,9 +48,10 @@ from ag_ui.core import (
     ToolCallResultEvent,
     ToolCallStartEvent,
 )
+from pydantic import TypeAdapter, ValidationError
 
 from cognizes.engine.agui.event_bridge import json_patch, milliseconds
-from cognizes.engine.agui.frames import ModelTurn, Subagents, clean_text, now, to_json
+from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, now, to_json
 from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
@@ -67,6 +75,12 @@ _SILENT = (
     *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
     *("state_update", "message"),
 )
+_INTERRUPTS: TypeAdapter[list[Interrupt]] = TypeAdapter(list[Interrupt])
+_FRAME: TypeAdapter[BaseEvent] = TypeAdapter(ag_ui.core.Event)
+_PARTS: TypeAdapter[list[ContentPart]] = TypeAdapter(list[ContentPart])
+_AGENT_KINDS = ("interrupt", "step_start", "step_end", "activity", "agui_frame")
+PARTS_FORMAT = "parts"
+"""The `format` of a tool result that consists of text, images and other parts."""
 _STREAMED_ROLES = ("assistant", "system", THOUGHT)
 """The roles whose chunks become frames; other messages are sent when they are stored."""
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
@@ -128,6 +142,7 @@ class Translator:
         self._turns: dict[tuple[str, str], ModelTurn] = {}
         self._followed: dict[str, ModelTurn] = {}
         self._subagents = Subagents(root_agent)
+        self._open_items = OpenItems()
         self._interrupts = dict(interrupts or {})
         self._pending: dict[str, None] = dict.fromkeys(pending)
 
@@ -238,6 +253,7 @@ class Translator:
     def _close(self, error: str | None) -> Frames:
         for turn in (*self._turns.values(), *self._followed.values()):
             yield from turn.close()
+        yield from self._open_items.end_frames(error=error, is_waiting=bool(self._interrupts))
         yield from self._subagents.close(error=error, is_waiting=bool(self._interrupts))
 
     def _frames(self, event: Event) -> Frames:
@@ -279,6 +295,9 @@ class Translator:
                 yield from turn.stream(part)
 
     def _whole(self, event: Event) -> Frames:
+        if event.event_type in _AGENT_KINDS and (frames := self._agent_frames(event)) is not None:
+            yield from frames
+            return
         if event.event_type.startswith("run_") or not (parts := list(read_parts(event))):
             if event.event_type not in _SILENT and "adk" not in event.content:
                 yield CustomEvent(name=event.event_type, value=event.content)
@@ -300,7 +319,36 @@ class Translator:
                 yield self._result(event, part, number)
         yield from self._leave(event)
 
+    def _agent_frames(self, event: Event) -> list[BaseEvent] | None:
+        """Return the frames of an event that the recorder of a hosted agent stored; None if it is not of its form."""
+        content = event.content
+        try:
+            match event.event_type:
+                case "interrupt":
+                    asked = _INTERRUPTS.validate_python(content["interrupts"])
+                    self._interrupts |= {interrupt.id: interrupt for interrupt in asked}
+                    return []
+                case "step_start":
+                    frame: BaseEvent = StepStartedEvent(step_name=content["step_name"])
+                case "step_end":
+                    frame = StepFinishedEvent(step_name=content["step_name"])
+                case "activity":
+                    frame = ActivitySnapshotEvent(
+                        message_id=_message_id(event),
+                        activity_type=content["activity_type"],
+                        content=content["content"],
+                    )
+                case _:
+                    frame = _FRAME.validate_python(content["frame"])
+        except (KeyError, ValidationError):
+            return None
+        return [frame] if self._open_items.accepts(frame) else []
+
     def _from_user(self, event: Event) -> Frames:
+        if event.event_type == "resume":
+            for name in event.content.get("answered") or ():
+                self._interrupts.pop(name, None)
+            return
         text = ""
         if any(isinstance(part, Text) for part in read_parts(event)):
             # A text instead of an answer abandons the open questions and calls.
@@ -324,15 +372,21 @@ class Translator:
     def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
         if is_pending:
             self._pending[call.id] = None
-        yield ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.name, parent_message_id=parent)
-        yield ToolCallArgsEvent(tool_call_id=call.id, delta=to_json(call.arguments))
+        yield ToolCallStartEvent(
+            tool_call_id=call.id, tool_call_name=call.name, parent_message_id=call.parent_id or parent
+        )
+        if arguments := to_json(call.arguments) if call.text is None else clean_text(call.text):
+            yield ToolCallArgsEvent(tool_call_id=call.id, delta=arguments)
         yield ToolCallEndEvent(tool_call_id=call.id)
 
     def _result(self, event: Event, result: Result, number: int) -> ToolCallResultEvent:
         message_id = _message_id(event) if number == 0 else f"{_message_id(event)}/{number}"
-        return ToolCallResultEvent(
-            message_id=message_id, tool_call_id=result.call_id, content=to_json(result.content), role="tool"
-        )
+        content = to_json(result.content) if result.text is None else clean_text(result.text)
+        frame = ToolCallResultEvent(message_id=message_id, tool_call_id=result.call_id, content=content, role="tool")
+        if event.content.get("format") == PARTS_FORMAT:
+            with suppress(ValidationError):
+                frame.content = _PARTS.validate_python(result.content)
+        return frame
 
     def _state_change(self, event: Event) -> Frames:
         delta = without_temp(event.actions.get("state_delta") or {})

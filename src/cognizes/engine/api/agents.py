@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Annotated
@@ -80,7 +81,8 @@ class ServedAgents:
             return None
         host = AgentHost(self._engine, agents)
         host.start()
-        self._warming_up = asyncio.create_task(asyncio.to_thread(warm_up), name="warm-up-agents")
+        if "google.adk" in sys.modules:
+            self._warming_up = asyncio.create_task(asyncio.to_thread(warm_up), name="warm-up-agents")
         return host
 
     async def _close(self) -> None:

@@ -43,7 +43,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="PACKAGE.MODULE:AGENT",
-            help="A Google ADK agent to serve over AG-UI; may be repeated (COGNIZES_AGENTS, the built-in demo).",
+            help="An agent of any framework to serve over AG-UI; may be repeated (COGNIZES_AGENTS, the built-in demo).",
             show_default=False,
         ),
     ] = None,

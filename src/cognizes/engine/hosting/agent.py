@@ -15,7 +15,7 @@ from ag_ui.core import BaseEvent, Message, RunAgentInput
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
-from cognizes.engine.models import Run, Session
+from cognizes.engine.models import JsonObject, Run, Session
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
 
@@ -79,6 +79,20 @@ class RunContext:
     @property
     def thread_id(self) -> UUID:
         return self.fence.thread_id
+
+    @property
+    def run_id(self) -> str:
+        return self.run.id
+
+    @property
+    def state(self) -> JsonObject:
+        """Return the state of the session, with `user:` and `app:` keys. Frames of the run change it."""
+        return self.session.state
+
+    @property
+    def is_continuation(self) -> bool:
+        """Return whether an earlier attempt executed a part of this run: its server stopped, or its wait is over."""
+        return self.fence.attempt > 1
 
     @property
     def memory(self) -> Memory:

@@ -40,7 +40,7 @@ class AgentHost:
         self._active: dict[ThreadKey, HostedRun] = {}
         self._starting = KeyedLock()
         self._recovery = RunRecovery(engine, self._agents, self._continue)
-        self._executor = RunExecutor(engine)
+        self._executor = RunExecutor(engine, self._forget)
         self._is_closing = False
 
     @property
@@ -141,14 +141,11 @@ class AgentHost:
         run = HostedRun(agent, key, context, run_input, asked_id=run_input.run_id)
         run.begin()
         self._active[key] = run
-        run.task = asyncio.create_task(self._execute(run), name=f"run-{run.run_id}")
+        run.task = self._executor.begin(run)
         return run
 
-    async def _execute(self, run: HostedRun) -> None:
-        try:
-            await self._executor.execute(run)
-        finally:
-            del self._active[run.key]
+    def _forget(self, run: HostedRun) -> None:
+        del self._active[run.key]
 
     async def _find_leased_run(self, thread_id: UUID) -> str | None:
         found: str | None = await self._engine._database.fetch_value("find_leased_run", thread_id)

@@ -1,14 +1,15 @@
 """A run of a hosted agent: its frames, its execution and its end.
 
-The order at the end is guaranteed: the agent stores the rest of its answer, the host changes the run's row, then
-observers receive the last frame. An observer that sees the end finds everything in the database.
+The agent's code runs in a task of its own, so that the run ends even if that code ignores its cancellation. The order
+at the end is guaranteed: the rest of the answer is stored, the host changes the run's row, then observers receive the
+last frame. An observer that sees the end finds everything in the database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from uuid import UUID
@@ -16,11 +17,14 @@ from uuid import UUID
 from ag_ui.core import (
     PROTOCOL_VERSION,
     BaseEvent,
+    Interrupt,
     RunAgentInput,
     RunErrorEvent,
     RunFinishedCancelledOutcome,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
+    RunFinishedOutcome,
+    RunFinishedSuccessOutcome,
     RunStartedEvent,
     StateSnapshotEvent,
 )
@@ -30,8 +34,10 @@ from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import EngineError, LeaseLostError
+from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
+from cognizes.engine.hosting.recorder import FrameRecorder
+from cognizes.engine.hosting.turns import ThreadTurn, store_turn
 from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
@@ -106,11 +112,14 @@ class HostedRun:
         self.start_sequence = context.session.last_sequence
         self.log = FrameLog()
         self.task: asyncio.Task[None] | None = None
-        self.has_begun = False
+        self.agent_task: asyncio.Task[None] | None = None
+        self.recorder: FrameRecorder | None = None
         self.is_ending = False
+        self.has_ended = False
         self.is_stopped_by_server = False
         self.is_lost = False
         self.last_frame: RunErrorEvent | RunFinishedEvent | None = None
+        self.stopping = asyncio.Event()
         self._open_items = OpenItems()
 
     def begin(self) -> None:
@@ -125,15 +134,29 @@ class HostedRun:
         state = StateSnapshotEvent(snapshot=without_temp(self.context.session.state), timestamp=now())
         self.log.extend([started, state])
 
-    def take(self, frame: BaseEvent) -> None:
-        """Log a frame of the agent. RUN_FINISHED and RUN_ERROR are held back until the end is stored."""
-        if self.last_frame is not None or isinstance(frame, RunStartedEvent):
+    async def take(self, frame: BaseEvent) -> None:
+        """Log a frame of the agent. RUN_FINISHED and RUN_ERROR are held back until the end is stored.
+
+        Nothing after the end reaches an observer: the run was abandoned, or the agent yields on after RUN_ERROR.
+        """
+        if isinstance(frame, RunStartedEvent | RunErrorEvent | RunFinishedEvent):
+            if self.last_frame is None and not isinstance(frame, RunStartedEvent):
+                self.last_frame = frame
+        elif self.has_ended or isinstance(self.last_frame, RunErrorEvent):
             return
-        if isinstance(frame, RunErrorEvent | RunFinishedEvent):
-            self.last_frame = frame
-            return
-        self._open_items.fold(frame)
-        self.log.extend([frame])
+        elif self.last_frame is not None:
+            raise IllegalFrameError(f"the agent yielded {frame.type.value} after RUN_FINISHED")
+        elif self.recorder is not None:
+            await self.recorder.take(frame)
+        else:
+            self.emit([frame])
+
+    def emit(self, frames: Sequence[BaseEvent]) -> None:
+        """Log frames for the observers."""
+        if not self.has_ended:
+            for frame in frames:
+                self._open_items.fold(frame)
+            self.log.extend(frames)
 
     def end(self, last: BaseEvent) -> None:
         """Close the open items, log the last frame, and end the observations."""
@@ -145,18 +168,17 @@ class HostedRun:
             frame.timestamp = moment
         self.log.extend(frames)
         self.log.close()
+        self.has_ended = True
 
     def cancel(self, *, by_server: bool = False) -> bool:
-        """Cancel the task; the run ends in a moment. False when it is about to end anyway."""
-        if self.task is None or self.is_ending:
+        """Cancel the agent's task; the run ends in a moment. False when it is about to end anyway."""
+        if self.agent_task is None or self.is_ending:
             return False
         self.is_ending = True
         self.is_stopped_by_server = by_server
         self.context.is_released = by_server and self.agent.capabilities.resumes_after_crash
-        if self.has_begun:
-            return self.task.cancel()
-        # A task that is cancelled before its first step never runs, and the run would never end.
-        asyncio.get_running_loop().call_soon(self.task.cancel)
+        self.agent_task.cancel()
+        self.stopping.set()
         return True
 
     async def wait(self) -> None:
@@ -169,7 +191,7 @@ class HostedRun:
         if self.cancel():
             self.is_lost = self.context.is_released = True
 
-    def finished(self, outcome: RunFinishedCancelledOutcome | None = None) -> RunFinishedEvent:
+    def finished(self, outcome: RunFinishedOutcome | None = None) -> RunFinishedEvent:
         return RunFinishedEvent(thread_id=self.key[2], run_id=self.run_id, outcome=outcome)
 
 
@@ -188,57 +210,111 @@ def _new_input(run_input: RunAgentInput, context: RunContext, *, run_id: str) ->
 
 
 class RunExecutor:
-    def __init__(self, engine: Engine) -> None:
+    """Executes runs. `on_end` is called before observers receive the last frame of a run."""
+
+    def __init__(self, engine: Engine, on_end: Callable[[HostedRun], None]) -> None:
         self._engine = engine
+        self._on_end = on_end
         self._episodes: set[asyncio.Task[None]] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Wait until the episodes of ended runs are written."""
         if self._episodes:
             await asyncio.wait(self._episodes)
 
-    async def execute(self, run: HostedRun) -> None:
-        """Execute a run to its end; never raises."""
-        run.has_begun = True
-        lease = self._engine.runs.leases.hold(run.context.fence, run.lose)
-        try:
-            # A run accesses the rows of its own app only, for any caller.
-            with acting_for([run.key[0]]), fenced_by(run.context.fence):
-                await self._execute(run)
-        finally:
-            self._engine.runs.leases.drop(lease)
-            run.context.fence.end()
+    def begin(self, run: HostedRun) -> asyncio.Task[None]:
+        """Begin to execute a run; the task ends with the run and never raises."""
+        # A run accesses the rows of its own app only, for any caller. Both tasks inherit the fence.
+        with acting_for([run.key[0]]), fenced_by(run.context.fence):
+            run.agent_task = asyncio.create_task(self._run_agent(run), name=f"agent-{run.run_id}")
+            return asyncio.create_task(self._execute(run), name=f"run-{run.run_id}")
 
     async def _execute(self, run: HostedRun) -> None:
+        assert run.agent_task is not None  # noqa: S101 - `begin` created it
+        lease = self._engine.runs.leases.hold(run.context.fence, run.lose)
         last: BaseEvent | None = None
         try:
-            async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
-                async for frame in frames:
-                    run.take(frame)
-            run.is_ending = True
-            last = await self._finish(run)
-        except asyncio.CancelledError:
-            last = await self._stop(run)
-        except Exception as error:
-            # Any exception of an agent fails its run, and the client receives the cause.
-            run.is_ending = True
-            logger.warning("run %s failed", run.run_id, exc_info=error)
-            last = await self._fail(run, f"{type(error).__name__}: {error}", code=type(error).__name__)
+            is_abandoned = await self._wait_for_agent(run, run.agent_task)
+            last = await self._end(run, run.agent_task, is_abandoned=is_abandoned)
         finally:
+            self._on_end(run)
             run.end(last or _error("the run ended unexpectedly; see the log of the server"))
+            self._engine.runs.leases.drop(lease)
+            if run.agent_task.done():
+                run.context.fence.end()
+            # Else the fence refuses the writes of the abandoned code: the run has ended.
+
+    async def _wait_for_agent(self, run: HostedRun, agent_task: asyncio.Task[None]) -> bool:
+        """Wait until the agent's task ends; return True for one that ignores its cancellation for too long."""
+        stopping = asyncio.create_task(run.stopping.wait(), name=f"stop-{run.run_id}")
+        try:
+            await asyncio.wait([agent_task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        if not agent_task.done():
+            await asyncio.wait([agent_task], timeout=self._engine.settings.shutdown_seconds)
+        if agent_task.done():
+            return False
+        logger.warning("run %s is abandoned: its agent ignores the cancellation", run.run_id)
+        self._abandoned.add(agent_task)
+        agent_task.add_done_callback(partial(self._forget, run))
+        return True
+
+    def _forget(self, run: HostedRun, agent_task: asyncio.Task[None]) -> None:
+        self._abandoned.discard(agent_task)
+        run.context.fence.end()
+        if not agent_task.cancelled() and (error := agent_task.exception()) is not None:
+            logger.info("the abandoned agent of run %s has stopped: %r", run.run_id, error)
+
+    async def _run_agent(self, run: HostedRun) -> None:
+        if isinstance(run.context.turn, ThreadTurn):
+            await store_turn(run.context, run.context.turn)
+        if not run.agent.capabilities.keeps_own_history:
+            client_tools = [tool.name for tool in run.run_input.tools or ()]
+            run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
+        async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
+            async for frame in frames:
+                await run.take(frame)
+        if run.recorder is not None and not isinstance(run.last_frame, RunErrorEvent):
+            await run.recorder.finish(_interrupts(run.last_frame))
+
+    async def _end(self, run: HostedRun, agent_task: asyncio.Task[None], *, is_abandoned: bool) -> BaseEvent:
+        was_cancelled = is_abandoned or agent_task.cancelled()
+        error = None if was_cancelled else agent_task.exception()
+        has_failed = was_cancelled or error is not None or isinstance(run.last_frame, RunErrorEvent)
+        run.is_ending = True
+        if run.recorder is not None and has_failed:
+            await run.recorder.abort()
+        if was_cancelled or (run.is_lost and error is not None):
+            return await self._stop(run)
+        if error is not None:
+            # Any exception of an agent fails its run, and the client receives the cause.
+            logger.warning("run %s failed", run.run_id, exc_info=error)
+            return await self._fail(run, f"{type(error).__name__}: {error}", code=type(error).__name__)
+        try:
+            return await self._finish(run)
+        except Exception as failure:
+            logger.warning("run %s failed", run.run_id, exc_info=failure)
+            return await self._fail(run, f"{type(failure).__name__}: {failure}", code=type(failure).__name__)
 
     async def _finish(self, run: HostedRun) -> BaseEvent:
         last = run.last_frame or run.finished()
         if isinstance(last, RunErrorEvent):
             return await self._fail(run, last.message, code=last.code)
-        if isinstance(last.outcome, RunFinishedInterruptOutcome):
-            messages = [interrupt.message for interrupt in last.outcome.interrupts if interrupt.message]
-            questions = [interrupt.id for interrupt in last.outcome.interrupts]
+        if interrupts := _interrupts(last):
+            messages = [interrupt.message for interrupt in interrupts if interrupt.message]
+            questions = [interrupt.id for interrupt in interrupts]
             # The next input ends the wait, or a signal continues the run.
             await wait_for_person(self._engine, run.context.run, questions, reason=" ".join(messages) or None)
         else:
             await self._store_end(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
-        return last
+        if run.recorder is None:
+            return last
+        outcome = last.outcome
+        if not interrupts and run.recorder.pending:
+            outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=run.recorder.pending)
+        return run.finished(outcome).model_copy(update={"result": last.result, "usage": last.usage})
 
     async def _stop(self, run: HostedRun) -> BaseEvent:
         if run.is_lost:
@@ -294,6 +370,11 @@ class RunExecutor:
 async def wait_for_person(engine: Engine, run: Run, questions: Collection[str], *, reason: str | None = None) -> None:
     """Let a run wait for the answers to the questions of its agent."""
     await engine.runs.wait(run, kind=WaitKind.HUMAN, correlation_key=wait_key_of(questions), reason=reason)
+
+
+def _interrupts(last: BaseEvent | None) -> list[Interrupt]:
+    outcome = last.outcome if isinstance(last, RunFinishedEvent) else None
+    return outcome.interrupts if isinstance(outcome, RunFinishedInterruptOutcome) else []
 
 
 def _error(message: str, *, code: str | None = None) -> RunErrorEvent:

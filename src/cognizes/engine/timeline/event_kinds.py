@@ -105,6 +105,11 @@ _ALL = (
     _engine("branch_deleted"),
     _engine("cancel_requested"),
     _engine("monitor_action"),
+    # Written by the recorder of hosted agents.
+    _engine("activity", frames=("ACTIVITY_SNAPSHOT",)),
+    _engine("agui_frame"),
+    _engine("interrupt", frames=()),
+    _engine("resume", frames=()),
     _engine("run_created", frames=()),
     _engine("run_started", frames=()),
     # RUN_FINISHED with the outcome `interrupt`, when the run waits for the answer to a question of its agent.

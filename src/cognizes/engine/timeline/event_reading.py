@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from cognizes.engine.pulse.events import message_role, message_text, spoken_text
 
 REQUEST_PREFIX = "adk_request_"
 """Prefix of the functions by which ADK asks a person; no tool answers them."""
+TEXT_FORMAT = "text"
+"""The `format` of a call or result whose arguments or output are stored as the text that the agent sent."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +24,28 @@ class Text:
 
 @dataclass(frozen=True)
 class Call:
+    """A tool call. `text` is the text of the arguments as the agent sent it, if that is not their canonical JSON;
+    `parent_id` is the message that holds the call, None for the message of the event."""
+
     id: str
     name: str
     arguments: Any
+    text: str | None = None
+    parent_id: str | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a tool. ADK stores the name of the tool; the engine's own results may only refer to the call."""
+    """The result of a tool. ADK stores the name of the tool; the engine's own results may only refer to the call.
+
+    `text` is the output as the agent sent it, if that is not the canonical JSON of `content`.
+    """
 
     call_id: str
     content: Any
     name: str = ""
     is_error: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,8 @@ def is_partial(event: Event) -> bool:
 
 def long_running_calls(event: Event) -> set[str]:
     """Return the ids of the event's tool calls that are answered later from outside the run."""
+    if event.event_type == "act" and event.content.get("client_tool"):
+        return {str(event.content.get("tool_call_id"))}
     return _ids(adk_field(event, "long_running_tool_ids"))
 
 
@@ -130,14 +144,34 @@ def _engine_parts(event: Event) -> Iterator[Part]:
     call_id = str(content.get("tool_call_id") or event.id)
     if event.event_type in ("act", "tool_call"):
         name = str(content.get("tool_name") or content.get("name") or "")
-        yield Call(call_id, name, content.get("tool_input", content.get("args", {})))
+        given = content.get("tool_input", content.get("args", {}))
+        text = _given_text(content, given)
+        parent = content.get("parent_message_id")
+        arguments = given if text is None else parse_document(text)
+        yield Call(call_id, name, arguments, text, parent if isinstance(parent, str) else None)
     elif event.event_type in ("observe", "tool_result"):
         output = content.get("observation", content.get("output", content.get("text", content)))
         name = str(content.get("tool_name") or content.get("name") or "")
-        yield Result(call_id, output, name=name, is_error=bool(content.get("is_error")))
+        text = _given_text(content, output)
+        value = output if text is None else parse_document(text)
+        yield Result(call_id, value, name=name, is_error=bool(content.get("is_error")), text=text)
     elif event.event_type == "thought":
         thought = content.get("thought", content.get("text"))
         if isinstance(thought, str) and thought:
             yield Text(thought, is_thought=True)
     elif message_role(event) is not None and (text := message_text(content)):
         yield Text(text)
+
+
+def _given_text(content: JsonObject, value: Any) -> str | None:
+    return value if content.get("format") == TEXT_FORMAT and isinstance(value, str) else None
+
+
+def parse_document(text: str) -> Any:
+    """Return the JSON object or array of a text; the text itself if it is none."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

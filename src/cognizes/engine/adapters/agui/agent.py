@@ -1,0 +1,186 @@
+"""AguiAgent: hosts any source of AG-UI events. The thread in the database is the history of the agent."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import ag_ui.core
+from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
+from pydantic import TypeAdapter, ValidationError
+
+from cognizes.engine.agui.translator import wait_key_of
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import IllegalFrameError, InvalidInputError
+from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
+from cognizes.engine.hosting.host import client_state_delta
+from cognizes.engine.hosting.turns import ThreadTurn, agent_input, read_thread_continuation, read_thread_turn
+from cognizes.engine.models import JsonObject, Run, Session, new_id
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.runs import Resumption
+
+EventSource = Callable[[RunAgentInput, RunContext], AsyncIterator[BaseEvent]]
+"""A function that yields the AG-UI events of a run."""
+
+_EVENT: TypeAdapter[BaseEvent] = TypeAdapter(ag_ui.core.Event)
+_THINKING = {
+    "THINKING_TEXT_MESSAGE_START": "REASONING_MESSAGE_START",
+    "THINKING_TEXT_MESSAGE_CONTENT": "REASONING_MESSAGE_CONTENT",
+    "THINKING_TEXT_MESSAGE_END": "REASONING_MESSAGE_END",
+    "THINKING_START": "REASONING_START",
+    "THINKING_END": "REASONING_END",
+}
+"""Names before protocol 1.0. These events have no message id."""
+
+
+class AguiAgent:
+    """Serves a source of AG-UI events.
+
+    The source gets the conversation of the thread as `RunAgentInput.messages`, the session's state as `state`, and the
+    client's tools, context, forwarded properties and answers to interrupts. The host stores what it yields.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        *,
+        name: str,
+        engine: Engine,
+        description: str = "",
+        capabilities: AgentCapabilities | None = None,
+    ) -> None:
+        self._source = source
+        self._engine = engine
+        self.name = name
+        self.description = description
+        self.capabilities = capabilities or AgentCapabilities(
+            interrupts=True, client_tools=True, streams_tool_arguments=True, multimodal=True
+        )
+
+    async def close(self) -> None:
+        """Do nothing: the source has no resources that the host knows."""
+
+    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> ThreadTurn:
+        """Open the thread and return the new part of the input. Only calls of client tools wait for a client."""
+        return await read_thread_turn(
+            self._engine,
+            (self.name, user_id, run_input.thread_id),
+            run_input,
+            initial_state=client_state_delta(run_input.state, {}),
+        )
+
+    async def read_continuation(
+        self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
+    ) -> Turn | None:
+        """Return the turn with a signal's answers, or one that continues a run, if the source can continue runs."""
+        turn = await read_thread_continuation(self._engine, thread_uuid(run.thread_id))
+        questions = {interrupt.id for interrupt in turn.history.interrupts}
+        if resumption is not None and questions and resumption.correlation_key == wait_key_of(questions):
+            answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
+            if not isinstance(answers, dict):
+                raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
+            resume = [ResumeEntry(interrupt_id=one, status="resolved", payload=given) for one, given in answers.items()]
+            return await read_thread_continuation(self._engine, thread_uuid(run.thread_id), resume=resume)
+        return turn if self.capabilities.resumes_after_crash else None
+
+    async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        """Yield the events of the source."""
+        turn = context.turn
+        if not isinstance(turn, ThreadTurn):
+            raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
+        events = self._source(agent_input(run_input, context, turn), context)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+
+def source_of(found: Any) -> EventSource | None:
+    """Return the source of an object with `run`, or of an async generator function; None for anything else.
+
+    Both take a `RunAgentInput` and, if they have a second parameter, the `RunContext`. They yield events, JSON objects,
+    or server-sent events as text.
+    """
+    call = found if inspect.isasyncgenfunction(found) else getattr(found, "run", None)
+    if call is None or inspect.isclass(found) or not callable(call):
+        return None
+    takes_context = _takes_context(call)
+
+    async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        yielded = call(run_input, context) if takes_context else call(run_input)
+        if inspect.isawaitable(yielded):
+            yielded = await yielded
+        if not hasattr(yielded, "__aiter__"):
+            raise TypeError(
+                f"the agent returned a {type(yielded).__name__}; `run` must be an async generator of AG-UI events"
+            )
+        decoder = _Decoder()
+        try:
+            async for item in yielded:
+                if isinstance(item, BaseEvent):
+                    yield item
+                else:
+                    for event in decoder.decode(item):
+                        yield event
+        finally:
+            if hasattr(yielded, "aclose"):
+                await yielded.aclose()
+
+    return events
+
+
+def _takes_context(call: Any) -> bool:
+    with suppress(ValueError, TypeError):
+        positional = [
+            parameter
+            for parameter in inspect.signature(call).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is parameter.empty
+        ]
+        return len(positional) > 1
+    return False
+
+
+class _Decoder:
+    """Decodes what a source yields instead of events: JSON objects, and server-sent events as text or bytes."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._thought = ""
+
+    def decode(self, item: object) -> list[BaseEvent]:
+        if isinstance(item, bytes | str):
+            self._rest += item.decode() if isinstance(item, bytes) else item
+            *complete, self._rest = self._rest.replace("\r\n", "\n").split("\n\n")
+            return [self._event(json.loads(data)) for data in map(_data, complete) if data]
+        if isinstance(item, Mapping):
+            return [self._event(dict(item))]
+        raise IllegalFrameError(f"the agent yielded a {type(item).__name__}; yield AG-UI events")
+
+    def _event(self, document: Any) -> BaseEvent:
+        kind = document.get("type") if isinstance(document, dict) else None
+        if kind in _THINKING:
+            if kind == "THINKING_TEXT_MESSAGE_START" or not self._thought:
+                self._thought = str(new_id())
+            document = {**document, "type": _THINKING[kind], "messageId": self._thought}
+        try:
+            return _EVENT.validate_python(_without_nulls(document))
+        except ValidationError as error:
+            raise IllegalFrameError(f"the agent yielded no valid AG-UI event of type {kind!r:.80}: {error}") from error
+
+
+def _data(event: str) -> str:
+    return "\n".join(line[5:].removeprefix(" ") for line in event.split("\n") if line.startswith("data:"))
+
+
+def _without_nulls(document: Any) -> Any:
+    """Return an event without absent fields: producers before protocol 1.0 write them as null."""
+    if not isinstance(document, dict):
+        return document
+    kept: JsonObject = {key: value for key, value in document.items() if value is not None or key in ("value", "event")}
+    return kept

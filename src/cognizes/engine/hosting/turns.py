@@ -1,0 +1,234 @@
+"""Turns of agents that do not keep their own history: the thread in the database is the truth.
+
+The client's input only brings what is new: messages, results of client tools, answers to interrupts. The agent gets the
+whole conversation of the thread as `RunAgentInput.messages`, and the state of the session as `RunAgentInput.state`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
+from pydantic import TypeAdapter
+
+from cognizes.engine.agui.snapshot import History, HistoryBuilder
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import AlreadyExistsError, InvalidInputError
+from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn
+from cognizes.engine.models import Event, JsonObject, Session, new_id
+from cognizes.engine.pulse.events import without_temp
+from cognizes.engine.pulse.session_store import thread_uuid
+
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+_NO_RESULT = "There is no result: the run ended before the tool returned."
+
+
+@dataclass(frozen=True)
+class ThreadTurn(Turn):
+    """A turn on a thread whose history the host keeps.
+
+    `builder` continues when others have written to the thread. `waiting_calls` are the tool calls about which the
+    interrupts that `resume` answers have asked: the agent itself brings their results.
+    """
+
+    builder: HistoryBuilder = field(default_factory=HistoryBuilder)
+    resume: Sequence[ResumeEntry] = ()
+    waiting_calls: Sequence[str] = ()
+
+    @property
+    def history(self) -> History:
+        return self.builder.history
+
+
+async def read_thread_turn(
+    engine: Engine, key: ThreadKey, run_input: RunAgentInput, *, initial_state: JsonObject
+) -> ThreadTurn:
+    """Open the thread of an input, create it if it does not exist, and return the new part of the input."""
+    session = await _open_session(engine, key, initial_state)
+    thread_id = thread_uuid(session.thread_id)
+    builder = await _read(engine, thread_id)
+    history = builder.history
+    check_answers(run_input.resume or (), history)
+    new = _new_messages(run_input.messages, history)
+    if not new and not run_input.resume:
+        new = _asked_again(run_input.messages, history)
+    has_text = any(isinstance(message, UserMessage) for message in new)
+    resume = tuple(run_input.resume or ())
+    return ThreadTurn(
+        thread_id,
+        new_messages=new,
+        has_text=has_text,
+        builder=builder,
+        resume=resume,
+        waiting_calls=_asked_calls(history, resume),
+    )
+
+
+async def read_thread_continuation(
+    engine: Engine, thread_id: UUID, *, resume: Sequence[ResumeEntry] = ()
+) -> ThreadTurn:
+    """Return the turn with which another attempt continues a run, with the answers that a signal brought."""
+    builder = await _read(engine, thread_id)
+    check_answers(resume, builder.history)
+    waiting_calls = _asked_calls(builder.history, resume)
+    return ThreadTurn(thread_id, builder=builder, resume=tuple(resume), waiting_calls=waiting_calls)
+
+
+def _asked_calls(history: History, resume: Sequence[ResumeEntry]) -> list[str]:
+    given = {entry.interrupt_id for entry in resume}
+    return [asked.tool_call_id for asked in history.interrupts if asked.tool_call_id and asked.id in given]
+
+
+def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:
+    """Raise `InvalidInputError` unless the answers are those to all open interrupts, or none."""
+    asked = {interrupt.id for interrupt in history.interrupts}
+    given = {entry.interrupt_id for entry in resume}
+    if unknown := given - asked:
+        raise InvalidInputError(f"no question {', '.join(sorted(unknown))} is open; connect again")
+    if resume and (missing := asked - given):
+        raise InvalidInputError(f"resume must answer every open interrupt; {', '.join(sorted(missing))} is missing")
+
+
+async def store_turn(context: RunContext, turn: ThreadTurn) -> None:
+    """Store the new part of the input, and add to the history what others wrote since it was read."""
+    engine, thread_id = context.engine, context.thread_id
+    for event in _turn_events(turn):
+        event.thread_id, event.run_id, event.invocation_id = str(thread_id), context.run.id, context.run.id
+        await engine.sessions.append_to_thread(thread_id, event)
+    async for events in engine.sessions.log.iterate_pages(thread_id, after=turn.history.last_sequence, only_shown=True):
+        turn.builder.add(events)
+    turn.builder.finish()
+
+
+def agent_input(run_input: RunAgentInput, context: RunContext, turn: ThreadTurn) -> RunAgentInput:
+    """Return the input that the agent gets: the conversation and the state of the thread, the rest of the client."""
+    return run_input.model_copy(
+        update={
+            "run_id": context.run.id,
+            "state": without_temp(context.session.state),
+            "messages": _MESSAGES.validate_python(list(_complete_calls(turn))),
+            "tools": run_input.tools or [],
+            "context": run_input.context or [],
+            "forwarded_props": {} if run_input.forwarded_props is None else run_input.forwarded_props,
+            "resume": list(turn.resume) or None,
+        }
+    )
+
+
+async def _open_session(engine: Engine, key: ThreadKey, initial_state: JsonObject) -> Session:
+    while True:
+        if session := await engine.sessions.get(*key):
+            return session
+        # When another process creates the same session first, this one reads it.
+        with suppress(AlreadyExistsError):
+            return await engine.sessions.create(key[0], key[1], session_id=key[2], state=initial_state)
+
+
+async def _read(engine: Engine, thread_id: UUID) -> HistoryBuilder:
+    builder = HistoryBuilder()
+    async for events in engine.sessions.log.iterate_pages(thread_id, only_shown=True):
+        builder.add(events)
+    builder.finish()
+    return builder
+
+
+def _new_messages(messages: Sequence[Message], history: History) -> list[Message]:
+    """Return the messages behind the last one that is stored or not written by the client.
+
+    A tool result that answers no open call of a client tool is left out: the client made it up.
+    """
+    new: list[Message] = []
+    for message in reversed(messages):
+        if history.snapshot.find(message.id) or not isinstance(message, UserMessage | ToolMessage):
+            break
+        if isinstance(message, UserMessage) or message.tool_call_id in history.pending:
+            new.append(message)
+    return new[::-1]
+
+
+def _asked_again(messages: Sequence[Message], history: History) -> list[Message]:
+    """Return the last message of a client that asks again; stored twice, unless the thread still ends with it."""
+    again = messages[-1] if messages else None
+    if not isinstance(again, UserMessage):
+        raise InvalidInputError("there is nothing to answer: the input has no new user message, tool result or resume")
+    if (stored := history.snapshot.messages) and stored[-1]["id"] == again.id:
+        return []
+    return [again.model_copy(update={"id": str(new_id())})]
+
+
+def _turn_events(turn: ThreadTurn) -> Iterable[Event]:
+    if turn.resume:
+        answers = [entry.model_dump(mode="json", by_alias=True) for entry in turn.resume]
+        yield _event("resume", {"answered": [entry.interrupt_id for entry in turn.resume], "answers": answers})
+    for message in turn.new_messages:
+        if isinstance(message, UserMessage):
+            yield user_message_event(message)
+        elif isinstance(message, ToolMessage):
+            yield tool_message_event(message, author="user")
+
+
+def user_message_event(message: UserMessage) -> Event:
+    """Return the event of a user's message, under the id of the message."""
+    content: JsonObject = {"message_id": message.id}
+    if isinstance(message.content, str):
+        content["text"] = message.content
+    else:
+        content["content"] = [part.model_dump(mode="json", by_alias=True) for part in message.content]
+    return _event("user_message", content, event_id=message.id)
+
+
+def tool_message_event(message: ToolMessage, *, author: str) -> Event:
+    """Return the event of a tool's result, under the id of the message."""
+    content: JsonObject = {"tool_call_id": message.tool_call_id, "message_id": message.id, "is_error": False}
+    if message.error:
+        content |= {"observation": {"error": message.error}, "is_error": True}
+    elif isinstance(message.content, str):
+        content |= {"observation": message.content, "format": "text"}
+    else:
+        parts = [part.model_dump(mode="json", by_alias=True) for part in message.content]
+        content |= {"observation": parts, "format": "parts"}
+    return _event("observe", content, event_id=message.id, author=author)
+
+
+def _event(kind: str, content: JsonObject, *, event_id: str = "", author: str = "user") -> Event:
+    return Event(
+        id=event_id or str(new_id()), thread_id="", invocation_id="", author=author, event_type=kind, content=content
+    )
+
+
+def _complete_calls(turn: ThreadTurn) -> Iterable[JsonObject]:
+    """Yield the messages of the thread such that models accept them: every call has JSON arguments and a result.
+
+    A call that still waits for its result, from the client or after an interrupt, keeps waiting.
+    """
+    messages = turn.history.snapshot.messages
+    answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
+    waiting = {*turn.history.pending, *turn.waiting_calls}
+    for message in messages:
+        if not (calls := message.get("toolCalls")):
+            yield message
+            continue
+        whole = [call for call in map(_with_arguments, calls) if call]
+        if whole or message.get("content"):
+            yield {**message, "toolCalls": whole} if whole else _without_calls(message)
+        for call in whole:
+            if call["id"] not in answered and call["id"] not in waiting:
+                yield {"id": f"{call['id']}/result", "role": "tool", "toolCallId": call["id"], "content": _NO_RESULT}
+
+
+def _without_calls(message: JsonObject) -> JsonObject:
+    return {key: value for key, value in message.items() if key != "toolCalls"}
+
+
+def _with_arguments(call: JsonObject) -> JsonObject | None:
+    """Return a call with complete arguments; None for one that its run did not finish."""
+    text = call["function"]["arguments"] or "{}"
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return {**call, "function": {**call["function"], "arguments": text}}

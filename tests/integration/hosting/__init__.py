@@ -1,0 +1,1 @@
+"""Tests of agents whose history the host keeps."""
