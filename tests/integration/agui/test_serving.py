@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -37,11 +38,14 @@ async def test_without_google_adk_there_are_no_agents_but_a_hint(
 
 
 async def test_a_named_agent_without_its_extra_is_refused_with_the_install_command(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "needs_adk.py").write_text("from google.adk.agents import LlmAgent\n")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "google.adk", None)
-    app = create_app(engine=engine, agents=["my_package.agent:root_agent"])
-    with pytest.raises(SetupError, match=r"my_package.agent:root_agent.*pip install 'cognizes-engine\[adk\]'"):
+    monkeypatch.setitem(sys.modules, "google.adk.agents", None)
+    app = create_app(engine=engine, agents=["needs_adk:root_agent"])
+    with pytest.raises(SetupError, match=r"needs_adk:root_agent.*pip install 'cognizes-engine\[adk\]'"):
         await app.state.agents.start()
     await app.state.agents.close()
 

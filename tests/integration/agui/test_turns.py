@@ -272,7 +272,7 @@ async def test_tools_of_the_client(http: httpx.AsyncClient, engine: Engine) -> N
     # After a reload the call still waits.
     reloaded = AgentClient(http, "painter", client.thread_id)
     assert (await reloaded.connect())[-1]["outcome"] == {"type": "success", "pendingToolCallIds": [call_id]}
-    client.view.messages.append({"id": "answer", "role": "tool", "toolCallId": call_id, "content": "blue"})
+    client.view.add({"id": "answer", "role": "tool", "toolCallId": call_id, "content": "blue"})
     frames = await client.run(tools=[tool])
     assert text_of(frames) == "You picked blue."
     again = AgentClient(http, "painter", client.thread_id)

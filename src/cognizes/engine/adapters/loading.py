@@ -122,8 +122,19 @@ def find_object(path: str) -> Any:
         for name in (attribute or "root_agent").split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise SetupError(f"the agent {path!r} cannot be loaded: {error}; write it as package.module:agent") from error
+        extra = _missing_extra(error)
+        advice = (
+            f"install it with `pip install 'cognizes-engine[{extra}]'`" if extra else "write it as package.module:agent"
+        )
+        raise SetupError(f"the agent {path!r} cannot be loaded: {error}; {advice}") from error
     return found
+
+
+def _missing_extra(error: Exception) -> str | None:
+    """Return the extra of the framework that a module failed to import, if it is one."""
+    missing = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
+    packages = {package: framework.extra for framework in _FRAMEWORKS for package, _ in framework.classes}
+    return next((extra for package, extra in packages.items() if f"{missing}.".startswith(f"{package}.")), None)
 
 
 def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:

@@ -642,7 +642,7 @@ class FrameRecorder:
         run, engine = self._context.run, self._context.engine
         arguments = self._context.thread_id, run.id, kind, dump_jsonb(entry), None, None, self._context.fence.attempt
         try:
-            await engine.runs.until_available(partial(engine.database.fetch_value, "record_run_progress", *arguments))
+            await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
         except NotFoundError:
             # The result of a call that the client's history or a snapshot brought.
             logger.debug("run %s: the %s %s is not on its row", run.id, kind, entry.get("id"))
