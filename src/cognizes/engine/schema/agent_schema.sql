@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 24 OR max(number) > 62 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 25 OR max(number) > 62 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -967,6 +967,26 @@ VALUES ('0054_graph_checkpoints.sql', 54, 'd76fe4b540f766dcb3984d8ec9fcbb21db466
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0058_hidden_events.sql
+-- Events that a conversation has removed, and the exact messages of frameworks that keep conversations as trees.
+
+-- hidden_events: ranges of events that a branch does not contain any more, because its conversation was shortened. The
+-- log keeps the events. A branch that was forked before keeps its own view: `write_number` orders the two.
+CREATE TABLE IF NOT EXISTS "public".hidden_events (
+    thread_id       uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    branch          integer NOT NULL,
+    write_number    bigint NOT NULL DEFAULT nextval('"public".write_numbers'),
+    app_name        text NOT NULL,
+    first_sequence  bigint NOT NULL,
+    last_sequence   bigint NOT NULL,
+    PRIMARY KEY (thread_id, branch, write_number)
+);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0058_hidden_events.sql', 58, '38a466eee421e59da57131f549c72fe331d28d38e3aba71ddb295e55978d6510', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0062_artifacts.sql
 -- artifact_blobs: the bytes of artifacts. `store` is null if the bytes are in `data`, else the identity of the store that
 -- has them under the blob's id. The row is written before the bytes and removed after them, so no bytes are lost sight of.
@@ -1271,8 +1291,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- Returns a session for ADK: one row with its head and states, then its conversation, newest event first.
 -- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on, with
 -- p_limit at most that many; with p_with_last_time also the time of the last event, even if that event is not returned.
--- Of a thread that has branches, all events of the active branch: the known events may belong to another branch. The id of
--- the head's row is 'branched' then.
+-- Of a thread that has branches or removed events, all events of the active branch: the known events may not belong to it.
+-- The id of the head's row is 'branched' then.
 -- STABLE: all statements use one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION "public".adk_read_session(
     p_app_name text,
@@ -1308,7 +1328,8 @@ BEGIN
            AND "public".is_conversation(e.event_type, e.changes_state, e.content::text)
          ORDER BY e.sequence_num DESC LIMIT 1;
     END IF;
-    IF EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
+    IF EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = adk_read_session.thread_id)
+       OR EXISTS (SELECT FROM "public".hidden_events h WHERE h.thread_id = adk_read_session.thread_id) THEN
         id := 'branched';
         RETURN NEXT;
         RETURN QUERY
@@ -1341,7 +1362,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_read_session.sql', 0, '5d1fa4fd31c7a33c4e386f76eabfb21e43b10e8ff5718d6d25e2bff08aa1c5fa', '0.1.0')
+VALUES ('adk/adk_read_session.sql', 0, '5e43d808ae96a547424eb39856f3a01600e97179fe0d89d2fae4001528d4b5bf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1463,19 +1484,21 @@ $$;
 CREATE OR REPLACE FUNCTION "public".branch_path(p_thread_id uuid, p_name text)
 RETURNS TABLE (first_sequence bigint, last_sequence bigint) LANGUAGE plpgsql STABLE ROWS 4 AS $$
 DECLARE
-    v_end CONSTANT bigint := 9223372036854775807;
+    v_end CONSTANT bigint := 9223372036854775806; -- one less than the largest number: ranges store their end exclusively
 BEGIN
-    -- The usual case: the thread has no branches, or never left `main`.
+    -- The usual case: the thread has no branches, or never left `main`, and nothing was removed.
     IF NOT EXISTS (SELECT FROM "public".branch_segments s WHERE s.thread_id = p_thread_id)
-       AND coalesce(p_name, 'main') = 'main' THEN
+       AND coalesce(p_name, 'main') = 'main'
+       AND NOT EXISTS (SELECT FROM "public".hidden_events h WHERE h.thread_id = p_thread_id) THEN
         RETURN QUERY SELECT 1::bigint, v_end;
         RETURN;
     END IF;
+    -- `as_of`: of an ancestor, what it removed before the fork counts, and nothing that it removed later.
     RETURN QUERY
-    WITH RECURSIVE line (number, up_to) AS (
-        SELECT "public".find_branch(p_thread_id, p_name), v_end
+    WITH RECURSIVE line (depth, number, up_to, as_of) AS (
+        SELECT 0, "public".find_branch(p_thread_id, p_name), v_end, v_end
         UNION ALL
-        SELECT b.parent, least(line.up_to, b.forked_at)
+        SELECT line.depth + 1, b.parent, least(line.up_to, b.forked_at), least(line.as_of, coalesce(b.write_number, 0))
           FROM line JOIN "public".branches b ON b.thread_id = p_thread_id AND b.number = line.number
     ), segment AS (
         SELECT s.branch, s.from_sequence,
@@ -1483,16 +1506,29 @@ BEGIN
           FROM (SELECT 0 AS branch, 0::bigint AS from_sequence
                 UNION ALL
                 SELECT g.branch, g.from_sequence FROM "public".branch_segments g WHERE g.thread_id = p_thread_id) s
+    ), own AS (
+        SELECT line.depth, segment.from_sequence AS first, least(segment.to_sequence, line.up_to) AS last
+          FROM line JOIN segment ON segment.branch = line.number
+         WHERE segment.from_sequence <= line.up_to AND segment.to_sequence > 0
+    ), hidden AS (
+        SELECT line.depth, int8range(h.first_sequence, h.last_sequence, '[]') AS range
+          FROM line
+          JOIN "public".hidden_events h
+            ON h.thread_id = p_thread_id AND h.branch = line.number AND h.write_number <= line.as_of
     )
-    SELECT segment.from_sequence, least(segment.to_sequence, line.up_to)
-      FROM line JOIN segment ON segment.branch = line.number
-     WHERE segment.from_sequence <= line.up_to AND segment.to_sequence > 0
+    SELECT lower(part.range), upper(part.range) - 1
+      FROM own
+     -- A branch removes its own events and those of its ancestors.
+     CROSS JOIN LATERAL unnest(
+            int8multirange(int8range(own.first, own.last, '[]'))
+            - coalesce((SELECT range_agg(hidden.range) FROM hidden WHERE hidden.depth <= own.depth), '{}')
+           ) AS part (range)
      ORDER BY 1;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/branch_path.sql', 0, '2c93f594a3c4cc89f7ef6bb3c7f24c3c7823005977a2d30761cac5a00ed7511f', '0.1.0')
+VALUES ('branches/branch_path.sql', 0, '8ee4859c16b75daa118c4218de07b7345593e1d94a29ff178577f7474ed4d768', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1645,6 +1681,157 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('branches/switch_branch.sql', 0, 'd69bdf3f3a45430b20db6a45b54a9acd01614b36b975101cf7e6e81bdc4cc59f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversations/append_to_session.sql
+-- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
+-- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events.
+CREATE OR REPLACE FUNCTION "public".append_to_session(
+    p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
+    p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
+    p_message_ids text[], p_run_id text, p_may_be_resent boolean, p_fence_run_id text, p_fence_attempt integer,
+    OUT status text, OUT thread_id uuid
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_count CONSTANT integer := cardinality(p_event_ids);
+BEGIN
+    -- Again, if the session is deleted between the two statements.
+    FOR attempt IN 1 .. 3 LOOP
+        thread_id := "public".find_or_create_session(p_app_name, p_user_id, p_session_id, p_thread_id);
+        SELECT min(answer.status) INTO status
+          FROM "public".append_events(
+            ARRAY[append_to_session.thread_id], array_fill(1, ARRAY[v_count]), p_event_ids,
+            array_fill(p_run_id, ARRAY[v_count]), array_fill(''::text, ARRAY[v_count]), p_authors, p_event_types,
+            p_contents, array_fill('{}'::text, ARRAY[v_count]), NULL, NULL, NULL, NULL, p_roles, p_texts,
+            p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), true, 0, 0,
+            p_fence_run_ids => array_fill(p_fence_run_id, ARRAY[v_count]),
+            p_fence_attempts => array_fill(p_fence_attempt, ARRAY[v_count])) AS answer;
+        EXIT WHEN status <> 'missing';
+    END LOOP;
+END
+$$;
+
+-- Returns the thread of a session; creates it, under p_thread_id, if there is none.
+CREATE OR REPLACE FUNCTION "public".find_or_create_session(
+    p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid
+) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    v_found uuid;
+BEGIN
+    SELECT id INTO v_found FROM "public".threads
+     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(session_id) = md5(p_session_id)
+       AND session_id = p_session_id;
+    IF NOT FOUND THEN
+        SELECT created.thread_id INTO v_found
+          FROM "public".create_sessions(
+            ARRAY[p_thread_id], ARRAY[p_app_name], ARRAY[p_user_id], ARRAY[p_session_id], ARRAY[NULL]::text[],
+            ARRAY[NULL]::text[], ARRAY[NULL]::text[], ARRAY[NULL]::text[], ARRAY[NULL]::text[], 2147483647) AS created;
+    END IF;
+    RETURN v_found;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversations/append_to_session.sql', 0, '6c9036e514c701f7d224a6ba0244ebbae17ed3f2de180b8463d7ac57d5995d20', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversations/remove_events.sql
+-- Removes a range of events from the active branch of a thread, and appends an event about it. The log keeps the events.
+-- The caller holds the thread's row lock. Returns the status of that append: `stored` or `fenced`.
+CREATE OR REPLACE FUNCTION "public".remove_events(
+    p_thread_id uuid, p_branches integer[], p_first bigint, p_last bigint, p_event_id text, p_fence_run_id text,
+    p_fence_attempt integer
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    SELECT answer.status INTO v_status
+      FROM "public".append_event(
+        p_thread_id, p_event_id, NULL, '', 'system', 'messages_removed',
+        json_build_object('first_sequence', p_first, 'last_sequence', p_last), '{}',
+        p_fence_run_id => p_fence_run_id, p_fence_attempt => p_fence_attempt) AS answer;
+    IF v_status = 'stored' THEN
+        INSERT INTO "public".hidden_events (thread_id, branch, app_name, first_sequence, last_sequence)
+        SELECT p_thread_id, branch, t.app_name, p_first, p_last
+          FROM "public".threads t, unnest(p_branches) AS branch WHERE t.id = p_thread_id;
+    END IF;
+    RETURN v_status;
+END
+$$;
+
+-- Removes the newest event of the given kinds from the active branch of a session, and returns it. A thought counts only with
+-- the mark of a framework's item. Status: null if there is no such event. Sent again after a lost answer, with the same id of
+-- the event about it, it answers as before.
+CREATE OR REPLACE FUNCTION "public".pop_event(
+    p_app_name text, p_user_id text, p_session_id text, p_kinds text[], p_mark text, p_event_id text,
+    p_fence_run_id text, p_fence_attempt integer,
+    OUT status text, OUT thread_id uuid, OUT event "public".events
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT id INTO thread_id FROM "public".threads
+     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(session_id) = md5(p_session_id)
+       AND session_id = p_session_id
+       FOR NO KEY UPDATE;
+    SELECT e.* INTO event
+      FROM "public".events r
+      JOIN "public".events e ON e.thread_id = r.thread_id AND e.sequence_num = (r.content ->> 'first_sequence')::bigint
+     WHERE r.thread_id = pop_event.thread_id AND md5(r.id) = md5(p_event_id) AND r.id = p_event_id;
+    IF FOUND THEN
+        status := 'stored';
+        RETURN;
+    END IF;
+    SELECT newest.* INTO event
+      FROM "public".branch_path(pop_event.thread_id, NULL) AS path
+     CROSS JOIN LATERAL (
+            SELECT * FROM "public".events e
+             WHERE e.thread_id = pop_event.thread_id
+               AND e.sequence_num BETWEEN path.first_sequence AND path.last_sequence
+               AND e.event_type = ANY (p_kinds)
+               AND (e.event_type <> 'thought' OR starts_with(left(e.content::text, length(p_mark)), p_mark))
+             ORDER BY e.sequence_num DESC
+             LIMIT 1) AS newest
+     ORDER BY newest.sequence_num DESC
+     LIMIT 1;
+    IF (event).sequence_num IS NOT NULL THEN
+        status := "public".remove_events(
+            pop_event.thread_id, ARRAY["public".find_branch(pop_event.thread_id, NULL)], (event).sequence_num,
+            (event).sequence_num, p_event_id, p_fence_run_id, p_fence_attempt);
+    END IF;
+END
+$$;
+
+-- Removes all events of a session from all of its branches. Status: null if there is no such session.
+CREATE OR REPLACE FUNCTION "public".clear_session(
+    p_app_name text, p_user_id text, p_session_id text, p_event_id text, p_fence_run_id text, p_fence_attempt integer
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_thread record;
+BEGIN
+    SELECT id, last_sequence INTO v_thread FROM "public".threads
+     WHERE app_name = p_app_name AND user_id = p_user_id AND md5(session_id) = md5(p_session_id)
+       AND session_id = p_session_id
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    ELSIF v_thread.last_sequence = 0 OR EXISTS (
+        SELECT FROM "public".events WHERE thread_id = v_thread.id AND md5(id) = md5(p_event_id) AND id = p_event_id
+    ) THEN
+        RETURN 'stored';
+    END IF;
+    RETURN "public".remove_events(
+        v_thread.id,
+        ARRAY(SELECT 0 UNION ALL SELECT number FROM "public".branches
+               WHERE thread_id = v_thread.id AND deleted_at IS NULL),
+        1, v_thread.last_sequence, p_event_id, p_fence_run_id, p_fence_attempt);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversations/remove_events.sql', 0, '59d46493cb56a0fb0971be590cecc5e7e89e7faf0b44eccb13bbca41356afe2e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4670,12 +4857,19 @@ BEGIN
             OR a.created_at <= (SELECT e.created_at FROM "public".events e
                                  WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence))
        FOR SHARE OF b;
+    INSERT INTO "public".hidden_events (thread_id, branch, write_number, app_name, first_sequence, last_sequence)
+    SELECT p_thread_id, h.branch, h.write_number, h.app_name, h.first_sequence, h.last_sequence
+      FROM "public".hidden_events h
+     WHERE h.thread_id = p_source
+       AND (p_at_sequence IS NULL
+            OR h.write_number < (SELECT e.write_number FROM "public".events e
+                                  WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence));
     status := 'created';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fork_session.sql', 0, '2034c133723b4d8e1c5fef495a7d0adefd897bab44848054bd74f89aacd68e7e', '0.1.0')
+VALUES ('sessions/fork_session.sql', 0, '631f52820dbfd06c60a895d6bc364daeca5c3f3475a2c07da5752ecdbfc741fb', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5349,5 +5543,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 24 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 25 WHERE number = 0;
 COMMIT;

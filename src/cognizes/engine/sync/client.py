@@ -164,6 +164,7 @@ class SignalPullClient:
         self._inactive_branches: LRUCache[str, ContextCopy] = LRUCache(_BRANCHES_KEPT)
         self._last_event_id: str | None = None
         self._signalled_branch = ""
+        self._must_read_all = False
         self._needs_refresh = True
         self._unknown_messages: dict[str, None] = {}
         self._pending_chunks: dict[str, int] = {}
@@ -255,6 +256,8 @@ class SignalPullClient:
         match signal["type"]:
             case "state_changed":
                 self._signalled_branch = signal.get("active_branch_name", self._signalled_branch)
+                if signal.get("messages_removed"):
+                    self._must_read_all = self._needs_refresh = True
                 if self._signalled_branch == self.copy.branch:
                     self.copy.state = signal["new_state"]
                     self._notify()
@@ -329,24 +332,31 @@ class SignalPullClient:
 
     async def _refresh(self) -> None:
         self._needs_refresh = False
+        must_read_all, self._must_read_all = self._must_read_all, False
         try:
             metadata = await self._get("/metadata")
             branch = metadata["active_branch_name"]
             is_other = branch != self.copy.branch
-            if is_other:
-                # Earlier signals concern the branch that was active.
+            if is_other or must_read_all:
+                # Earlier signals concern the branch that was active, or messages that may have been removed.
                 self._unknown_messages.clear()
                 self._pending_chunks.clear()
                 self._sequence_nums.clear()
+            if must_read_all:
+                self._inactive_branches.clear()
             new = self._copy_of(branch) if is_other else self.copy
-            rest = await self._read_rest(new)
+            rest = await (self._read_list(branch, offset=0) if must_read_all else self._read_rest(new))
         except BaseException:
             self._needs_refresh = True
+            self._must_read_all |= must_read_all
             raise
         # No await from here on: readers see the old copy or the new one.
         if is_other:
             # Keep the copy of the branch that was active: switching back then pulls only new messages.
             self._inactive_branches[self.copy.branch] = self.copy
+        if must_read_all:
+            new.stored.clear()
+            new.unplaced.clear()
         new.extend(rest)
         new.id, new.state, new.title = metadata["id"], metadata["current_state"], metadata["title"]
         new.last_sequence, new.approvals = metadata["last_sequence"], self.copy.approvals

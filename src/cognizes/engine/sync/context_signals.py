@@ -116,7 +116,12 @@ class ContextSignals:
             self._stored[name] = sequence
             if len(self._stored) > _STORED_KEPT:
                 del self._stored[next(iter(self._stored))]
+        if event.event_type == "messages_removed":
+            # Sent also when the state is the same: readers of this branch must read its messages again.
+            self._sent_state = None
         if (changed := self._state_signal()) is not None:
+            if event.event_type == "messages_removed":
+                changed[1]["messages_removed"] = True
             signals.append(changed)
         # Only the last signal of an event moves the position: a reader that has only some of them gets all again.
         self.position = sequence

@@ -103,6 +103,7 @@ _ALL = (
     _engine("branch_created"),
     _engine("branch_switched"),
     _engine("branch_deleted"),
+    _engine("messages_removed"),
     _engine("cancel_requested"),
     _engine("monitor_action"),
     # Written by the recorder of hosted agents.

@@ -143,7 +143,10 @@ export class SignalPullClient {
         break;
       case "state_changed":
         this._setState(signal.new_state);
-        if (this._loadsHistory && this.branch !== null && (signal.active_branch_name ?? this.branch) !== this.branch) this.refresh("branch");
+        if (signal.messages_removed) {
+          this._branches.clear(); // lists that are in memory may contain what was removed
+          this.refresh("removed");
+        } else if (this._loadsHistory && this.branch !== null && (signal.active_branch_name ?? this.branch) !== this.branch) this.refresh("branch");
         break;
     }
   }
@@ -152,6 +155,7 @@ export class SignalPullClient {
 
   /** Reads the messages of a branch behind those that are in memory, page by page. */
   async _loadHistory(branch) {
+    const isReload = this.branch === branch && !this._branches.has(branch);
     let known = this._branches.get(branch) ?? [];
     // The last known message is read again: another one in its place means that the branch was created again.
     let offset = Math.max(known.length - 1, 0);
@@ -181,7 +185,7 @@ export class SignalPullClient {
     const switched = this.branch !== branch;
     this.branch = branch;
     for (const message of fresh) this._takeStored(message);
-    if (switched || fresh.length) this._emit("history", { branch, messages: all });
+    if (switched || isReload || fresh.length) this._emit("history", { branch, messages: all });
   }
 
   /** Reads what is new on the active branch; many calls during one read become one more read. */

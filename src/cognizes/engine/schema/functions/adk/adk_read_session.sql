@@ -1,8 +1,8 @@
 -- Returns a session for ADK: one row with its head and states, then its conversation, newest event first.
 -- Of the thread p_known_thread only the events after p_known_sequence. With p_from_time only events from that time on, with
 -- p_limit at most that many; with p_with_last_time also the time of the last event, even if that event is not returned.
--- Of a thread that has branches, all events of the active branch: the known events may belong to another branch. The id of
--- the head's row is 'branched' then.
+-- Of a thread that has branches or removed events, all events of the active branch: the known events may not belong to it.
+-- The id of the head's row is 'branched' then.
 -- STABLE: all statements use one snapshot. The generic plan saves the planning, which takes longer than the reading.
 CREATE OR REPLACE FUNCTION {schema}.adk_read_session(
     p_app_name text,
@@ -38,7 +38,8 @@ BEGIN
            AND {schema}.is_conversation(e.event_type, e.changes_state, e.content::text)
          ORDER BY e.sequence_num DESC LIMIT 1;
     END IF;
-    IF EXISTS (SELECT FROM {schema}.branch_segments s WHERE s.thread_id = adk_read_session.thread_id) THEN
+    IF EXISTS (SELECT FROM {schema}.branch_segments s WHERE s.thread_id = adk_read_session.thread_id)
+       OR EXISTS (SELECT FROM {schema}.hidden_events h WHERE h.thread_id = adk_read_session.thread_id) THEN
         id := 'branched';
         RETURN NEXT;
         RETURN QUERY

@@ -67,6 +67,13 @@ BEGIN
             OR a.created_at <= (SELECT e.created_at FROM {schema}.events e
                                  WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence))
        FOR SHARE OF b;
+    INSERT INTO {schema}.hidden_events (thread_id, branch, write_number, app_name, first_sequence, last_sequence)
+    SELECT p_thread_id, h.branch, h.write_number, h.app_name, h.first_sequence, h.last_sequence
+      FROM {schema}.hidden_events h
+     WHERE h.thread_id = p_source
+       AND (p_at_sequence IS NULL
+            OR h.write_number < (SELECT e.write_number FROM {schema}.events e
+                                  WHERE e.thread_id = p_source AND e.sequence_num = p_at_sequence));
     status := 'created';
 END
 $$;

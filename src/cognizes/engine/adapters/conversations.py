@@ -1,0 +1,126 @@
+"""What the adapters that store a framework's conversation in a session share: columns of new events, safe writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.database.documents import load_json
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import LeaseLostError
+from cognizes.engine.models import Event, JsonObject, new_id
+from cognizes.engine.pulse.events import ScopedDelta, append_item
+from cognizes.engine.pulse.sessions import fence_of_thread
+from cognizes.engine.settings import Settings
+
+_Result = TypeVar("_Result")
+_NO_DELTA = ScopedDelta()
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """The columns of new events, one list each, in the order of the arguments of the SQL functions."""
+
+    ids: list[str]
+    authors: list[str]
+    kinds: list[str]
+    contents: list[str]
+    roles: list[str | None]
+    texts: list[str | None]
+    message_ids: list[str | None]
+
+    def arguments(self) -> tuple[object, ...]:
+        return self.ids, self.authors, self.kinds, self.contents, self.roles, self.texts, self.message_ids
+
+
+def new_event(kind: str, *, author: str, content: JsonObject) -> Event:
+    """Return an event with an id, so that a second attempt to store it is recognized."""
+    return Event(id=str(new_id()), thread_id="", invocation_id="", author=author, event_type=kind, content=content)
+
+
+def event_columns(events: Iterable[Event], settings: Settings) -> EventColumns:
+    """Return the columns of events, after the checks of every append: names, depth, size."""
+    nowhere = UUID(int=0)
+    items = [
+        append_item(
+            event,
+            _NO_DELTA,
+            thread_id=nowhere,
+            expected_version=None,
+            max_bytes=settings.max_event_bytes,
+            max_depth=settings.max_json_depth,
+        )
+        for event in events
+    ]
+    return EventColumns(
+        ids=[item.event_id for item in items],
+        authors=[item.author for item in items],
+        kinds=[item.event_type for item in items],
+        contents=[item.content for item in items],
+        roles=[item.role for item in items],
+        texts=[item.text for item in items],
+        message_ids=[item.message_id for item in items],
+    )
+
+
+def event_of_row(row: asyncpg.Record) -> Event:
+    """Return the event of a row of `read_session_items` or `pop_event`."""
+    return Event(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        invocation_id="",
+        author=row["author"],
+        event_type=row["event_type"],
+        content=load_json(row["content"]),
+        actions=load_json(row["actions"]),
+        created_at=row["created_at"],
+        sequence_num=row["sequence_num"],
+    )
+
+
+@dataclass
+class WriteAttempt:
+    """The state of a write that is repeated while PostgreSQL is away: `is_repeated` from the second attempt on."""
+
+    is_repeated: bool = False
+
+    def repeat(self) -> None:
+        self.is_repeated = True
+
+
+async def write(engine: Engine, attempt: Callable[[WriteAttempt], Awaitable[_Result]]) -> _Result:
+    """Write, and repeat while PostgreSQL is away. A cancelled caller first waits for the outcome of the write."""
+    state = WriteAttempt()
+    writing = asyncio.ensure_future(
+        retry_while_unavailable(
+            lambda: attempt(state), seconds=engine.settings.retry_seconds, before_retry=state.repeat
+        )
+    )
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        if not writing.cancelled():
+            writing.exception()  # the cancellation is the error to report
+        raise
+
+
+Fence = tuple[str | None, int | None]
+
+
+def fence_arguments(thread_id: UUID | None) -> Fence:
+    """Return the run and the attempt with which the calling task writes to a thread, if it executes a run there."""
+    fence = fence_of_thread(thread_id) if thread_id is not None else None
+    return (fence.run_id, fence.attempt) if fence is not None else (None, None)
+
+
+def check_status(status: str | None) -> None:
+    """Raise `LeaseLostError` for the status of a write that its fence refused."""
+    if status == "fenced":
+        raise LeaseLostError("this attempt no longer holds its run; nothing was stored; stop executing it")

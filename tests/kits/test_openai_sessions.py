@@ -1,0 +1,95 @@
+"""The session tests in the sdist of openai-agents, with `OpenSession` in place of their `SQLiteSession`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.kits, pytest.mark.timeout(900)]
+
+_SDIST = "openai-agents==0.24.0"
+_NEEDS_SQLITE = {
+    "counts SQLite connections of worker threads": [
+        "test_sqlite_session_close_closes_worker_thread_connections",
+        "test_sqlite_session_reaps_connections_from_exited_worker_threads",
+        "test_sqlite_session_closes_retired_connections_before_the_next_allocation",
+        "test_sqlite_session_keeps_connections_of_live_worker_threads",
+    ],
+    "expects the error text of a closed SQLiteSession": ["test_sqlite_session_closed_rejects_empty_add_items"],
+    "writes a damaged row into the SQLite file": [
+        "test_sqlite_session_pop_item_skips_corrupt_most_recent",
+        "test_sqlite_session_pop_item_returns_none_after_dropping_only_corrupt_rows",
+        "test_sqlite_session_get_items_limit_skips_corrupt_newest_rows",
+        "test_sqlite_session_get_items_session_settings_limit_skips_corrupt_rows",
+    ],
+    "reads the locks and connections of SQLiteSession": [
+        "test_sqlite_session_file_lock_is_shared_across_instances",
+        "test_sqlite_session_rollback_failure_evicts_connection",
+        "test_sqlite_session_close_retries_quarantined_connection",
+    ],
+    "creates a trigger in the SQLite file": [
+        "test_sqlite_session_failed_clear_session_rolls_back",
+        "test_sqlite_session_failed_pop_item_releases_write_lock",
+    ],
+    "replaces a method of the SQLite connection": [
+        "test_sqlite_session_post_commit_cancellation_propagates_after_known_outcome"
+    ],
+}
+_FILES = ["test_session.py", "test_session_limit.py", "test_session_context_wrapper.py"]
+_PASSED = 69
+"""54 tests use the session class (39 of test_session.py, 15 of test_session_limit.py), 15 how the runner calls any
+session. test_session_persistence_sanitize.py (27 tests) uses no session and is left out."""
+
+
+@pytest.fixture
+def sdist(tmp_path: Path) -> Path:
+    """The unpacked sdist; skipped where no package index can be reached."""
+    download = subprocess.run(
+        ["uvx", "--quiet", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--dest", tmp_path, _SDIST],
+        capture_output=True,
+        text=True,
+    )
+    archives = list(tmp_path.glob("openai_agents-*.tar.gz"))
+    if not archives:
+        pytest.skip(f"cannot download {_SDIST}: {download.stderr.strip()[-300:]}")
+    with tarfile.open(archives[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / archives[0].name.removesuffix(".tar.gz")
+
+
+def test_the_session_tests_of_the_sdk_pass(sdist: Path, database_url: str) -> None:
+    left_out = [name for names in _NEEDS_SQLITE.values() for name in names]
+    run = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:schemathesis",
+                "-p",
+                "no:xdist",
+            ),
+            *("-p", "openai_session_plugin", "-W", "ignore", "-rfE"),
+            *(f"--deselect=tests/memory/test_session.py::{name}" for name in left_out),
+            *(f"tests/memory/{name}" for name in _FILES),
+        ],
+        cwd=sdist,
+        env={**os.environ, "KIT_DATABASE_URL": database_url, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+    )
+    summary = run.stdout.strip().splitlines()[-1]
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    found = re.search(r"(\d+) passed", summary)
+    assert found is not None, summary
+    assert int(found[1]) == _PASSED, summary
