@@ -1,6 +1,7 @@
 """A pytest plugin: the tests of the OpenAI Agents SDK use `OpenSession` where they name `SQLiteSession`.
 
-`KIT_DATABASE_URL` is the server. A database file of the tests becomes an app of its own; without a file, each object has one.
+`KIT_DATABASE_URL` is the server. A database file of the tests becomes an app of its own; without a file,
+each object has one.
 """
 
 from __future__ import annotations
