@@ -109,6 +109,7 @@ PACKAGES = {
     ],
     "adapters.agui": ["AguiAgent", "EventSource", "source_of"],
     "adapters.langgraph": ["OpenCheckpointSaver"],
+    "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],
     "artifacts": ["Artifact", "ArtifactScope", "Artifacts"],
     "cli": ["main"],
