@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.types import Message
 
 from cognizes.engine.api.middleware import Middleware, OpenConnections
@@ -285,7 +286,8 @@ async def test_the_stream_runs_when_the_layers_between_have_returned(copies: boo
         order.append("returned")
 
     engine = SimpleNamespace(access=SimpleNamespace(is_required=False), settings=Settings())
-    served = SimpleNamespace(state=SimpleNamespace(engine=engine))
+    served = FastAPI()
+    served.state.engine = engine
     headers = [(b"x-request-id", b"mine")]
     scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": headers, "app": served}
     middleware = Middleware(application, OpenConnections())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import Depends, Query, Request, WebSocketException
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
@@ -33,6 +32,8 @@ from cognizes.engine.pulse.session_store import thread_uuid
 
 LARGEST = 2**62
 """The largest number that a path or a query accepts."""
+UNREAD = object()
+"""The body of a call that was not parsed."""
 _CALL = "cognizes.call"
 _MAX_ARGUMENT_LENGTH = 32_768
 """Characters of one argument in a path or a query: room for a list of hundreds of ids."""
@@ -126,7 +127,7 @@ def only_reads(scope: Scope) -> bool:
     return scope["method"] in _READING_METHODS or access_of(scope).only_reads
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """What is known about the caller of one request; a value of the ASGI scope."""
 
@@ -136,10 +137,16 @@ class Call:
     audited_app: str | None = None
     """The app of the audit log's entry; None when the request is not audited."""
     thread_of_run: UUID | None = None
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The headers by their names in lower case; of several with one name the first."""
+    body: Any = UNREAD
+    """The JSON of the body, if it was parsed before the caller is authorized."""
+    is_counted: bool = False
+    """The request was counted against the caller's rate. A request that is served again counts once."""
 
 
 def begin_call(scope: Scope) -> Call:
-    call = scope[_CALL] = Call()
+    call = scope[_CALL] = Call(headers=dict(reversed(scope["headers"])))
     return call
 
 
@@ -148,36 +155,36 @@ def call_of(connection: HTTPConnection) -> Call:
     return call
 
 
-def credential_of(scope: Scope) -> Credential:
+def credential_of(scope: Scope, headers: Mapping[bytes, bytes]) -> Credential:
     """Return the credential of a request. Only tickets are accepted in a URL: logs of proxies contain URLs."""
-    headers = Headers(scope=scope)
-    kind, _, value = headers.get("authorization", "").partition(" ")
-    bearer = value.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
+    bearer = value.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"")
     if bearer:
-        return Credential(bearer=bearer)
+        return Credential(bearer=bearer.decode("latin-1"))
     if scope["type"] == "websocket" or scope["method"] == "GET":
         return Credential(ticket=HTTPConnection(scope).query_params.get("ticket", ""))
     return Credential()
 
 
-def check_origin(scope: Scope, *, allowed: list[str], asks_for_keys: bool) -> None:
+def check_origin(scope: Scope, headers: Mapping[bytes, bytes], *, allowed: list[str], asks_for_keys: bool) -> None:
     """Raise `PermissionDeniedError` for a request that a page of another origin makes in a user's browser.
 
     Browsers open WebSockets for any page (CORS does not apply), and a server without keys accepts every caller.
     """
-    headers = Headers(scope=scope)
-    origin = headers.get("origin")
-    if origin is None or origin in allowed or (asks_for_keys and scope["type"] != "websocket"):
+    if b"origin" not in headers or (asks_for_keys and scope["type"] != "websocket"):
+        return
+    origin = headers[b"origin"].decode("latin-1")
+    if origin in allowed:
         return
     place = urlsplit(origin)
-    if place.netloc and place.netloc == headers.get("host"):
+    if place.netloc and place.netloc == headers.get(b"host", b"").decode("latin-1"):
         return
     if not asks_for_keys and place.hostname in _LOOPBACK:
         return
     raise PermissionDeniedError(f"pages of {origin} may not call this server; see COGNIZES_CORS_ORIGINS")
 
 
-def check_host(scope: Scope, *, allowed: list[str]) -> None:
+def check_host(scope: Scope, headers: Mapping[bytes, bytes], *, allowed: list[str]) -> None:
     """Raise `PermissionDeniedError` when a server without keys, on a loopback address, is called by a foreign name.
 
     A page of a domain that resolves to this machine (DNS rebinding) has the same origin for its browser. An address
@@ -186,26 +193,33 @@ def check_host(scope: Scope, *, allowed: list[str]) -> None:
     place, _ = scope.get("server") or ("", None)
     if not _is_address(place, loopback=True):
         return
-    try:
-        name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or "localhost"
-    except ValueError:
-        name = "?"
-    known = ("localhost", *(urlsplit(origin).hostname for origin in allowed))
-    if name in known or name.endswith(".localhost") or _is_address(name):
+    name = _host_name(headers.get(b"host", b""))
+    if name == "localhost" or name.endswith(".localhost") or _is_address(name):
+        return
+    if any(name == urlsplit(origin).hostname for origin in allowed):
         return
     raise PermissionDeniedError(
         f"this server needs no key and answers to names of this machine only, not {name!r}; see COGNIZES_CORS_ORIGINS"
     )
 
 
-def check_peer(scope: Scope) -> None:
+@lru_cache(maxsize=1024)
+def _host_name(host: bytes) -> str:
+    try:
+        return urlsplit(f"//{host.decode('latin-1')}").hostname or "localhost"
+    except ValueError:
+        return "?"
+
+
+def check_peer(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """Raise `PermissionDeniedError` unless a request comes from this machine.
 
     A unix socket and an application in the same process have no address. A proxy on this machine that forwards a
     request counts as the address that it names, also when it is not a trusted proxy.
     """
     host, _ = scope.get("client") or ("", None)
-    forwarded = [header for header in scope["headers"] if header[0] in _FORWARDED_HEADERS]
+    is_forwarded = not _FORWARDED_HEADERS.isdisjoint(headers)
+    forwarded = [header for header in scope["headers"] if header[0] in _FORWARDED_HEADERS] if is_forwarded else ()
     named = [address for header in forwarded for address in _forwarded_for(*header)]
     foreign = next((address for address in named if not _is_address(address, loopback=True)), None)
     if foreign is None and _is_address(host) and not _is_address(host, loopback=True):
@@ -256,12 +270,11 @@ class Authorizer:
 
     async def authorize(self, connection: HTTPConnection) -> None:
         """Return when the caller may make this request; raise what it is answered otherwise."""
-        scope = connection.scope
+        scope, call = connection.scope, call_of(connection)
         self._check_arguments(connection)
-        check_origin(scope, allowed=self._origins, asks_for_keys=self._authenticator.is_required)
+        check_origin(scope, call.headers, allowed=self._origins, asks_for_keys=self._authenticator.is_required)
         if not self._authenticator.is_required:
-            check_host(scope, allowed=self._origins)
-        call = call_of(connection)
+            check_host(scope, call.headers, allowed=self._origins)
         needed = _needed(scope)
         if needed.is_audited:
             call.audited_app = EVERY_APP
@@ -270,7 +283,9 @@ class Authorizer:
         if call.refusal is not None:
             raise call.refusal
         principal = call.principal
-        self._rate.take(caller_of(principal))
+        if not call.is_counted:
+            call.is_counted = True
+            self._rate.take(caller_of(principal))
         if not principal.may(needed.permission):
             raise PermissionDeniedError(f"this needs the permission {needed.permission}, which {principal.name} lacks")
         if needed.is_for_agents and principal.user_id is not None:
@@ -361,7 +376,7 @@ async def _check_names(connection: HTTPConnection, needed: Access, principal: Pr
     """Compare app and user in the query and in the body with the caller, on every route."""
     if principal.sees_everything and principal.may(Permission.ADMIN):
         return
-    query = connection.query_params
+    query = connection.query_params if connection.scope.get("query_string") else {}
     body = await _body(connection)
     apps = [value for source in (body, query) if isinstance(value := source.get("app_name"), str)]
     users = [value for source in (body, query) if isinstance(value := source.get("user_id"), str)]
@@ -380,6 +395,8 @@ async def _check_names(connection: HTTPConnection, needed: Access, principal: Pr
 async def _body(connection: HTTPConnection) -> dict[str, Any]:
     if not isinstance(connection, Request) or connection.method in ("GET", "HEAD", "DELETE", "OPTIONS"):
         return {}
+    if (parsed := call_of(connection).body) is not UNREAD:
+        return parsed if isinstance(parsed, dict) else {}
     if not (await connection.body()).strip():
         return {}
     try:

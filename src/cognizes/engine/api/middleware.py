@@ -11,11 +11,11 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from starlette.datastructures import Headers
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +33,7 @@ from cognizes.engine.api.authorization import (
     only_reads,
     origins_of,
 )
+from cognizes.engine.api.direct_routes import DirectRoutes
 from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.limits import FailedKeys, OpenStreams
 from cognizes.engine.api.responses import problem, problem_of, request_id
@@ -84,6 +85,7 @@ class Middleware:
         self._app = app
         self._counts = counts
         self._entry: ASGIApp | None = None
+        self._direct: DirectRoutes | None = None
         self._large_bodies: asyncio.Semaphore | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,13 +93,16 @@ class Middleware:
             if "state" in scope:
                 # uvicorn passes the state to its protocols. The limits exist once the engine has started.
                 scope["state"][CONNECTION_LIMITS] = lambda: scope["app"].state.connection_limits
+            self._direct = DirectRoutes(scope["app"])
             await self._app(scope, receive, send)
             return
         if self._entry is None:
-            self._entry = self._create_entry(scope["app"].state.engine.settings)
+            self._entry = self._create_entry(scope["app"])
         await self._entry(scope, receive, send)
 
-    def _create_entry(self, settings: Settings) -> ASGIApp:
+    def _create_entry(self, app: FastAPI) -> ASGIApp:
+        settings: Settings = app.state.engine.settings
+        self._direct = self._direct or DirectRoutes(app)
         self._large_bodies = asyncio.Semaphore(settings.max_large_bodies)
         origins = origins_of(settings.cors_origins)
         if not origins:
@@ -122,13 +127,16 @@ class Middleware:
             self._counts.websockets -= 1
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("x-request-id", "")
+        given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
         current = given if _SAFE_ID.fullmatch(given) else str(new_id())
         token = request_id.set(current)
         started = time.perf_counter()
         assert self._large_bodies is not None  # noqa: S101 - made with the entry
+        assert self._direct is not None  # noqa: S101 - the same
         # FastAPI adds to the scope what it needs; the copy is released while a stream is open.
-        exchange = HttpExchange(dict(scope), receive, send, request=current, large_bodies=self._large_bodies)
+        exchange = HttpExchange(
+            dict(scope), receive, send, request=current, large_bodies=self._large_bodies, direct=self._direct
+        )
         try:
             await self._serve_exchange(exchange)
         finally:
@@ -144,7 +152,7 @@ class Middleware:
         if not engine.access.is_required:
             try:
                 if not engine.settings.insecure:
-                    check_peer(exchange.scope)
+                    check_peer(exchange.scope, exchange.call.headers)
             except PermissionDeniedError as error:
                 logger.info("%s", error)
                 await exchange.refuse(error)
@@ -156,7 +164,7 @@ class Middleware:
             return
         with serving_request():
             try:
-                exchange.call.principal = await _authenticate(engine, exchange.scope)
+                exchange.call.principal = await _authenticate(engine, exchange.scope, exchange.call.headers)
             except EngineError as error:
                 if not isinstance(error, AccessError):
                     logger.warning("a caller could not be authenticated: %s", error)
@@ -183,8 +191,8 @@ class Middleware:
             await _audit(engine, exchange)
 
 
-async def _authenticate(engine: Engine, scope: Scope) -> Principal:
-    credential = credential_of(scope)
+async def _authenticate(engine: Engine, scope: Scope, headers: Mapping[bytes, bytes]) -> Principal:
+    credential = credential_of(scope, headers)
     failed: FailedKeys = scope["app"].state.failed_keys
     failed.check(credential)
     async with failed.lookup(scope, credential):
@@ -307,9 +315,17 @@ class WebSocketExchange(_Exchange):
 
 class HttpExchange(_Exchange):
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, request: str, large_bodies: asyncio.Semaphore
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        request: str,
+        large_bodies: asyncio.Semaphore,
+        direct: DirectRoutes,
     ) -> None:
         super().__init__(scope, receive, send)
+        self._direct = direct
         self.status = 500
         self._request_id = request.encode()
         self._body = _Body(self, receive, large_bodies)
@@ -332,7 +348,7 @@ class HttpExchange(_Exchange):
         """
         self._watch.start()
         try:
-            await app(self.scope, self.receive, self.send)
+            await self._call(app)
         except asyncio.CancelledError:
             if not self._watch.has_cancelled():
                 raise
@@ -346,6 +362,13 @@ class HttpExchange(_Exchange):
             self.scope = {name: self.scope[name] for name in kept if name in self.scope}
             for run in self._deferred:
                 await run(self.receive, self.send)
+
+    async def _call(self, app: ASGIApp) -> None:
+        receive: Receive | None = self.receive
+        if (route := self._direct.find(self.scope)) is not None:
+            receive = await self._direct.serve(route, self.scope, self.receive, self.send)
+        if receive is not None:
+            await app(self.scope, receive, self.send)
 
     async def receive(self) -> Message:
         """Return the next part of the body; to the application, a client whose grant is revoked has disconnected."""
@@ -477,8 +500,8 @@ class _Body:
         is_large = access_of(scope).has_large_body and self._exchange.call.refusal is None
         largest = max(settings.max_event_bytes, settings.max_state_bytes) + _BODY_OVERHEAD if is_large else 0
         self._limit = max(settings.max_body_bytes, largest)
-        declared = Headers(scope=scope).get("content-length", "")
-        self._declared = int(declared) if declared.isdecimal() and len(declared) < 19 else 0
+        declared = self._exchange.call.headers.get(b"content-length", b"")
+        self._declared = int(declared) if declared.isdigit() and len(declared) < 19 else 0
 
     def _check(self, size: int) -> None:
         if self._limit is not None and size > self._limit:
