@@ -102,6 +102,7 @@ PACKAGES = {
     "adapters.adk": [
         "EngineStreamPlugin",
         "ListedSession",
+        "OpenArtifactService",
         "OpenMemoryService",
         "OpenSessionService",
         "Runner",

@@ -24,6 +24,7 @@ from google.genai import types
 from typing_extensions import override
 
 from cognizes.engine import models
+from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
 from cognizes.engine.adapters.adk.events import encode_event, to_json
 from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_turn, server_tools, with_client_tools
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
@@ -152,7 +153,7 @@ class AdkAgent:
         )
 
     def _make_runner(self, app: App) -> Runner:
-        return Runner(app=app, session_service=self._service)
+        return Runner(app=app, session_service=self._service, artifact_service=self._service.artifacts)
 
     async def _open_session(self, key: SessionKey, run_input: RunAgentInput) -> Session:
         app_name, user_id, session_id = key
@@ -301,6 +302,7 @@ class HostedSessionService(OpenSessionService):
     def __init__(self, engine: Engine) -> None:
         super().__init__(on_conflict="rebase")
         self._hosting_engine = engine
+        self.artifacts = HostedArtifactService(engine)
         self.active: dict[SessionKey, ActiveTurn] = {}
 
     @override

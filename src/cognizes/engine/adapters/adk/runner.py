@@ -7,12 +7,14 @@ from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps.app import App
+from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.cli.service_registry import get_service_registry
 from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions.base_session_service import BaseSessionService
 
+from cognizes.engine.adapters.adk.artifact_service import OpenArtifactService
 from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import EngineStreamPlugin
@@ -20,7 +22,7 @@ from cognizes.engine.adapters.engines import SCHEME
 
 
 class Runner(AdkRunner):
-    """ADK's `Runner` that stores sessions and memories in the engine and records every invocation as a run.
+    """ADK's `Runner` that stores sessions, memories and artifacts in the engine and records every invocation as a run.
 
     It takes the arguments of ADK's `Runner` and, unlike it, creates a session that does not exist yet. `database_url`
     selects the server; without it the settings do, and by default the server is embedded. Services that are passed in
@@ -39,21 +41,26 @@ class Runner(AdkRunner):
         database_url: str | None = None,
         session_service: BaseSessionService | None = None,
         memory_service: BaseMemoryService | None = None,
+        artifact_service: BaseArtifactService | None = None,
         auto_create_session: bool = True,
         **arguments: Any,
     ) -> None:
-        self._own_services: list[OpenSessionService | OpenMemoryService] = []
+        self._own_services: list[OpenSessionService | OpenMemoryService | OpenArtifactService] = []
         if session_service is None:
             session_service = OpenSessionService(database_url)
             self._own_services.append(session_service)
         if memory_service is None:
             memory_service = OpenMemoryService(database_url)
             self._own_services.append(memory_service)
+        if artifact_service is None:
+            artifact_service = OpenArtifactService(database_url)
+            self._own_services.append(artifact_service)
         super().__init__(
             app=_recorded_app(app, app_name, agent, plugins),
             app_name=app_name,
             session_service=session_service,
             memory_service=memory_service,
+            artifact_service=artifact_service,
             auto_create_session=auto_create_session,
             **arguments,
         )
@@ -85,10 +92,15 @@ def register() -> None:
     """Register the scheme `cognizes` with ADK. Call it in the `services.py` next to your agents."""
     get_service_registry().register_session_service(SCHEME, _make_session_service)
     get_service_registry().register_memory_service(SCHEME, _make_memory_service)
+    get_service_registry().register_artifact_service(SCHEME, _make_artifact_service)
 
 
 def _make_memory_service(uri: str, **options: Any) -> OpenMemoryService:
     return OpenMemoryService(uri, **options)
+
+
+def _make_artifact_service(uri: str, **options: Any) -> OpenArtifactService:
+    return OpenArtifactService(uri, **options)
 
 
 def _make_session_service(uri: str, **options: Any) -> OpenSessionService:
