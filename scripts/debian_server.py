@@ -1,5 +1,7 @@
 """A real PostgreSQL 17 with pg_cron, pgvector and PgBouncer, from Debian 13 packages, for tests marked `server`.
 
+`debian_cluster.py` runs a Patroni cluster from the same packages.
+
 `python scripts/debian_server.py` starts one, prints its two URLs and waits for Ctrl-C.
 
 The packages are unpacked once into a folder, by `debootstrap`, and kept in the user's cache directory; set
@@ -31,7 +33,10 @@ SUPERUSER = "postgres"
 PLAIN_USERS = ("cognizes_owner", "cognizes_tenant")
 """Further users that PgBouncer accepts. Tests create them in PostgreSQL."""
 SUITE = "trixie"
-PACKAGES = ("postgresql-17", "postgresql-17-pgvector", "postgresql-17-cron", "pgbouncer")
+PACKAGES = (
+    *("postgresql-17", "postgresql-17-pgvector", "postgresql-17-cron", "pgbouncer"),
+    *("patroni", "etcd-server", "haproxy"),
+)
 POSTGRES_BINARIES = "/usr/lib/postgresql/17/bin"
 ROOT_VARIABLE = "COGNIZES_DEBIAN_ROOT"
 
@@ -103,16 +108,16 @@ class DebianServerError(RuntimeError):
     """The packages could not be unpacked, or the servers did not start; the message ends with their output."""
 
 
-class DebianServer:
-    """A new PostgreSQL with a PgBouncer, on free ports of 127.0.0.1, until `stop`.
+class Servers:
+    """Processes in separate kernel namespaces, on free ports of 127.0.0.1, until `stop`.
 
     Any number may run concurrently, in one or several processes. The first start on a machine downloads the packages.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
-        self._ports: tuple[int, int] | None = None
         self._resources = ExitStack()
+        self._process: subprocess.Popen[str] | None = None
 
     @staticmethod
     def available(root: Path | None = None) -> str | None:
@@ -131,30 +136,20 @@ class DebianServer:
             return "the Debian server needs debootstrap, and there is no apt-get to install it"
         return None
 
-    @property
-    def url(self) -> str:
-        """PostgreSQL itself, as superuser."""
-        return self._url(self._started_ports()[0])
-
-    @property
-    def pgbouncer_url(self) -> str:
-        """The same database through PgBouncer. Its database `pgbouncer` is the administration console."""
-        return self._url(self._started_ports()[1])
-
     def start(self) -> None:
-        """Start both servers; unpack the packages first if needed."""
-        if self._ports is not None:
-            raise DebianServerError("the Debian server runs already; stop it first")
+        """Start the servers; unpack the packages first if needed."""
+        if self._process is not None:
+            raise DebianServerError("the servers run already; stop them first")
         make_root(self.root)
         try:
-            self._ports = self._run()
+            self._launch()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop both servers and remove their files. May be called when none runs."""
-        self._ports = None
+        """Stop the servers and remove their files. May be called when none runs."""
+        self._process = None
         self._resources.close()
 
     def __enter__(self) -> Self:
@@ -166,24 +161,28 @@ class DebianServer:
     ) -> None:
         self.stop()
 
-    def _run(self) -> tuple[int, int]:
-        ports = (self._reserve_port(), self._reserve_port())
-        with tempfile.TemporaryFile() as log:
-            process = subprocess.Popen(
-                [*_NAMESPACES, f"--root={self.root}", "sh", "-c", _RUN_SERVERS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(*ports),
-                text=True,
-                # This process handles Ctrl-C; it must not reach the servers first.
-                start_new_session=True,
-            )
-            self._resources.callback(_end, process)
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise DebianServerError(f"the Debian server did not start:\n{_tail(log)}")
-        return ports
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def _run(self, script: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+        """Run a shell script as the first process of the namespaces; return when it prints "ready"."""
+        log = self._resources.enter_context(tempfile.TemporaryFile())
+        process = subprocess.Popen(
+            [*_NAMESPACES, f"--root={self.root}", "bash", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+            # This process handles Ctrl-C; it must not reach the servers first.
+            start_new_session=True,
+        )
+        self._resources.callback(_end, process)
+        self._process = process
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise DebianServerError(f"the servers did not start:\n{_tail(log)}")
+        return process
 
     def _reserve_port(self) -> int:
         """Reserve a port on this machine until `stop`.
@@ -196,6 +195,33 @@ class DebianServer:
         reservation.bind(("127.0.0.1", 0))
         port: int = reservation.getsockname()[1]
         return port
+
+
+class DebianServer(Servers):
+    """A new PostgreSQL with a PgBouncer."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        super().__init__(root)
+        self._ports: tuple[int, int] | None = None
+
+    @property
+    def url(self) -> str:
+        """PostgreSQL itself, as superuser."""
+        return self._url(self._started_ports()[0])
+
+    @property
+    def pgbouncer_url(self) -> str:
+        """The same database through PgBouncer. Its database `pgbouncer` is the administration console."""
+        return self._url(self._started_ports()[1])
+
+    def stop(self) -> None:
+        self._ports = None
+        super().stop()
+
+    def _launch(self) -> None:
+        ports = (self._reserve_port(), self._reserve_port())
+        self._run(_RUN_SERVERS, _environment(*ports))
+        self._ports = ports
 
     def _started_ports(self) -> tuple[int, int]:
         if self._ports is None:
@@ -212,7 +238,7 @@ def default_root() -> Path:
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().resolve()
-    return platformdirs.user_cache_path("cognizes-engine") / f"debian-{SUITE}-postgresql-17"
+    return platformdirs.user_cache_path("cognizes-engine") / f"debian-{SUITE}-servers"
 
 
 def is_made(root: Path) -> bool:
