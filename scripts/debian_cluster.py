@@ -161,9 +161,7 @@ class DebianCluster(Servers):
         self._start_proxies()
 
     def _start_proxies(self) -> None:
-        servers = "\n".join(
-            f"    server {node.name} {node.address} check port {node.api_port}" for node in self.nodes
-        )
+        servers = "\n".join(f"    server {node.name} {node.address} check port {node.api_port}" for node in self.nodes)
         settings = _HAPROXY_SETTINGS.format(
             primary_port=self.primary_port, replica_port=self.replica_port, servers=servers
         )
@@ -171,9 +169,7 @@ class DebianCluster(Servers):
         self._write("pgbouncer-users.txt", f'"{SUPERUSER}" ""\n')
         self._write(
             "pgbouncer.ini",
-            _PGBOUNCER_SETTINGS.format(
-                port=self.pgbouncer_port, haproxy_port=self.primary_port, superuser=SUPERUSER
-            ),
+            _PGBOUNCER_SETTINGS.format(port=self.pgbouncer_port, haproxy_port=self.primary_port, superuser=SUPERUSER),
         )
         self._start_process("pgbouncer /srv/pgbouncer.ini", "pgbouncer")
 

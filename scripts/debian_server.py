@@ -166,7 +166,7 @@ class Servers:
 
     def _run(self, script: str, environment: dict[str, str]) -> subprocess.Popen[str]:
         """Run a shell script as the first process of the namespaces; return when it prints "ready"."""
-        log = self._resources.enter_context(tempfile.TemporaryFile())
+        log = self._resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `stop`
         process = subprocess.Popen(
             [*_NAMESPACES, f"--root={self.root}", "bash", "-c", script],
             stdin=subprocess.PIPE,

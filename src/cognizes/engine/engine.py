@@ -43,6 +43,7 @@ from cognizes.engine.timeline.timeline import Timeline
 logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
+_CHECK_SECONDS = 2.0
 _WATCH_LONGEST_PAUSE = 5.0
 
 
@@ -125,6 +126,10 @@ class Engine:
             self._wire()
             await self._notifier.start()
             opened.push_async_callback(self._notifier.close)
+            checking = self._sweeper.start(
+                "check-connections", self._database.drop_silent_connections, seconds=_CHECK_SECONDS
+            )
+            opened.push_async_callback(checking.stop)
             opened.push_async_callback(self.sessions.close)
             await self._listener.start()
             opened.push_async_callback(self._listener.stop)
@@ -235,7 +240,11 @@ class Engine:
         self._debug = StateDebugService(self._database)
         self._maintenance = Maintenance(self._database, self.settings, sweeper=self._sweeper)
         self._listener = PgNotifyListener(
-            direct_url, [DEFAULT_CHANNEL, STREAM_CHANNEL], schema=schema, supervisor=self._supervisor
+            direct_url,
+            [DEFAULT_CHANNEL, STREAM_CHANNEL],
+            schema=schema,
+            supervisor=self._supervisor,
+            connect_seconds=self.settings.connect_timeout,
         )
         self._listener.on_reconnect(self._sweeper.sweep)
         backend = choose_backend(self.settings, self._database, self._supervisor)

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
         default=True, description="Embed memories and write episodes of ended runs in this process."
     )
     pool_size: int = Field(default=10, ge=2, description="Connections to PostgreSQL per process.")
+    connect_timeout: float = Field(
+        default=5.0, gt=0, description="Seconds for each host of a database URL to accept a connection."
+    )
     pool_timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for a free connection.")
     statement_timeout: float = Field(
         default=30.0, ge=0, description="Longest time of a statement in seconds; 0 for no limit."

@@ -32,7 +32,7 @@ def test_every_route_declares_its_access() -> None:
 
 def test_only_these_routes_need_no_credential() -> None:
     public = {name for name, needed in declarations().items() if needed.startswith("public")}
-    assert public == {"GET /", "GET /docs", "GET /health", "GET /version", "WEBSOCKET /monitor"}
+    assert public == {"GET /", "GET /docs", "GET /health", "GET /live", "GET /version", "WEBSOCKET /monitor"}
 
 
 def test_an_undeclared_route_needs_an_administrator_of_every_app_and_is_audited() -> None:

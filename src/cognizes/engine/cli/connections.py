@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from cognizes.engine.database import Database, EmbeddedPostgres
-from cognizes.engine.errors import DatabaseError, DatabaseUnavailableError, SetupError
+from cognizes.engine.errors import DatabaseError, SetupError
 from cognizes.engine.settings import Settings
 
 _SCHEMES = ("postgresql", "postgres")
-_CONNECT_SECONDS = 10
 
 
 @asynccontextmanager
@@ -32,12 +30,8 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 
 async def connect(url: str, settings: Settings) -> Database:
-    """Open a pool. Raise `DatabaseUnavailableError` after 10 s; without a limit, dropped packets block for a minute."""
-    try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            return await Database.connect(url, settings)
-    except TimeoutError as error:
-        raise DatabaseUnavailableError("PostgreSQL did not answer") from error
+    """Open a pool; `connect_timeout` limits the time for each host of the URL."""
+    return await Database.connect(url, settings)
 
 
 def has_data(settings: Settings) -> bool:

@@ -20,9 +20,10 @@ from cognizes.engine.database.driver_errors import (
     translate,
     translated,
 )
+from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
-from cognizes.engine.errors import EngineClosedError, InvalidInputError, PoolTimeoutError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ SERVER_ROLE = "cognizes_server"
 _POOL_SIZE_FOR_REUSE = 4
 _CLIENT_GRACE_SECONDS = 1.0
 """The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
+_SILENT_SECONDS = 5.0
+"""How long a connection may be in use before its server is checked."""
 _CANCEL_SECONDS = 5.0
 """The time limit of the server's confirmation that it cancelled a statement."""
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
@@ -67,6 +70,8 @@ class Database:
         self._tenant_pool: asyncpg.Pool[Any] | None = None
         self._limits_statements = False
         self._tenant_statements: dict[str, str | None] = {}
+        self._connectors: dict[asyncpg.Pool[Any], HostConnector] = {}
+        self._in_use: dict[PoolConnectionProxy[Any], tuple[asyncpg.Pool[Any], float]] = {}
         # Acquiring and releasing a connection takes a fifth of the time of a short query.
         self._reused = ReusedConnection(self) if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE else None
 
@@ -78,11 +83,12 @@ class Database:
     async def connect(cls, url: str, settings: Settings) -> Database:
         """Open a pool on a URL. Connections are made when first needed, up to `pool_size`."""
         with translated():
-            pool, limits_statements = await _create_pool(url, settings)
+            pool, connector, limits_statements = await _create_pool(url, settings)
         database = cls(
             pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout, page_bytes=settings.page_bytes
         )
         database._limits_statements = limits_statements
+        database._connectors[pool] = connector
         return database
 
     async def close(self) -> None:
@@ -118,8 +124,16 @@ class Database:
         pool = self._pool(for_tenants=for_tenants)
         self._waiting += 1
         try:
-            return await pool.acquire(timeout=self._pool_timeout)
+            connection = await pool.acquire(timeout=self._pool_timeout)
+            self.mark_in_use(connection, for_tenants=for_tenants)
+            return connection
         except TimeoutError as error:
+            connector = self._connectors.get(pool)
+            if connector is not None and connector.failure is not None:
+                raise DatabaseUnavailableError(
+                    f"no connection to PostgreSQL in {self._pool_timeout:g} s ({connector.failure}); "
+                    "try again in a moment"
+                ) from error
             raise PoolTimeoutError(
                 f"all {pool.get_max_size()} connections stayed busy for {self._pool_timeout:g} s; "
                 "raise COGNIZES_POOL_SIZE, or send less at once"
@@ -139,6 +153,7 @@ class Database:
         An abandoned statement is cancelled on the server first: closing the connection would not end it.
         """
         pool = self._pool(for_tenants=for_tenants)
+        self._in_use.pop(connection, None)
         if after is None:
             await pool.release(connection)
         elif is_statement_timeout(after) or isinstance(after, asyncio.CancelledError):
@@ -150,6 +165,34 @@ class Database:
             if is_unavailable(after):
                 terminate(connection)
             await pool.release(connection)
+
+    def mark_in_use(self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False) -> None:
+        """Note that a statement is sent on a connection now."""
+        self._in_use[connection] = self._pool(for_tenants=for_tenants), asyncio.get_running_loop().time()
+
+    async def drop_silent_connections(self) -> int:
+        """Terminate the connections in use whose server answers no new connection, or is not the primary any more.
+
+        Their statements end with `DatabaseUnavailableError` at once instead of after the statement timeout.
+        """
+        before = asyncio.get_running_loop().time() - _SILENT_SECONDS
+        dropped = 0
+        for pool, connector in self._connectors.items():
+            old = {
+                connection: since
+                for connection, (owner, since) in self._in_use.items()
+                if owner is pool and since < before
+            }
+            inner = {connection: proxy for proxy in old if (connection := driver_connection(proxy)) is not None}
+            for connection in await connector.silent(inner) if inner else ():
+                proxy = inner[connection]
+                # It may have been answered, and used for another statement, while the server was checked.
+                if self._in_use.get(proxy, (None, 0.0))[1] == old[proxy]:
+                    terminate(proxy)
+                    dropped += 1
+        if dropped:
+            logger.warning("PostgreSQL does not answer, or is read-only: %s connections in use were closed", dropped)
+        return dropped
 
     @asynccontextmanager
     async def connection(self, *, for_tenants: bool = False) -> AsyncIterator[PoolConnectionProxy[Any]]:
@@ -302,7 +345,7 @@ class Database:
         names a member of it. `DatabaseUnavailableError` when PostgreSQL cannot be reached.
         """
         try:
-            pool, _ = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
+            pool, connector, _ = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
         except DRIVER_ERRORS as error:
             return _reason(error)
         try:
@@ -314,6 +357,7 @@ class Database:
             await pool.close()
             return f"the policies are missing, or do not hold for {role['name'] if role else 'the role'}"
         self._tenant_pool = pool
+        self._connectors[pool] = connector
         return None
 
     async def _fetch_as(
@@ -368,6 +412,8 @@ class ReusedConnection:
                 self._release()
             if self._connection is None:
                 self._connection = await self._acquire()
+            else:
+                self._database.mark_in_use(self._connection, for_tenants=self._for_tenants)
             answer = await getattr(self._connection, method)(statement, *arguments)
         except DRIVER_ERRORS as error:
             self._release(after=error)
@@ -443,6 +489,12 @@ class ReusedConnections:
         await self._of_tenants.close()
 
 
+def driver_connection(proxy: PoolConnectionProxy[Any]) -> asyncpg.Connection[Any] | None:
+    """Return the connection behind a proxy of the pool; None if the pool has discarded it."""
+    connection: asyncpg.Connection[Any] | None = getattr(proxy, "_con", None)
+    return connection
+
+
 def _is_broken(connection: PoolConnectionProxy[Any]) -> bool:
     try:
         return connection.is_closed()
@@ -463,17 +515,20 @@ async def _skip_reset(connection: Any) -> None:
     """Replace asyncpg's reset of a released connection, a round trip: our statements leave no session state behind."""
 
 
-async def _create_pool(url: str, settings: Settings, **server_settings: str) -> tuple[asyncpg.Pool[Any], bool]:
-    """Return a pool, and whether its server limits the time of statements.
+async def _create_pool(
+    url: str, settings: Settings, **server_settings: str
+) -> tuple[asyncpg.Pool[Any], HostConnector, bool]:
+    """Return a pool, what connects it, and whether its server limits the time of statements.
 
     A pooler (PgBouncer) refuses start-up parameters that it does not know. Behind one only the client limits the time,
     by a cancel request; set `statement_timeout` for the role on the server.
     """
     seconds = settings.statement_timeout
+    connector = HostConnector(url, seconds=settings.connect_timeout)
 
     async def create(**parameters: str) -> asyncpg.Pool[Any]:
         return await asyncpg.create_pool(
-            url,
+            connect=connector.connect,
             min_size=1,
             max_size=settings.pool_size,
             command_timeout=seconds + _CLIENT_GRACE_SECONDS if seconds else None,
@@ -484,9 +539,9 @@ async def _create_pool(url: str, settings: Settings, **server_settings: str) -> 
         )
 
     if not seconds:
-        return await create(**server_settings), False
+        return await create(**server_settings), connector, False
     try:
-        return await create(**server_settings, statement_timeout=_milliseconds(seconds)), True
+        return await create(**server_settings, statement_timeout=_milliseconds(seconds)), connector, True
     except asyncpg.ProtocolViolationError as error:
         pool = await create(**server_settings)
         logger.warning(
@@ -495,7 +550,7 @@ async def _create_pool(url: str, settings: Settings, **server_settings: str) -> 
             error,
             seconds,
         )
-        return pool, False
+        return pool, connector, False
 
 
 def _milliseconds(seconds: float) -> str:

@@ -37,6 +37,7 @@ _UNAVAILABLE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
     ConnectionError,
     FileNotFoundError,
     TimeoutError,
@@ -100,6 +101,11 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
             return DatabaseUnavailableError("the disk of the PostgreSQL server is full; nothing was stored; free space")
         case "40P01" | "40001":
             return DatabaseUnavailableError("deadlock or serialization failure; nothing was stored; try again")
+        case "25006":
+            return DatabaseUnavailableError(
+                "the PostgreSQL server is read-only: a standby, or a primary that was demoted; nothing was stored; "
+                "try again in a moment, or list all hosts of the cluster in DATABASE_URL"
+            )
         case "57014":
             return StatementTimeoutError(_TOO_LONG)
         case "42P01" | "42883" | "3F000":

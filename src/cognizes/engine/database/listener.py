@@ -19,7 +19,9 @@ from typing import Any
 import asyncpg
 
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
+from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.queries import channel_suffix
+from cognizes.engine.errors import EngineError
 from cognizes.engine.models import JsonObject
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
@@ -71,8 +73,10 @@ class PgNotifyListener:
         *,
         schema: str = "public",
         supervisor: Supervisor | None = None,
+        connect_seconds: float = 10.0,
     ) -> None:
         self.dsn = dsn
+        self._connector = HostConnector(dsn, seconds=connect_seconds)
         suffix = channel_suffix(schema)
         self._names_on_server = {name: name + suffix for name in ENGINE_CHANNELS}
         self._names = {on_server: name for name, on_server in self._names_on_server.items()}
@@ -162,7 +166,7 @@ class PgNotifyListener:
                 await asyncio.wait(stuck)
 
     async def _connect(self) -> None:
-        connection = await connect_directly(self.dsn, APPLICATION_NAME)
+        connection = await connect_directly(self._connector, APPLICATION_NAME)
         lost = asyncio.Event()
 
         def note_loss(_: object) -> None:
@@ -231,7 +235,9 @@ class PgNotifyListener:
                 pass
             try:
                 async with self._statement:
-                    await self._connection.fetchval("SELECT 1", timeout=_CHECK_SECONDS)
+                    if await self._connection.fetchval("SELECT pg_is_in_recovery()", timeout=_CHECK_SECONDS):
+                        logger.debug("the listener's server is a standby now")
+                        return
             except DRIVER_ERRORS as error:
                 logger.debug("the listener's connection does not answer: %s", error)
                 return
@@ -244,7 +250,7 @@ class PgNotifyListener:
                 return
             except Exception as error:
                 # Retry after any error: without a listener, subscribers wait for the sweep.
-                known = isinstance(error, DRIVER_ERRORS)
+                known = isinstance(error, (*DRIVER_ERRORS, EngineError))
                 logger.log(
                     logging.DEBUG if known else logging.ERROR,
                     "the listener cannot connect yet: %s",
@@ -291,9 +297,9 @@ class PgNotifyListener:
             logger.exception("a callback of the listener failed")
 
 
-async def connect_directly(dsn: str, name: str) -> asyncpg.Connection[Any]:
+async def connect_directly(connector: HostConnector, name: str) -> asyncpg.Connection[Any]:
     """Return a connection outside the pool, with a name in `pg_stat_activity`."""
-    return await asyncpg.connect(dsn, timeout=10, command_timeout=10, server_settings={"application_name": name})
+    return await connector.connect(command_timeout=10, server_settings={"application_name": name})
 
 
 def parse_payload(text: str) -> JsonObject:

@@ -21,6 +21,7 @@ import asyncpg
 
 from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
+from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.listener import connect_directly
 from cognizes.engine.database.queries import Queries
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -28,6 +29,7 @@ from cognizes.engine.supervision import SupervisedLoop, Supervisor
 logger = logging.getLogger(__name__)
 
 APPLICATION_NAME = "cognizes-notifier"
+_CONNECT_SECONDS = 10.0
 """The name of a notifier's connection in `pg_stat_activity`."""
 MAX_WAITING = 20_000
 """The notifications that are kept while PostgreSQL is away; older ones are dropped, and sweeps replace them."""
@@ -41,7 +43,7 @@ class Notifier:
     """Sends notifications in the order of `notify`. It connects when there is something to send."""
 
     def __init__(self, dsn: str, *, schema: str = "public", supervisor: Supervisor | None = None) -> None:
-        self._dsn = dsn
+        self._connector = HostConnector(dsn, seconds=_CONNECT_SECONDS)
         self._statement = Queries(schema)["notify_many"]
         self._supervisor = supervisor or Supervisor()
         self._waiting: deque[tuple[str, str]] = deque()
@@ -108,7 +110,7 @@ class Notifier:
         channels, payloads = zip(*self._in_flight, strict=True)
         try:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await connect_directly(self._dsn, APPLICATION_NAME)
+                self._connection = await connect_directly(self._connector, APPLICATION_NAME)
             await self._connection.execute(self._statement, channels, payloads)
         except DRIVER_ERRORS as error:
             if self._connection is not None:

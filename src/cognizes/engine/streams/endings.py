@@ -235,6 +235,9 @@ class StreamLeases:
 
     def start(self, sweeper: Sweeper) -> None:
         every = self.seconds / 3
+        # After a failover or a restart of PostgreSQL, producers need time to extend their leases: a process that starts
+        # then cannot know whether they expired because their producers are gone.
+        self._defer_expiry()
         self._jobs = [
             sweeper.start("stream-leases", self._extend_job, seconds=every),
             # A job of its own: ending streams may take long, and leases must not wait for it.

@@ -18,8 +18,9 @@ from cognizes.engine.access import ANONYMOUS
 from cognizes.engine.access.authenticator import TICKET_SECONDS
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.database import Database
 from cognizes.engine.database.tenancy import acting_as_engine
-from cognizes.engine.errors import EngineError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError
 from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 from cognizes.engine.version import __version__
 
@@ -30,6 +31,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+_PING_SECONDS = 3.0
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """Instead of the types of the machine: browsers refuse modules that are not text/javascript."""
 
@@ -64,6 +66,12 @@ class BackgroundView(BaseModel):
     failing: list[FailingTaskView]
 
 
+class LiveView(BaseModel):
+    """The process serves requests."""
+
+    status: Literal["ok"]
+
+
 class HealthView(BaseModel):
     """The state of the engine. `database` and `deltas.status` are `ok` or the reason why they are not."""
 
@@ -95,9 +103,7 @@ async def health(engine: CurrentEngine, caller: Caller) -> Response:
     """
     shows_reasons = not engine.access.is_required or caller is not ANONYMOUS
     with acting_as_engine():
-        database, deltas = await asyncio.gather(
-            _ask(engine._database.fetch_value("ping")), _ask(engine.streams.backend.ping())
-        )
+        database, deltas = await asyncio.gather(_ask(_ping(engine._database)), _ask(engine.streams.backend.ping()))
     listening = engine._listener.is_running
     failing = engine._supervisor.failures
     named = [asdict(failure) | ({} if shows_reasons else {"error": "failing"}) for failure in failing]
@@ -123,6 +129,23 @@ async def health(engine: CurrentEngine, caller: Caller) -> Response:
         "conflicts": engine.sessions.conflicts,
     }
     return DocumentResponse(body, status_code=503 if status == "unavailable" else 200)
+
+
+@router.get("/live", tags=["server"], response_model=LiveView, summary="Check that the process runs")
+@access(Reach.PUBLIC)
+async def live() -> Response:
+    """Return 200 while the process serves requests, whatever the state of the database: for a liveness probe."""
+    return DocumentResponse({"status": "ok"})
+
+
+async def _ping(database: Database) -> None:
+    """Raise `DatabaseUnavailableError` unless the primary answers in time."""
+    try:
+        async with asyncio.timeout(_PING_SECONDS):
+            if not await database.fetch_value("ping"):
+                raise DatabaseUnavailableError("the PostgreSQL server is a standby, which is read-only")
+    except TimeoutError as error:
+        raise DatabaseUnavailableError(f"PostgreSQL did not answer in {_PING_SECONDS:g} s") from error
 
 
 async def _ask(question: Awaitable[object]) -> str:

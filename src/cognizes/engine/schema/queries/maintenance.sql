@@ -47,8 +47,8 @@ CREATE EXTENSION IF NOT EXISTS pg_cron;
 -- schedule_cron: Schedule a job, or change the job of the same name.
 SELECT cron.schedule($1, $2, $3);
 
--- ping: Check that the server answers.
-SELECT 1;
+-- ping: Return whether the server answers as the primary; false on a standby.
+SELECT NOT pg_is_in_recovery();
 
 -- read_version: Read the version of the server.
 SELECT current_setting('server_version');

@@ -1,0 +1,120 @@
+"""Connecting to one of several hosts: each host of a URL has a time limit of its own.
+
+The connect timeout of asyncpg covers all hosts of a URL together, so one frozen host would use it up. `HostConnector`
+tries the hosts one after the other, starts with the one that answered last, and accepts only a server with the wanted
+role: the primary, or any server for reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from cognizes.engine.database.driver_errors import is_unavailable
+from cognizes.engine.errors import DatabaseUnavailableError
+
+READ_WRITE = "read-write"
+PREFER_STANDBY = "prefer-standby"
+
+
+def split_hosts(url: str) -> list[str]:
+    """Return one URL per host of a PostgreSQL URL, in its order."""
+    parts = urlsplit(url)
+    user, at, addresses = parts.netloc.rpartition("@")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    named = dict(query)
+    if "," in addresses:
+        return [_with(url, parts.netloc, f"{user}{at}{address}") for address in addresses.split(",")]
+    if "," not in named.get("host", ""):
+        return [url]
+    hosts, ports = named["host"].split(","), named.get("port", "").split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    kept = [(name, value) for name, value in query if name not in ("host", "port")]
+    base = url.partition("?")[0]
+    return [
+        f"{base}?{urlencode([*kept, ('host', host), *([('port', port)] if port else [])])}"
+        for host, port in zip(hosts, ports, strict=False)
+    ]
+
+
+def _with(url: str, netloc: str, replacement: str) -> str:
+    return url.replace(f"//{netloc}", f"//{replacement}", 1)
+
+
+class HostConnector:
+    """Connects to the hosts of a URL; `connect` is what a pool calls for each new connection."""
+
+    def __init__(self, url: str, *, seconds: float, target: str = READ_WRITE) -> None:
+        self._urls = split_hosts(url)
+        self._seconds = seconds
+        # A target in the URL is the choice of the operator.
+        self._target = None if "target_session_attrs=" in url else target
+        self._first = 0
+        self._host_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.failure: BaseException | None = None
+        """Why the last attempt to connect failed; None after a success."""
+
+    async def connect(self, *_: Any, **parameters: Any) -> asyncpg.Connection[Any]:
+        """Return a connection to the first host that answers in time and has the wanted role."""
+        errors: list[BaseException] = []
+        for place in self._order():
+            try:
+                connection = await self._connect_to(place, **parameters)
+            except BaseException as error:
+                # The next attempt starts with another host, also if the caller does not wait for this one.
+                self._first = (place + 1) % len(self._urls)
+                self.failure = error
+                if not is_unavailable(error):
+                    raise
+                errors.append(error)
+            else:
+                self._first, self.failure = place, None
+                return connection
+        if len(errors) == 1:
+            raise errors[0]
+        raise DatabaseUnavailableError(f"no host of the database URL can be used ({_join(errors)})") from errors[-1]
+
+    async def _connect_to(self, place: int, **parameters: Any) -> asyncpg.Connection[Any]:
+        if self._target is not None:
+            parameters["target_session_attrs"] = self._target
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection: asyncpg.Connection[Any] = await asyncpg.connect(
+                    self._urls[place], **{"timeout": self._seconds, **parameters}
+                )
+        except TimeoutError as error:
+            raise ConnectionError(f"no answer in {self._seconds:g} s") from error
+        self._host_of[connection] = place
+        return connection
+
+    def _order(self) -> list[int]:
+        count = len(self._urls)
+        return [(self._first + step) % count for step in range(count)]
+
+    async def silent(self, connections: Iterable[asyncpg.Connection[Any]]) -> list[asyncpg.Connection[Any]]:
+        """Return those of the connections whose host does not answer a new connection, or has lost the wanted role."""
+        by_host: dict[int, list[asyncpg.Connection[Any]]] = {}
+        for connection in connections:
+            by_host.setdefault(self._host_of.get(connection, 0), []).append(connection)
+        answers = await asyncio.gather(*(self._answers(place) for place in by_host))
+        return [one for known, answers_ in zip(by_host.values(), answers, strict=True) if not answers_ for one in known]
+
+    async def _answers(self, place: int) -> bool:
+        try:
+            probe = await self._connect_to(place)
+        except (OSError, asyncpg.TargetServerAttributeNotMatched):
+            return False
+        except asyncpg.PostgresError:
+            return True  # It answers: too many connections, for example.
+        probe.terminate()
+        return True
+
+
+def _join(errors: Iterable[BaseException]) -> str:
+    return "; ".join(str(error) or type(error).__name__ for error in errors)
