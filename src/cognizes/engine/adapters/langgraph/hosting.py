@@ -1,0 +1,173 @@
+"""Hosts a compiled graph of LangGraph: the checkpointer holds the graph's state, the host the conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+from ag_ui.core import (
+    AssistantMessage,
+    BaseEvent,
+    Interrupt,
+    Message,
+    RunAgentInput,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
+    UserMessage,
+)
+from ag_ui.core import ToolMessage as AguiToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.pregel import Pregel
+from langgraph.types import Command, StateSnapshot
+from langgraph.types import Interrupt as GraphInterrupt
+
+from cognizes.engine.adapters.agui import AguiAgent
+from cognizes.engine.adapters.langgraph.checkpoint_saver import OpenCheckpointSaver
+from cognizes.engine.adapters.langgraph.stream_translation import (
+    MESSAGES,
+    STREAM_MODES,
+    GraphTranslator,
+    state_of,
+)
+from cognizes.engine.engine import Engine
+from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext
+
+
+def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) -> HostedAgent:
+    """Return a compiled graph as a hosted agent.
+
+    A graph that was compiled without a checkpointer gets ours, and another server continues its runs after a crash. A
+    checkpointer of the graph's own is kept; whether it survives a crash is not known, so its runs fail then.
+    """
+    keeps_own = isinstance(graph.checkpointer, BaseCheckpointSaver) and not isinstance(
+        graph.checkpointer, OpenCheckpointSaver
+    )
+    if not isinstance(graph.checkpointer, BaseCheckpointSaver):
+        graph = graph.copy(update={"checkpointer": OpenCheckpointSaver(engine=engine, app_name=name)})
+    description = "A LangGraph graph" + (
+        f" with its own checkpointer ({type(graph.checkpointer).__name__}); its runs do not continue after a crash."
+        if keeps_own
+        else " with checkpoints in PostgreSQL."
+    )
+    return AguiAgent(
+        _GraphSource(graph).events,
+        name=name,
+        engine=engine,
+        description=description,
+        capabilities=AgentCapabilities(resumes_after_crash=not keeps_own, interrupts=True, streams_tool_arguments=True),
+    )
+
+
+class _GraphSource:
+    """Runs a graph on the thread of a run and yields AG-UI events."""
+
+    def __init__(self, graph: Pregel[Any, Any, Any, Any]) -> None:
+        self._graph = graph
+        self._input_keys = frozenset(graph.get_input_jsonschema().get("properties", {}))
+
+    async def events(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        config: RunnableConfig = {
+            "configurable": {"thread_id": str(context.thread_id)},
+            "metadata": {"run_id": context.run.id},
+        }
+        stored = await self._graph.aget_state(config)
+        translator = GraphTranslator()
+        if self._has_ended(stored, run_input, context):
+            return
+        parts: AsyncIterator[Any] = self._graph.astream(
+            self._graph_input(stored, run_input, context), config, stream_mode=STREAM_MODES, subgraphs=True
+        )
+        async for namespace, mode, payload in parts:
+            for event in translator.translate(namespace, mode, payload):
+                yield event
+        for event in translator.finish():
+            yield event
+        if translator.interrupts:
+            yield RunFinishedEvent(
+                thread_id=run_input.thread_id,
+                run_id=run_input.run_id,
+                outcome=RunFinishedInterruptOutcome(interrupts=[_question(found) for found in translator.interrupts]),
+            )
+
+    def _has_ended(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> bool:
+        """Return whether an earlier attempt finished the graph and crashed before it ended the run."""
+        return _is_of_run(stored, context) and not stored.next and not run_input.resume
+
+    def _graph_input(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> Any:
+        """Return the answers to interrupts, None to continue after a crash, or the new messages and changed state."""
+        if run_input.resume:
+            return Command(resume={entry.interrupt_id: entry.payload for entry in run_input.resume})
+        if _is_of_run(stored, context):
+            return None
+        state = run_input.state if isinstance(run_input.state, dict) else {}
+        before = state_of(stored.values) if isinstance(stored.values, dict) else {}
+        given: dict[str, Any] = {
+            key: value
+            for key, value in state.items()
+            if key in self._input_keys and key != MESSAGES and before.get(key) != value
+        }
+        if MESSAGES in self._input_keys:
+            given[MESSAGES] = _new_messages(stored, run_input, context)
+        return given
+
+
+def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:
+    return (stored.metadata or {}).get("run_id") == context.run.id
+
+
+def _new_messages(stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> list[BaseMessage]:
+    """Return what the graph has not seen: all of the conversation, the new part, or the end after a crash."""
+    messages: Sequence[Message] = run_input.messages
+    if isinstance(stored.values, dict) and stored.values.get(MESSAGES):
+        if context.turn.new_messages:
+            messages = context.turn.new_messages
+        else:
+            answered = max(
+                (place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)), default=-1
+            )
+            messages = [message for message in messages[answered + 1 :] if isinstance(message, UserMessage)]
+    return [_to_langchain(message) for message in messages]
+
+
+def _to_langchain(message: Message) -> BaseMessage:
+    content = _text(message.content)
+    match message:
+        case UserMessage():
+            return HumanMessage(content, id=message.id)
+        case AssistantMessage():
+            calls = [
+                {"id": call.id, "name": call.function.name, "args": _arguments(call.function.arguments)}
+                for call in message.tool_calls or ()
+            ]
+            return AIMessage(content, id=message.id, tool_calls=calls)
+        case AguiToolMessage():
+            return ToolMessage(content, id=message.id, tool_call_id=message.tool_call_id)
+        case _:
+            return SystemMessage(content, id=message.id)
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(part.text for part in content if getattr(part, "type", None) == "text")
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {"arguments": text}
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def _question(found: GraphInterrupt) -> Interrupt:
+    value = found.value
+    message = value if isinstance(value, str) else None
+    return Interrupt(
+        id=found.id, reason="interrupt", message=message, metadata=None if message else state_of({"value": value})
+    )

@@ -1,0 +1,202 @@
+"""The stream of a graph as AG-UI events: texts, reasoning, tool calls and results, steps, state, interrupts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langgraph.types import Interrupt, StreamMode
+from pydantic_core import to_json, to_jsonable_python
+
+from cognizes.engine.models import JsonObject, new_id
+
+STREAM_MODES: Sequence[StreamMode] = ["messages", "tasks", "updates", "values", "custom"]
+"""The modes of `astream` that `GraphTranslator` reads."""
+MESSAGES = "messages"
+"""The channel of the conversation, which AG-UI has as messages and not as state."""
+_CUSTOM_NAME = "langgraph"
+
+
+@dataclass
+class _OpenMessage:
+    """A message of a model that is being streamed; `text_id`, `thought_id` and `call_id` name its open parts."""
+
+    id: str
+    task: str
+    parts: int = 0
+    text_id: str | None = None
+    thought_id: str | None = None
+    call_id: str | None = None
+    calls: dict[object, str] = field(default_factory=dict)
+
+
+class GraphTranslator:
+    """Translates the parts that `astream(..., stream_mode=STREAM_MODES, subgraphs=True)` yields.
+
+    `interrupts` are the questions with which the graph stopped.
+    """
+
+    def __init__(self) -> None:
+        self.interrupts: list[Interrupt] = []
+        self._messages: dict[str, _OpenMessage] = {}
+        self._complete: set[str] = set()
+        self._steps: Counter[str] = Counter()
+        self._state: JsonObject | None = None
+
+    def translate(self, namespace: tuple[str, ...], mode: str, payload: Any) -> Iterator[BaseEvent]:
+        """Yield the events of one part. Steps, state and interrupts are those of the graph itself, not of subgraphs."""
+        if mode == "messages":
+            message, metadata = payload
+            yield from self._message(message, metadata)
+        elif mode == "custom":
+            yield CustomEvent(name=_CUSTOM_NAME, value=_as_json(payload))
+        elif namespace:
+            return
+        elif mode == "tasks":
+            yield from self._task(payload)
+        elif mode == "updates" and isinstance(payload, Mapping):
+            self.interrupts.extend(payload.get("__interrupt__", ()))
+        elif mode == "values" and isinstance(payload, Mapping):
+            yield from self._snapshot(payload)
+
+    def finish(self) -> Iterator[BaseEvent]:
+        """End what is open."""
+        for message in list(self._messages.values()):
+            yield from self._close(message)
+        for step in self._steps:
+            yield StepFinishedEvent(step_name=step)
+        self._steps.clear()
+
+    def _task(self, payload: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        name = payload["name"]
+        if "result" not in payload:
+            # Parallel tasks of one node are one step.
+            self._steps[name] += 1
+            if self._steps[name] == 1:
+                yield StepStartedEvent(step_name=name)
+            return
+        for message in [open_ for open_ in self._messages.values() if payload["id"] in open_.task]:
+            yield from self._close(message)
+        if self._steps[name] > 1:
+            self._steps[name] -= 1
+        elif name in self._steps:
+            del self._steps[name]
+            yield StepFinishedEvent(step_name=name)
+
+    def _snapshot(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        state = state_of(values)
+        if state != self._state and (state or self._state):
+            self._state = state
+            yield StateSnapshotEvent(snapshot=state)
+
+    def _message(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if isinstance(message, ToolMessage):
+            for open_ in [open_ for open_ in self._messages.values() if message.tool_call_id in open_.calls.values()]:
+                yield from self._close(open_)
+            yield ToolCallResultEvent(
+                message_id=message.id or str(new_id()), tool_call_id=message.tool_call_id, content=message.text
+            )
+        elif isinstance(message, AIMessage) and message.id not in self._complete:
+            identity = message.id or f"{metadata.get('langgraph_checkpoint_ns')}"
+            open_message = self._messages.get(identity)
+            if open_message is None:
+                task = str(metadata.get("langgraph_checkpoint_ns", ""))
+                open_message = self._messages[identity] = _OpenMessage(identity, task)
+            yield from self._parts(open_message, message)
+            if not isinstance(message, AIMessageChunk) or message.chunk_position == "last":
+                yield from self._close(open_message)
+
+    def _parts(self, open_: _OpenMessage, message: AIMessage) -> Iterator[BaseEvent]:
+        if isinstance(message.content, str) and not message.additional_kwargs:
+            # Most tokens: the normalized blocks cost several times as much.
+            if message.content:
+                yield from self._text(open_, message.content)
+        else:
+            for block in message.content_blocks:
+                if block["type"] == "text" and block["text"]:
+                    yield from self._text(open_, block["text"])
+                elif block["type"] == "reasoning" and (thought := block.get("reasoning")):
+                    yield from self._thought(open_, thought)
+        if isinstance(message, AIMessageChunk):
+            for chunk in message.tool_call_chunks:
+                key = chunk["id"] if chunk.get("index") is None else chunk["index"]
+                yield from self._call(open_, key, chunk["id"], chunk["name"], chunk["args"])
+        else:
+            for call in message.tool_calls:
+                yield from self._call(open_, call["id"], call["id"], call["name"], to_json(call["args"]).decode())
+
+    def _text(self, open_: _OpenMessage, delta: str) -> Iterator[BaseEvent]:
+        if open_.text_id is None:
+            yield from self._end_part(open_)
+            open_.parts += 1
+            # A text behind a tool call of the same message is a message of its own in AG-UI.
+            open_.text_id = open_.id if open_.parts == 1 else f"{open_.id}/{open_.parts}"
+            yield TextMessageStartEvent(message_id=open_.text_id, role="assistant")
+        yield TextMessageContentEvent(message_id=open_.text_id, delta=delta)
+
+    def _thought(self, open_: _OpenMessage, delta: str) -> Iterator[BaseEvent]:
+        if open_.thought_id is None:
+            yield from self._end_part(open_)
+            open_.thought_id = str(new_id())
+            yield ReasoningStartEvent(message_id=open_.thought_id)
+            yield ReasoningMessageStartEvent(message_id=open_.thought_id, role="reasoning")
+        yield ReasoningMessageContentEvent(message_id=open_.thought_id, delta=delta)
+
+    def _call(
+        self, open_: _OpenMessage, key: object, call_id: str | None, name: str | None, arguments: str | None
+    ) -> Iterator[BaseEvent]:
+        known = open_.calls.get(key)
+        if known is None or (call_id is not None and call_id != known):
+            if not name:
+                return
+            yield from self._end_part(open_)
+            known = open_.calls[key] = open_.call_id = call_id or str(new_id())
+            yield ToolCallStartEvent(tool_call_id=known, tool_call_name=name, parent_message_id=open_.id)
+        if arguments:
+            yield ToolCallArgsEvent(tool_call_id=known, delta=arguments)
+
+    def _end_part(self, open_: _OpenMessage) -> Iterator[BaseEvent]:
+        if open_.text_id is not None:
+            yield TextMessageEndEvent(message_id=open_.text_id)
+        if open_.thought_id is not None:
+            yield ReasoningMessageEndEvent(message_id=open_.thought_id)
+            yield ReasoningEndEvent(message_id=open_.thought_id)
+        if open_.call_id is not None:
+            yield ToolCallEndEvent(tool_call_id=open_.call_id)
+        open_.text_id = open_.thought_id = open_.call_id = None
+
+    def _close(self, open_: _OpenMessage) -> Iterator[BaseEvent]:
+        yield from self._end_part(open_)
+        del self._messages[open_.id]
+        self._complete.add(open_.id)
+
+
+def state_of(values: Mapping[str, Any]) -> JsonObject:
+    """Return the state of a graph as JSON, without its messages and LangGraph's own keys."""
+    return {key: _as_json(value) for key, value in values.items() if key != MESSAGES and not key.startswith("__")}
+
+
+def _as_json(value: object) -> Any:
+    return to_jsonable_python(value, fallback=str, inf_nan_mode="constants")
