@@ -270,14 +270,16 @@ async def test_a_long_poll_goes_on_when_its_key_is_rotated_with_a_time_of_grace(
 
 
 @pytest.mark.parametrize("apps", [("a",), ()], ids=["key of the app", "key of all apps"])
-async def test_an_event_of_a_user_that_names_a_run_does_not_redirect_its_stream(
+async def test_an_event_of_another_thread_that_names_a_run_does_not_redirect_its_stream(
     guarded: Guarded, apps: tuple[str, ...]
 ) -> None:
     key = await guarded.key(*apps)
     async with guarded.client(key) as client, guarded.client(await guarded.key("a", user_id="eve")) as eve:
         thread, run = await start_run(client)
         body = {"author": "user", "event_type": "message", "run_id": run, "content": {"text": "forged"}}
-        forged = await eve.post(f"/api/sessions/{await new_thread(eve, 'a', 'eve')}/events", json=body)
+        path = f"/api/sessions/{await new_thread(eve, 'a', 'eve')}/events"
+        assert (await eve.post(path, json=body)).status_code == 403
+        forged = await client.post(path, json=body)
         assert forged.status_code == 201, forged.text
         finished = await client.post(f"/api/sessions/{thread}/runs/{run}/finish")
         assert finished.status_code == 200, finished.text
