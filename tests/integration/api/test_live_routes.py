@@ -64,11 +64,12 @@ class Call:
         return b"".join(message.get("body", b"") for message in self.sent)
 
 
-def stream(app: FastAPI, path: str, **headers: str) -> Call:
+def stream(app: FastAPI, path: str, *, query: bytes = b"", **headers: str) -> Call:
     made = Call(
         app,
         {
             "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "scheme": "http",
+            "query_string": query,
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
         },
     )  # fmt: skip
@@ -97,6 +98,28 @@ async def test_health_is_503_while_the_listener_is_down(http: httpx.AsyncClient,
 @pytest.mark.parametrize("path", ["/api/runs/r/events", "/api/runs/r/events?profile=agui"])
 async def test_head_is_refused(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.head(path)).status_code == 405
+
+
+@pytest.mark.parametrize("query", [b"", b"profile=agui&"])
+async def test_a_run_id_of_two_threads_needs_the_thread(app: FastAPI, engine: Engine, query: bytes) -> None:
+    sessions = [await engine.sessions.create("app", "user") for _ in range(3)]
+    for session in sessions[:2]:
+        async with engine.runs.start(session, run_id="r") as run:
+            await run.think(f"thought of {session.id}")
+    refused = stream(app, "/api/runs/r/events", query=query)
+    await refused.end()
+    assert refused.sent[0]["status"] == 409
+    assert b"thread_id" in refused.body
+    missing = stream(app, "/api/runs/r/events", query=query + f"thread_id={sessions[2].thread_id}".encode())
+    await missing.end()
+    assert missing.sent[0]["status"] == 404
+    for session, other in zip(sessions[:2], reversed(sessions[:2]), strict=True):
+        call = stream(app, "/api/runs/r/events", query=query + f"thread_id={session.thread_id}".encode())
+        await call.until(lambda: b"RUN_FINISHED" in call.body)  # noqa: B023
+        call.say({"type": "http.disconnect"})
+        await call.end()
+        assert f"thought of {session.id}".encode() in call.body
+        assert other.id.encode() not in call.body
 
 
 async def test_frames_are_framed_by_line_feeds_alone(app: FastAPI, engine: Engine) -> None:

@@ -18,14 +18,15 @@ from cognizes.engine.access import Permission
 from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, milliseconds
 from cognizes.engine.agui.monitor import Step
 from cognizes.engine.api.agents import Streams
-from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Reach, ThreadOfRun, access
+from cognizes.engine.api.authorization import LARGEST, Caller, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Heartbeats
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError
+from cognizes.engine.errors import ConflictError, EngineError, FeedRewoundError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id
+from cognizes.engine.pulse.session_store import thread_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,28 @@ async def _development_only(engine: CurrentEngine) -> None:
         raise HTTPException(404, "test notifications are off (COGNIZES_DEVELOPMENT)")
 
 
+async def _followed_thread(
+    run_id: str,
+    engine: CurrentEngine,
+    caller: Caller,
+    thread: ThreadOfRun,
+    thread_id: Annotated[str | None, Query(description="Needed when several threads have a run of this id.")] = None,
+) -> UUID | None:
+    """Return the thread of the run to follow, among those that the caller may see; None if it need not be named."""
+    found = await engine.runs.find_all(run_id, app_names=caller.app_names, user_id=caller.user_id)
+    threads = [thread_uuid(run.thread_id) for run in found]
+    if thread_id is not None:
+        if thread_uuid(thread_id) not in threads:
+            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
+        return thread_uuid(thread_id)
+    if len(threads) > 1:
+        raise ConflictError(f"several threads have a run {run_id}; add ?thread_id= to name one")
+    return thread
+
+
+FollowedThread = Annotated[UUID | None, Depends(_followed_thread)]
+
+
 @router.get(
     "/api/runs/{run_id:path}/events",
     summary="Follow a run",
@@ -55,7 +78,7 @@ async def run_events(
     engine: CurrentEngine,
     heartbeats: Heartbeats,
     streams: Streams,
-    thread: ThreadOfRun,
+    thread: FollowedThread,
     profile: Annotated[Literal["monitor", "agui"], Query()] = "monitor",
     after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
@@ -63,7 +86,8 @@ async def run_events(
     """Server-sent events. `id:` numbers the events; `Last-Event-ID` resumes.
 
     `profile=monitor` has the frames of the seed and never ends; `profile=agui` has only what AG-UI clients accept, and
-    ends with the run. 409 if the thread ends before the event to resume after: reload it.
+    ends with the run. 409 if several threads have a run of this id and `thread_id` is missing, or if the thread ends
+    before the event to resume after: reload it.
     """
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else after
     if resumed:
