@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ MAX_TEXT_LENGTH: Final = 131_072
 """The longest text that is not content: an id, a title, a key. Content has limits in bytes, in the settings."""
 MAX_QUERY_LENGTH: Final = 10_000
 """The longest query of a search."""
+_SLOTTED_VERSION = 8
 
 
 def new_id() -> UUID:
@@ -27,6 +29,32 @@ def new_id() -> UUID:
     value = (value & ~(0xF000 << 64)) | (0x7000 << 64)
     value = (value & ~(0xC000 << 48)) | (0x8000 << 48)
     return UUID(int=value)
+
+
+SLOTS: Final = 1024
+"""The number of slots over which users are distributed; a shard holds many slots. It never changes."""
+
+
+def user_slot(app_name: str, user_id: str) -> int:
+    """Return the slot of a user's threads. The SQL function `user_slot` computes the same."""
+    name = f"{len(app_name)}:{app_name}{user_id}".encode()
+    return int.from_bytes(hashlib.md5(name, usedforsecurity=False).digest()[:4], "big") % SLOTS
+
+
+def new_thread_id(slot: int) -> UUID:
+    """Return a UUID of version 8 that carries a slot. It is ordered by time like one of version 7.
+
+    48 bits: milliseconds since 1970 · 4: version 8 · 10: slot · 2: random · 2: variant · 62: random.
+    """
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(8), "big")
+    middle = 0x8000 | slot << 2 | random >> 62
+    return UUID(int=milliseconds << 80 | middle << 64 | 0b10 << 62 | random & (1 << 62) - 1)
+
+
+def slot_of(thread_id: UUID) -> int | None:
+    """Return the slot that a thread id carries; None for ids of older versions and of threads inserted in SQL."""
+    return (thread_id.int >> 66) & (SLOTS - 1) if thread_id.version == _SLOTTED_VERSION else None
 
 
 class _Delete:

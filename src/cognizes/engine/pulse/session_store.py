@@ -20,7 +20,7 @@ from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
-from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id
+from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id, new_thread_id, slot_of, user_slot
 from cognizes.engine.pulse.events import (
     apply_delta,
     check_keys,
@@ -127,7 +127,7 @@ class SessionStore:
         metadata: JsonObject | None = None,
     ) -> Session:
         """Create a session at version 1. Prefixed keys are stored in their scopes; `temp:` keys only on the object."""
-        thread_id = new_id()
+        thread_id = new_thread_id(user_slot(check_name("app_name", app_name), check_name("user_id", user_id)))
         metadata = check_object("metadata", metadata if metadata is not None else {})
         delta = split_delta(check_keys("state", state if state is not None else {}))
         # DELETE has no effect on the new scopes; in wider scopes the key may exist.
@@ -135,8 +135,8 @@ class SessionStore:
         has_name = session_id is not None and check_text("session_id", session_id).strip()
         new = _NewSession(
             thread_id=thread_id,
-            app_name=check_name("app_name", app_name),
-            user_id=check_name("user_id", user_id),
+            app_name=app_name,
+            user_id=user_id,
             session_id=session_id if has_name and session_id else str(thread_id),
             title=check_text("title", title) if title else None,
             metadata=dump_jsonb(metadata) if metadata else None,
@@ -270,7 +270,11 @@ class SessionStore:
         self, thread_id: str | UUID, *, session_id: str | None = None, past: PastState | None = None
     ) -> Session:
         """Create a session with the past of another one, up to `past` or all of it."""
-        fork_id = new_id()
+        slot = slot_of(thread_uuid(thread_id))
+        if slot is None:
+            origin = await self.get_thread(thread_id)
+            slot = user_slot(origin.app_name, origin.user_id)
+        fork_id = new_thread_id(slot)
         session_state = split_delta(past.state).session if past else None
         row = await self._database.fetch_row(
             "fork_session",

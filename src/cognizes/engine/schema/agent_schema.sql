@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 25 OR max(number) > 62 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 26 OR max(number) > 62 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4873,6 +4873,26 @@ VALUES ('sessions/fork_session.sql', 0, '631f52820dbfd06c60a895d6bc364daeca5c3f3
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- sessions/slots.sql
+-- Returns the slot of a user's threads, 0 to 1023; `cognizes.engine.models.user_slot` computes the same.
+CREATE OR REPLACE FUNCTION "public".user_slot(p_app_name text, p_user_id text) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (('x' || left(md5(length(p_app_name) || ':' || p_app_name || p_user_id), 8))::bit(32)::bigint & 1023)::integer
+$$;
+
+-- Returns the slot that a thread id carries; null for ids of older versions and of threads inserted in SQL, which are not of
+-- version 8. The ten bits after the version are the slot.
+CREATE OR REPLACE FUNCTION "public".slot_of(p_thread_id uuid) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN get_byte(uuid_send(p_thread_id), 6) >> 4 = 8
+                THEN ((get_byte(uuid_send(p_thread_id), 6) & 15) << 6) | (get_byte(uuid_send(p_thread_id), 7) >> 2) END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('sessions/slots.sql', 0, '8b04619e8a6455e40992fa6948809ab5f967cd276ee72e7d63e685c0b8902788', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- sessions/update_updated_at.sql
 -- Trigger: sets `updated_at` for an UPDATE in psql. Statements of the engine set it and do not fire it.
 CREATE OR REPLACE FUNCTION "public".update_updated_at() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -5543,5 +5563,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 25 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 26 WHERE number = 0;
 COMMIT;
