@@ -111,6 +111,7 @@ PACKAGES = {
     "adapters.agui": ["AguiAgent", "EventSource", "source_of"],
     "adapters.langgraph": ["OpenCheckpointSaver"],
     "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
+    "adapters.pydantic_ai": ["host_agent"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],
     "artifacts": ["Artifact", "ArtifactScope", "Artifacts"],
     "cli": ["main"],

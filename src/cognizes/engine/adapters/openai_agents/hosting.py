@@ -1,0 +1,261 @@
+"""Hosts an agent of the OpenAI Agents SDK: translates the events of `Runner.run_streamed` into AG-UI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ag_ui.core import (
+    AssistantMessage,
+    BaseEvent,
+    Message,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    RunAgentInput,
+    StepFinishedEvent,
+    StepStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+    ToolMessage,
+    UserMessage,
+)
+from agents import Agent, Runner, TResponseInputItem
+from agents.stream_events import AgentUpdatedStreamEvent, RawResponsesStreamEvent, RunItemStreamEvent, StreamEvent
+
+from cognizes.engine.adapters.agui import AguiAgent
+from cognizes.engine.adapters.openai_agents.items import as_text, item_text
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import RunFailedError
+from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
+from cognizes.engine.models import JsonObject, new_id
+
+_CAPABILITIES = AgentCapabilities(streams_tool_arguments=True)
+_REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+
+
+def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
+    """Return an agent of the OpenAI Agents SDK for the host.
+
+    The thread is its history. Handoffs are steps. A tool that needs an approval fails the run, since the agent does
+    not declare interrupts, and the tools of the client are not offered to the model. A run whose server stops fails,
+    and its partial answer is kept.
+    """
+
+    async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        result = Runner.run_streamed(agent, _items(run_input.messages), context=context)
+        frames = _Frames(agent.name)
+        try:
+            async for event in result.stream_events():
+                for frame in frames.translate(event):
+                    yield frame
+        finally:
+            result.cancel()
+        for frame in frames.finish():
+            yield frame
+        if result.interruptions:
+            names = ", ".join(sorted({item.tool_name or "a tool" for item in result.interruptions}))
+            raise RunFailedError(
+                f"the agent {name!r} asks for an approval of {names}, and hosted agents of the OpenAI Agents SDK "
+                "cannot wait for one; remove needs_approval"
+            )
+
+    description = agent.handoff_description or f"OpenAI agent {agent.name}"
+    return AguiAgent(events, name=name, description=description, capabilities=_CAPABILITIES, engine=engine)
+
+
+def _items(messages: Sequence[Message]) -> list[TResponseInputItem]:
+    return [item for message in messages for item in _items_of(message)]
+
+
+def _items_of(message: Message) -> Iterator[TResponseInputItem]:
+    if isinstance(message, ToolMessage):
+        yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": _plain(message.content)}
+    elif isinstance(message, AssistantMessage):
+        if text := _plain(message.content):
+            yield {"role": "assistant", "content": text}
+        for call in message.tool_calls or ():
+            function = call.function
+            yield {
+                "type": "function_call",
+                "call_id": call.id,
+                "name": function.name,
+                "arguments": function.arguments or "{}",
+            }
+    elif isinstance(message, UserMessage):
+        yield {"role": "user", "content": _plain(message.content)}
+    elif message.role in ("system", "developer"):
+        yield {"role": "system", "content": _plain(message.content)}
+
+
+def _plain(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(text for part in content if isinstance(text := getattr(part, "text", None), str))
+    return content if isinstance(content, str) else ""
+
+
+@dataclass
+class _OpenItem:
+    """An output item of the model that is being streamed. `kind` is `message`, `call` or `reasoning`."""
+
+    kind: str
+    id: str
+    has_content: bool = False
+
+
+class _Frames:
+    """Translates the stream of one run. Items that the model did not stream are sent whole."""
+
+    def __init__(self, agent_name: str) -> None:
+        self._step = agent_name
+        self._has_step = False
+        self._open: dict[int, _OpenItem] = {}
+        self._calls: set[str] = set()
+        self._streamed_messages = 0
+        self._streamed_thoughts = 0
+
+    def translate(self, event: StreamEvent) -> Iterator[BaseEvent]:
+        match event:
+            case RawResponsesStreamEvent(data=data):
+                yield from self._raw(data)
+            case RunItemStreamEvent(name=name, item=item):
+                yield from self._item(name, item)
+            case AgentUpdatedStreamEvent(new_agent=agent):
+                if self._has_step:
+                    yield StepFinishedEvent(step_name=self._step)
+                self._step, self._has_step = agent.name, True
+                yield StepStartedEvent(step_name=self._step)
+
+    def finish(self) -> Iterator[BaseEvent]:
+        yield from self._close_all()
+        if self._has_step:
+            self._has_step = False
+            yield StepFinishedEvent(step_name=self._step)
+
+    def _raw(self, data: Any) -> Iterator[BaseEvent]:
+        match data.type:
+            case "response.created":
+                yield from self._close_all()
+            case "response.output_item.added":
+                yield from self._begin(data.output_index, data.item)
+            case "response.output_text.delta" | "response.refusal.delta":
+                yield from self._delta(data.output_index, "message", data.delta)
+            case kind if kind in _REASONING_DELTAS:
+                yield from self._delta(data.output_index, "reasoning", data.delta)
+            case "response.function_call_arguments.delta":
+                yield from self._delta(data.output_index, "call", data.delta)
+            case "response.output_item.done":
+                if (item := self._open.get(data.output_index)) is not None and not item.has_content:
+                    yield from self._delta(data.output_index, item.kind, _whole(data.item))
+                yield from self._end(data.output_index)
+            case _:
+                pass
+
+    def _begin(self, index: int, item: Any) -> Iterator[BaseEvent]:
+        yield from self._end(index)
+        if item.type == "function_call":
+            self._calls.add(item.call_id)
+            self._open[index] = _OpenItem("call", item.call_id)
+            yield ToolCallStartEvent(tool_call_id=item.call_id, tool_call_name=item.name)
+        elif item.type in ("message", "reasoning"):
+            self._open[index] = _OpenItem(item.type, str(new_id()))
+
+    def _delta(self, index: int, kind: str, delta: str) -> Iterator[BaseEvent]:
+        item = self._open.get(index)
+        if not delta:
+            return
+        if item is None or item.kind != kind:
+            if kind == "call":
+                return
+            yield from self._end(index)
+            item = self._open[index] = _OpenItem(kind, str(new_id()))
+        if kind == "call":
+            item.has_content = True
+            yield ToolCallArgsEvent(tool_call_id=item.id, delta=delta)
+            return
+        if not item.has_content:
+            item.has_content = True
+            if kind == "message":
+                self._streamed_messages += 1
+                yield TextMessageStartEvent(message_id=item.id, role="assistant")
+            else:
+                self._streamed_thoughts += 1
+                yield ReasoningStartEvent(message_id=item.id)
+                yield ReasoningMessageStartEvent(message_id=item.id, role="reasoning")
+        if kind == "message":
+            yield TextMessageContentEvent(message_id=item.id, delta=delta)
+        else:
+            yield ReasoningMessageContentEvent(message_id=item.id, delta=delta)
+
+    def _end(self, index: int) -> Iterator[BaseEvent]:
+        item = self._open.pop(index, None)
+        if item is None:
+            return
+        if item.kind == "call":
+            yield ToolCallEndEvent(tool_call_id=item.id)
+        elif item.has_content and item.kind == "message":
+            yield TextMessageEndEvent(message_id=item.id)
+        elif item.has_content:
+            yield ReasoningMessageEndEvent(message_id=item.id)
+            yield ReasoningEndEvent(message_id=item.id)
+
+    def _close_all(self) -> Iterator[BaseEvent]:
+        for index in list(self._open):
+            yield from self._end(index)
+
+    def _item(self, name: str, item: Any) -> Iterator[BaseEvent]:
+        raw: JsonObject = item.to_input_item()
+        if name == "message_output_created":
+            if self._streamed_messages:
+                self._streamed_messages -= 1
+            else:
+                yield from self._send("message", item_text(raw.get("content")) or "")
+        elif name == "reasoning_item_created":
+            if self._streamed_thoughts:
+                self._streamed_thoughts -= 1
+            else:
+                yield from self._send("reasoning", item_text(raw.get("summary")) or "")
+        elif name in ("tool_called", "handoff_requested"):
+            yield from self._call(raw)
+        elif name in ("tool_output", "handoff_occured"):
+            call_id = raw.get("call_id")
+            if isinstance(call_id, str) and call_id in self._calls:
+                yield from self._close_all()
+                output = raw.get("output")
+                yield ToolCallResultEvent(
+                    message_id=str(new_id()), tool_call_id=call_id, content=item_text(output) or as_text(output)
+                )
+
+    def _send(self, kind: str, text: str) -> Iterator[BaseEvent]:
+        yield from self._delta(-1, kind, text)
+        yield from self._end(-1)
+        if kind == "message" and text:
+            self._streamed_messages -= 1
+        elif text:
+            self._streamed_thoughts -= 1
+
+    def _call(self, raw: JsonObject) -> Iterator[BaseEvent]:
+        call_id, name = raw.get("call_id"), raw.get("name")
+        if raw.get("type") != "function_call" or not isinstance(call_id, str) or call_id in self._calls:
+            return
+        self._calls.add(call_id)
+        yield ToolCallStartEvent(tool_call_id=call_id, tool_call_name=str(name))
+        if arguments := raw.get("arguments"):
+            yield ToolCallArgsEvent(tool_call_id=call_id, delta=str(arguments))
+        yield ToolCallEndEvent(tool_call_id=call_id)
+
+
+def _whole(item: Any) -> str:
+    """Return the content of an item whose parts were not streamed."""
+    if item.type == "function_call":
+        return str(item.arguments)
+    parts = item.content if item.type == "message" else item.summary
+    return "".join(text for part in parts or () if isinstance(text := getattr(part, "text", None), str))
