@@ -73,6 +73,7 @@ def test_exported_names() -> None:
 OF_AN_ENGINE = [
     "access",
     "approvals",
+    "archive",
     "artifacts",
     "branches",
     "close",
@@ -90,6 +91,7 @@ OF_AN_ENGINE = [
     "stream_message",
     "streams",
     "timeline",
+    "user_data",
 ]
 
 
@@ -113,6 +115,7 @@ PACKAGES = {
     "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
     "adapters.pydantic_ai": ["host_agent"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],
+    "archive": ["ImportedThreads", "ThreadArchive", "UserData"],
     "artifacts": ["Artifact", "ArtifactScope", "Artifacts"],
     "cli": ["main"],
     "database": ["Database", "EmbeddedPostgres"],

@@ -15,6 +15,7 @@ from cognizes.engine.access import Authenticator
 from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
+from cognizes.engine.archive import ThreadArchive, UserData
 from cognizes.engine.artifacts import Artifacts
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
@@ -66,6 +67,8 @@ class Engine:
     branches: Branches
     signals: Signals
     approvals: ToolApprovals
+    archive: ThreadArchive
+    user_data: UserData
 
     # Parts for the outer layers of this distribution: hosting, adapters, api, cli.
     _database: Database
@@ -299,6 +302,8 @@ class Engine:
         )
         self.signals = Signals(self._database, self.feed, self.contexts)
         self.approvals = ToolApprovals(self.sessions, self.contexts, self.runs)
+        self.archive = ThreadArchive(self._database)
+        self.user_data = UserData(self._database, self.streams, self.artifacts)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Restart the embedded server if it died; writers retry in the meantime."""

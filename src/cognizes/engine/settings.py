@@ -14,6 +14,20 @@ def _default_data_dir() -> Path:
     return Path(platformdirs.user_data_dir("cognizes-engine", appauthor=False))
 
 
+def retention_rules(text: str) -> dict[str, float]:
+    """Return the days per app of a setting such as `shop=30,*=365`."""
+    rules: dict[str, float] = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        app, equals, days = item.rpartition("=")
+        try:
+            rules[app.strip()] = float(days)
+        except ValueError as error:
+            raise ValueError(f"{item!r} is not app=days, such as shop=30 or *=365") from error
+        if not equals or not app.strip() or not 0 < rules[app.strip()] < 100_000:
+            raise ValueError(f"{item!r} is not app=days, such as shop=30 or *=365")
+    return rules
+
+
 class Settings(BaseSettings):
     """The settings of one engine. The environment variable of each is `COGNIZES_<NAME>`."""
 
@@ -140,6 +154,10 @@ class Settings(BaseSettings):
         ge=0,
         description="Days for which time travel shows user: and app: state; older moments answer 410. 0 keeps all.",
     )
+    threads_kept_days: str = Field(
+        default="",
+        description="Days after which idle threads are deleted, per app: app=days, separated by commas; * is any app.",
+    )
     auth: str = Field(
         default="none",
         pattern="^(none|required)$",
@@ -245,6 +263,12 @@ class Settings(BaseSettings):
                 ip_network(item)
             except ValueError as error:
                 raise ValueError(f"list addresses or networks such as 10.0.0.0/8 ({error})") from error
+        return value
+
+    @field_validator("threads_kept_days")
+    @classmethod
+    def _rules(cls, value: str) -> str:
+        retention_rules(value)
         return value
 
     @property

@@ -30,6 +30,7 @@ from cognizes.engine.api.routes import (
     server,
     sessions,
     signals,
+    user_data,
 )
 from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
@@ -85,7 +86,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents)
     add_problem_handlers(app)
-    for part in (server, sessions, live, runs, debug, agui, copilotkit):
+    for part in (server, sessions, live, runs, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

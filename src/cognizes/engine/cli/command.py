@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cognizes.engine.cli.adk_import import import_adk
+from cognizes.engine.cli.archive import backup, export, import_archive, restore_backup, user
 from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database import migrate, psql
 from cognizes.engine.cli.doctor import doctor
@@ -18,7 +19,7 @@ from cognizes.engine.cli.keys import keys
 from cognizes.engine.cli.memory import memory
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.cli.worker import worker
-from cognizes.engine.errors import EngineError
+from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.version import __version__
 
 app = typer.Typer(
@@ -35,6 +36,11 @@ app.command()(config)
 app.command()(doctor)
 app.command()(worker)
 app.command("import-adk")(import_adk)
+app.command()(backup)
+app.command("restore")(restore_backup)
+app.command()(export)
+app.command("import")(import_archive)
+app.add_typer(user, name="user")
 app.add_typer(keys, name="keys")
 app.add_typer(memory, name="memory")
 # psql uses `-h` for the host.
@@ -64,4 +70,4 @@ def main() -> None:
         app()
     except EngineError as error:
         typer.echo(f"cognizes: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, InvalidInputError | NotFoundError) else 1)

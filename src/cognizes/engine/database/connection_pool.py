@@ -253,11 +253,15 @@ class Database:
 
             yield fetch
 
-    async def fetch_value_within(self, seconds: float, query: str, *arguments: Any) -> Any:
-        """Return the first value of a named query, run with the privileges of the engine and its own time limit."""
+    async def fetch_within(self, seconds: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Return the rows of a named query, run with the privileges of the engine and its own time limit."""
         async with self.connection() as connection, connection.transaction():
             await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), True)
-            return await connection.fetchval(self.queries[query], *arguments, timeout=seconds + _CLIENT_GRACE_SECONDS)
+            timeout = seconds + _CLIENT_GRACE_SECONDS
+            return list(await connection.fetch(self.queries[query], *arguments, timeout=timeout))
+
+    async def fetch_value_within(self, seconds: float, query: str, *arguments: Any) -> Any:
+        return (await self.fetch_within(seconds, query, *arguments))[0][0]
 
     async def execute_within(self, seconds: float, statement: str) -> None:
         """Execute a statement that cannot run in a transaction, with a time limit of its own."""

@@ -91,6 +91,21 @@ class EmbeddedPostgres:
     def is_running(self) -> bool:
         return self._postmaster() is not None
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from using the started server; `SetupError` if one uses it. Others wait for the end."""
+        assert self._hold is not None  # noqa: S101 - the server is started
+        try:
+            fcntl.flock(self._hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SetupError(
+                f"another process uses the engine in {self.data_dir}; stop `cognizes serve` and workers first"
+            ) from error
+        try:
+            yield
+        finally:
+            fcntl.flock(self._hold, fcntl.LOCK_SH)
+
     def _start(self) -> None:
         self._make_data_dir()
         with self._exclusive():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database.connection_pool import Database
 from cognizes.engine.database.queries import quote_schema
 from cognizes.engine.errors import DatabaseError, DatabaseUnavailableError
-from cognizes.engine.settings import Settings
+from cognizes.engine.settings import Settings, retention_rules
 from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
@@ -30,19 +31,16 @@ class Job:
     name: str
     every: timedelta
     cron: str
-    arguments: tuple[timedelta | int, ...] = ()
+    arguments: tuple[timedelta | int | str, ...] = ()
     is_batched: bool = False
 
     @property
     def cron_arguments(self) -> str:
-        return ", ".join(
-            f"interval '{value.total_seconds():.0f} seconds'" if isinstance(value, timedelta) else str(value)
-            for value in self.arguments
-        )
+        return ", ".join(map(_literal, self.arguments))
 
 
 def jobs(settings: Settings) -> list[Job]:
-    def every_minutes(minutes: int, name: str, *arguments: timedelta | int, is_batched: bool = False) -> Job:
+    def every_minutes(minutes: int, name: str, *arguments: timedelta | int | str, is_batched: bool = False) -> Job:
         batch = (_BATCH,) if is_batched else ()
         return Job(name, timedelta(minutes=minutes), _EVERY_MINUTES[minutes], (*arguments, *batch), is_batched)
 
@@ -60,7 +58,15 @@ def jobs(settings: Settings) -> list[Job]:
     ):
         if days:
             found.append(every_minutes(60, name, timedelta(days=days), is_batched=True))
+    if rules := retention_rules(settings.threads_kept_days):
+        found.append(every_minutes(60, "prune_threads", json.dumps(rules), is_batched=True))
     return found
+
+
+def _literal(value: timedelta | int | str) -> str:
+    if isinstance(value, timedelta):
+        return f"interval '{value.total_seconds():.0f} seconds'"
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 class Maintenance:

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 26 OR max(number) > 62 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 27 OR max(number) > 62 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1363,6 +1363,264 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('adk/adk_read_session.sql', 0, '5e43d808ae96a547424eb39856f3a01600e97179fe0d89d2fae4001528d4b5bf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/erase_user.sql
+-- Return the name of an erased user in `memory_deletions`, from which the user cannot be read.
+CREATE OR REPLACE FUNCTION "public".erased_name(p_app_name text, p_user_id text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT 'erased ' || encode(sha256(convert_to(p_app_name || chr(1) || p_user_id, 'UTF8')), 'hex')
+$$;
+
+-- Delete all rows of one user of an app in one transaction: sessions with everything that belongs to them, memories, state,
+-- tickets, and API keys that are valid for this user and app alone. Entries of the audit log stay; the names of the user, of
+-- the sessions and of the threads in them become a pseudonym. Returns the number of rows per table.
+CREATE OR REPLACE FUNCTION "public".erase_user(p_app_name text, p_user_id text, p_pseudonym text)
+RETURNS TABLE (table_name text, rows bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    v_table record;
+    v_threads uuid[];
+    v_names text[];
+    v_keys text[];
+BEGIN
+    -- The lock of every writer of a user's memories: no writer stores a memory between the two deletions.
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.session_id), '{}')
+      INTO v_threads, v_names
+      FROM (SELECT id, session_id FROM "public".threads
+             WHERE app_name = p_app_name AND user_id = p_user_id ORDER BY id FOR UPDATE) t;
+    v_names := v_names || v_threads::text[] || p_user_id;
+    FOR v_table IN SELECT * FROM "public".user_tables() LOOP
+        table_name := v_table.name;
+        IF v_table.key = 'user_id' THEN
+            EXECUTE format('SELECT count(*) FROM "public".%I WHERE app_name = $1 AND user_id = $2', v_table.name)
+               INTO rows USING p_app_name, p_user_id;
+        ELSE
+            EXECUTE format('SELECT count(*) FROM "public".%I WHERE thread_id = ANY ($1)', v_table.name)
+               INTO rows USING v_threads;
+        END IF;
+        IF rows > 0 THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    DELETE FROM "public".threads WHERE id = ANY (v_threads);
+    -- Writers that read a session before still find that it was deleted, by a name that is not the user's.
+    DELETE FROM "public".memory_deletions d
+     WHERE d.app_name = p_app_name
+       AND (d.user_id = "public".erased_name(p_app_name, p_user_id)
+            OR d.user_id LIKE 'erased %' AND d.deleted_at < now() - interval '1 day');
+    UPDATE "public".memory_deletions d SET user_id = "public".erased_name(p_app_name, p_user_id)
+     WHERE d.app_name = p_app_name AND d.user_id = p_user_id;
+    FOR v_table IN SELECT * FROM "public".user_tables() WHERE name <> 'threads' LOOP
+        IF v_table.key = 'user_id' THEN
+            EXECUTE format('DELETE FROM "public".%I WHERE app_name = $1 AND user_id = $2', v_table.name)
+              USING p_app_name, p_user_id;
+        ELSIF NOT v_table.is_cascaded THEN
+            EXECUTE format('DELETE FROM "public".%I WHERE thread_id = ANY ($1)', v_table.name) USING v_threads;
+        END IF;
+    END LOOP;
+
+    table_name := 'access_tickets';
+    DELETE FROM "public".access_tickets t WHERE t.user_id = p_user_id AND t.app_names <@ ARRAY[p_app_name];
+    GET DIAGNOSTICS rows = ROW_COUNT;
+    IF rows > 0 THEN
+        RETURN NEXT;
+    END IF;
+    table_name := 'api_keys';
+    WITH gone AS (
+        DELETE FROM "public".api_keys k
+         WHERE k.user_id = p_user_id AND k.app_names <@ ARRAY[p_app_name] RETURNING k.id
+    )
+    SELECT count(*), array_agg('key:' || id) INTO rows, v_keys FROM gone;
+    IF rows > 0 THEN
+        RETURN NEXT;
+    END IF;
+    table_name := 'audit_log';
+    UPDATE "public".audit_log a
+       SET actor = CASE WHEN a.actor = ANY (v_names || v_keys || ('jwt:' || p_user_id)) THEN p_pseudonym ELSE a.actor END,
+           target = (SELECT string_agg(CASE WHEN part.segment = ANY (v_names) THEN p_pseudonym ELSE part.segment END,
+                                       '/' ORDER BY part.place)
+                       FROM string_to_table(a.target, '/') WITH ORDINALITY AS part (segment, place))
+     WHERE a.app_name = p_app_name
+           AND (a.actor = ANY (v_names || v_keys || ('jwt:' || p_user_id)) OR string_to_array(a.target, '/') && v_names)
+        -- Entries of callers that belong to no app: ids of threads are unique, other names need the app beside them.
+        OR a.app_name = '*' AND (string_to_array(a.target, '/') && v_threads::text[]
+                                 OR string_to_array(a.target, '/') && v_names
+                                    AND p_app_name = ANY (string_to_array(a.target, '/')));
+    GET DIAGNOSTICS rows = ROW_COUNT;
+    IF rows > 0 THEN
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/erase_user.sql', 0, '350db8594b14b8733b6c4c34b09257453c8d96ff5c774c4061366906e530c172', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/import_rows.sql
+-- Insert rows of an archive into one table. A line is {"table": …, "row": …}, and the row has the columns of the table. A row
+-- of another thread or app than the given ones is refused; a null thread stands for rows of a state. Write numbers become
+-- negative (by 2^62): they keep their order, and precede every number that was given here.
+CREATE OR REPLACE FUNCTION "public".import_rows(p_table text, p_lines text[], p_thread_id uuid, p_app_name text)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_columns text;
+    v_values text;
+    v_count bigint;
+BEGIN
+    IF p_table NOT IN ('user_states', 'app_states', 'state_writes') AND p_thread_id IS NULL
+       OR p_thread_id IS NOT NULL AND p_table <> 'threads'
+          AND NOT EXISTS (SELECT FROM "public".thread_tables() WHERE name = p_table)
+    THEN
+        RAISE undefined_table USING MESSAGE = format('an archive has no rows of %s', p_table);
+    END IF;
+    PERFORM FROM (SELECT (line::json -> 'row') AS content FROM unnest(p_lines) line) rows
+      WHERE content ->> 'app_name' IS DISTINCT FROM p_app_name
+         OR p_thread_id IS NOT NULL
+            AND CASE WHEN p_table = 'threads' THEN content ->> 'id' ELSE content ->> 'thread_id' END
+                IS DISTINCT FROM p_thread_id::text;
+    IF FOUND THEN
+        RAISE check_violation USING MESSAGE = format('a row of %s belongs to another thread or app', p_table);
+    END IF;
+    SELECT string_agg(quote_ident(a.attname), ', '),
+           string_agg(CASE WHEN a.attname IN ('write_number', 'began_number')
+                           THEN format('CASE WHEN r.%1$I > 0 THEN r.%1$I - 4611686018427387904 ELSE r.%1$I END', a.attname)
+                           ELSE 'r.' || quote_ident(a.attname) END, ', ')
+      INTO v_columns, v_values
+      FROM pg_attribute a
+     WHERE a.attrelid = format('"public".%I', p_table)::regclass AND a.attnum > 0 AND NOT a.attisdropped
+       AND a.attgenerated = '' AND a.attname IN (SELECT json_object_keys(p_lines[1]::json -> 'row'));
+    EXECUTE format('INSERT INTO "public".%1$I (%2$s) SELECT %3$s FROM unnest($1) line, '
+                   'json_populate_record(NULL::"public".%1$I, line::json -> ''row'') r', p_table, v_columns, v_values)
+      USING p_lines;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/import_rows.sql', 0, '30beed0827ead32a17137d614384ef7eac76bbb30822402d8a70a34042a693f1', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/prune_threads.sql
+-- Delete up to p_limit threads that were not changed for the days that p_rules gives for their app; the rule of `*` holds
+-- for apps without one. A thread with a run that is not ended stays. Returns the number of deleted threads.
+CREATE OR REPLACE FUNCTION "public".prune_threads(p_rules text, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH rules AS MATERIALIZED (
+        SELECT key AS app_name, make_interval(secs => value::double precision * 86400) AS age
+          FROM jsonb_each_text(p_rules::jsonb)
+    ), idle AS (
+        SELECT t.id
+          FROM "public".threads t
+         WHERE t.updated_at < now() - coalesce((SELECT age FROM rules WHERE app_name = t.app_name),
+                                               (SELECT age FROM rules WHERE app_name = '*'))
+           AND NOT EXISTS (SELECT FROM "public".runs r
+                            WHERE r.thread_id = t.id AND r.status NOT IN ('completed', 'failed', 'cancelled'))
+         ORDER BY t.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM "public".threads t USING idle WHERE t.id = idle.id RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/prune_threads.sql', 0, 'adf6590015f39e7995f5e44bb69f29d19f6c361b76a100073d0b97d6414b634f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/read_thread_rows.sql
+-- Return the tables whose rows belong to one thread and move with it. Queues, caches and chunks of open streams do not.
+CREATE OR REPLACE FUNCTION "public".thread_tables() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
+    SELECT c.relname::text
+      FROM pg_class c
+      JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype
+     WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+       AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes')
+     -- Rows of a run refer to it.
+     ORDER BY c.relname <> 'runs', c.relname
+$$;
+
+-- Return the rows of one thread in one table of `thread_tables`, as JSON.
+CREATE OR REPLACE FUNCTION "public".read_thread_rows(p_table text, p_thread_id uuid) RETURNS SETOF json
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM FROM "public".thread_tables() WHERE name = p_table;
+    IF NOT FOUND THEN
+        RAISE undefined_table USING MESSAGE = format('no rows of a thread are in %s', p_table);
+    END IF;
+    RETURN QUERY EXECUTE format('SELECT row_to_json(r) FROM "public".%I r WHERE r.thread_id = $1', p_table)
+           USING p_thread_id;
+END
+$$;
+
+-- Return the state of a user or of an app with its history, as JSON: the row of the state, then its writes.
+CREATE OR REPLACE FUNCTION "public".read_scope_rows(p_app_name text, p_user_id text)
+RETURNS TABLE (table_name text, content json) LANGUAGE sql STABLE AS $$
+    SELECT 'user_states', row_to_json(u) FROM "public".user_states u
+     WHERE u.app_name = p_app_name AND u.user_id = p_user_id
+    UNION ALL
+    SELECT 'app_states', row_to_json(a) FROM "public".app_states a
+     WHERE a.app_name = p_app_name AND p_user_id IS NULL
+    UNION ALL
+    SELECT 'state_writes', row_to_json(w) FROM "public".state_writes w
+     WHERE w.app_name = p_app_name
+       AND CASE WHEN p_user_id IS NULL THEN w.scope = 'app' ELSE w.scope = 'user' AND w.user_id = p_user_id END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/read_thread_rows.sql', 0, '56c149cf13acb63bc46833ee10b15d69dd9fb7342fd6e42e8c1573d8f66615b1', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/read_user_rows.sql
+-- Return the rows of one user in one table of `user_tables`, as JSON.
+CREATE OR REPLACE FUNCTION "public".read_user_rows(p_table text, p_app_name text, p_user_id text) RETURNS SETOF json
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_key text;
+BEGIN
+    SELECT key INTO STRICT v_key FROM "public".user_tables() WHERE name = p_table;
+    IF v_key = 'user_id' THEN
+        RETURN QUERY EXECUTE format(
+            'SELECT row_to_json(r) FROM "public".%I r WHERE r.app_name = $1 AND r.user_id = $2', p_table)
+        USING p_app_name, p_user_id;
+    ELSE
+        RETURN QUERY EXECUTE format(
+            'SELECT row_to_json(r) FROM "public".threads t JOIN "public".%I r ON r.thread_id = t.id '
+            'WHERE t.app_name = $1 AND t.user_id = $2', p_table)
+        USING p_app_name, p_user_id;
+    END IF;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/read_user_rows.sql', 0, 'b6ca0669521fbbc8f78cf0a679929344464fa23f89237e7032d1a098936bc0af', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- archive/user_tables.sql
+-- Return the tables that hold rows of one user, found in the catalogue, so that a new table is covered: those with app_name
+-- and user_id, and those with app_name and the thread's id. `is_cascaded` says that deleting a thread deletes its rows.
+CREATE OR REPLACE FUNCTION "public".user_tables() RETURNS TABLE (name text, key text, is_cascaded boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT c.relname::text,
+           CASE WHEN bool_or(a.attname = 'user_id') THEN 'user_id' ELSE 'thread_id' END,
+           EXISTS (SELECT FROM pg_constraint k
+                    WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confdeltype = 'c')
+      FROM pg_class c
+      JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+     GROUP BY c.oid, c.relname
+    HAVING bool_or(a.attname = 'app_name')
+       AND bool_or(a.attname = 'user_id' OR a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype)
+     ORDER BY c.relname <> 'threads', c.relname
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('archive/user_tables.sql', 0, 'b61ba94b185dff449db6d502f7291d0dddfc7515149fb6504102b19939172d2e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3195,7 +3453,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE OR REPLACE FUNCTION "public".is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM "public".memory_deletions
-                    WHERE app_name = p_app_name AND user_id = p_user_id AND source = md5(chr(1) || p_session_id))
+                    WHERE app_name = p_app_name
+                      AND user_id = ANY (ARRAY[p_user_id, "public".erased_name(p_app_name, p_user_id)])
+                      AND source = md5(chr(1) || p_session_id))
            AND NOT EXISTS (SELECT FROM "public".threads
                             WHERE app_name = p_app_name AND user_id = p_user_id
                               AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)
@@ -3235,7 +3495,7 @@ CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_threads.sql', 0, '706bc74bf1d1ff5020e9326b72aceafb287d3a80a63d9a078c3f49cc40502e3c', '0.1.0')
+VALUES ('memory/forget_threads.sql', 0, '9ae0de20a28e5bdc8224f87cc9a770efd08a119779513205b521be736e0aff58', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3563,7 +3823,8 @@ BEGIN
         SELECT sessions.session_id, t.id AS thread_id
           FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
           JOIN "public".memory_deletions d
-            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
+            ON d.app_name = p_app_name AND d.source = md5(chr(1) || sessions.session_id)
+           AND d.user_id = ANY (ARRAY[p_user_id, "public".erased_name(p_app_name, p_user_id)])
           LEFT JOIN "public".threads t
             ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
            AND t.session_id = sessions.session_id
@@ -3605,7 +3866,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_memories.sql', 0, 'e8fd8725c4fe365018d69dfc5f731eebcc28db2647cb30ce4749bb106218e248', '0.1.0')
+VALUES ('memory/store_memories.sql', 0, '050926a412e8492d714a1b9b77bfbc6fdb53cc11736b878171bd44a615082542', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5563,5 +5824,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 26 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 27 WHERE number = 0;
 COMMIT;

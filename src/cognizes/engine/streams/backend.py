@@ -79,6 +79,10 @@ class ChunkBackend(Protocol):
         """Accept writes again, because the message was not stored."""
         ...
 
+    async def delete(self, keys: Sequence[StreamKey]) -> None:
+        """Delete the chunks of streams whose threads were deleted."""
+        ...
+
 
 class PostgresBackend:
     """Keeps chunks in the UNLOGGED table `message_chunks`.
@@ -161,3 +165,6 @@ class PostgresBackend:
 
     async def unfreeze(self, key: StreamKey) -> None:
         """Do nothing: there is no freeze."""
+
+    async def delete(self, keys: Sequence[StreamKey]) -> None:
+        """Do nothing: deleting a thread deletes its chunks."""

@@ -308,6 +308,10 @@ class MessageStreams:
             _check_number("up_to", up_to, least=0)
         return await self._reader.read(key, after=after, up_to=up_to, limit=limit)
 
+    async def delete_chunks(self, keys: Sequence[StreamKey]) -> None:
+        """Delete the chunks of streams from the backend: those of threads that are deleted."""
+        await self.backend.delete(keys)
+
     async def heads(self, thread_ids: Iterable[str | UUID], *, with_thoughts: bool = False) -> list[StreamHead]:
         """Return the open messages of some threads, with `with_thoughts` also the models' reasoning."""
         found = await self._reader.heads([thread_uuid(thread_id) for thread_id in thread_ids])

@@ -228,6 +228,14 @@ class RedisBackend:
         with _translated():
             await self._connected.delete(_freeze_name(key))
 
+    async def delete(self, keys: Sequence[StreamKey]) -> None:
+        with _translated():
+            pipeline = self._connected.pipeline(**self._plain)
+            for key in keys:
+                pipeline.delete(_name(key), _freeze_name(key))
+            if keys:
+                await pipeline.execute()
+
     @property
     def _connected(self) -> Any:
         if self._client is not None:

@@ -3,7 +3,9 @@
 CREATE OR REPLACE FUNCTION {schema}.is_deleted_session(p_app_name text, p_user_id text, p_session_id text)
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM {schema}.memory_deletions
-                    WHERE app_name = p_app_name AND user_id = p_user_id AND source = md5(chr(1) || p_session_id))
+                    WHERE app_name = p_app_name
+                      AND user_id = ANY (ARRAY[p_user_id, {schema}.erased_name(p_app_name, p_user_id)])
+                      AND source = md5(chr(1) || p_session_id))
            AND NOT EXISTS (SELECT FROM {schema}.threads
                             WHERE app_name = p_app_name AND user_id = p_user_id
                               AND md5(session_id) = md5(p_session_id) AND session_id = p_session_id)

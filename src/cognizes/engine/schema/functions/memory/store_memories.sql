@@ -32,7 +32,8 @@ BEGIN
         SELECT sessions.session_id, t.id AS thread_id
           FROM (SELECT DISTINCT session_id FROM given WHERE session_id IS NOT NULL) sessions
           JOIN {schema}.memory_deletions d
-            ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.source = md5(chr(1) || sessions.session_id)
+            ON d.app_name = p_app_name AND d.source = md5(chr(1) || sessions.session_id)
+           AND d.user_id = ANY (ARRAY[p_user_id, {schema}.erased_name(p_app_name, p_user_id)])
           LEFT JOIN {schema}.threads t
             ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
            AND t.session_id = sessions.session_id

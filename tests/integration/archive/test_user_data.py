@@ -1,0 +1,148 @@
+"""Export and erasure of one user: every table, and nothing of any other user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from cognizes.engine import Engine, NotFoundError, Settings
+from cognizes.engine.adapters.langgraph import OpenCheckpointSaver
+from cognizes.engine.database.maintenance import jobs
+from cognizes.engine.memory.ingest import Remembered
+from cognizes.engine.memory.scope import MemoryScope
+from tests.integration.adapters.langgraph.graphs import two_nodes
+from tests.integration.archive.filled import WORD, fill_access, fill_artifacts, fill_memory, fill_session, rows_with
+
+NOT_FILLED = {
+    "hidden_events": "ranges of sequence numbers, deleted with their thread",
+    "agent_episodes_due": "a queue that the background task empties",
+    "message_chunks": "chunks of open streams; a completed stream has none",
+    "message_counts": "a cache of readers",
+    "memory_vectors": "written by the background task",
+}
+
+
+@pytest.fixture
+async def quiet_engine(database_url: str, tmp_path: Path) -> AsyncIterator[Engine]:
+    settings = {"memory_background": False, "artifact_store": str(tmp_path), "artifact_database_bytes": 2000}
+    async with Engine.open(database_url, **settings) as engine:
+        yield engine
+
+
+async def export(engine: Engine, app: str, user: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    header, *rows = [json.loads(line) async for line in engine.user_data.export(app, user)]
+    return header, rows
+
+
+async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
+    quiet_engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    engine = quiet_engine
+    ada = await fill_session(engine, "shop", "ada-lovelace")
+    await fill_memory(engine, ada)
+    await fill_access(engine, ada)
+    await fill_artifacts(engine, ada)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+    async with OpenCheckpointSaver(app_name="shop", engine=engine) as saver:
+        graph = two_nodes().compile(checkpointer=saver)
+        await graph.ainvoke({"log": [WORD]}, {"configurable": {"thread_id": ada.thread_id}})
+    bob = await fill_session(engine, "shop", "bob", word="wombat")
+    await fill_memory(engine, bob, word="wombat")
+    other = await fill_session(engine, "library", "ada-lovelace", word="numbat")
+    connection = await asyncpg.connect(database_url)
+    tables = {row["name"] for row in await connection.fetch("SELECT name FROM user_tables()")}
+    before_bob, before_other = await rows_with(connection, "wombat"), await rows_with(connection, "numbat")
+
+    header, exported = await export(engine, "shop", "ada-lovelace")
+    assert (header["format"], header["version"], header["user_id"]) == ("cognizes-user", 1, "ada-lovelace")
+    filled = {line["table"] for line in exported} - {"audit_log", "artifact_blobs"}
+    assert filled == tables - NOT_FILLED.keys(), "a table with user data is not filled here, or not exported"
+    assert sum(line["table"] == "audit_log" for line in exported) == 2
+
+    counts = await engine.user_data.erase("shop", "ada-lovelace")
+    assert counts.keys() == filled | {"access_tickets", "api_keys", "audit_log"}
+    assert counts["threads"] == 1
+    assert counts["events"] == ada.last_sequence
+    assert await rows_with(connection, WORD) == {}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+    assert await rows_with(connection, str(ada.thread_id)) == {}
+    left = await rows_with(connection, "ada-lovelace")
+    assert left == {**await rows_of_app(connection, "library", "ada-lovelace"), "audit_log": 1}
+    assert (await rows_with(connection, "wombat"), await rows_with(connection, "numbat")) == (before_bob, before_other)
+    audit = await connection.fetch("SELECT actor, target FROM audit_log ORDER BY created_at")
+    pseudonym = audit[0]["actor"]
+    assert pseudonym.startswith("erased-")
+    assert [tuple(row) for row in audit] == [
+        (pseudonym, "/api/memory/facts"),
+        (pseudonym, f"/api/sessions/{pseudonym}"),
+        ("key:admin", f"/api/users/{pseudonym}/x"),
+        ("anyone", f"/api/sessions/{pseudonym}"),
+        ("anyone", "/apps/bank/users/ada-lovelace"),  # a user of another app
+    ]
+    with pytest.raises(NotFoundError, match="no data of a user 'ada-lovelace'"):
+        await export(engine, "shop", "ada-lovelace")
+    assert (await engine.sessions.get("library", "ada-lovelace", other.id)) is not None
+    await connection.close()
+
+
+async def rows_of_app(connection: asyncpg.Connection, app: str, text: str) -> dict[str, int]:
+    found = {}
+    for table in await rows_with(connection, text):
+        found[table] = await connection.fetchval(
+            f'SELECT count(*) FROM "{table}" r WHERE app_name = $1 AND strpos(r::text, $2) > 0', app, text
+        )
+    return found
+
+
+async def test_a_writer_that_read_a_session_before_the_erasure_stores_nothing(quiet_engine: Engine) -> None:
+    engine = quiet_engine
+    ada = await fill_session(engine, "shop", "ada")
+    await fill_memory(engine, ada)
+    await engine.user_data.erase("shop", "ada")
+    turns = [Remembered(source_id="e", text=WORD, session_id=ada.id)]
+    assert await engine.memory.remember_turns(MemoryScope("shop", "ada"), turns) == 0
+    with pytest.raises(NotFoundError):
+        await export(engine, "shop", "ada")
+
+
+async def test_a_user_who_returns_is_remembered_again(quiet_engine: Engine) -> None:
+    engine = quiet_engine
+    ada = await fill_session(engine, "shop", "ada")
+    await engine.user_data.erase("shop", "ada")
+    again = await engine.sessions.create("shop", "ada", session_id=ada.id)
+    await engine.sessions.append(again, author="user", kind="user_message", text="hello again")
+    assert await engine.memory.remember_session(again) == 1
+
+
+async def test_an_unknown_user_or_app_changes_nothing(quiet_engine: Engine) -> None:
+    await quiet_engine.sessions.create("shop", "ada")
+    for app, user in (("shop", "eve"), ("nothing", "ada")):
+        with pytest.raises(NotFoundError, match=f"the app '{app}' has no data of a user '{user}'"):
+            await quiet_engine.user_data.erase(app, user)
+    assert (await quiet_engine.sessions.list("shop")).items
+
+
+async def test_idle_threads_are_deleted_by_the_rule_of_their_app(database_url: str) -> None:
+    (job,) = [job for job in jobs(Settings(threads_kept_days="shop=30, *=365")) if job.name == "prune_threads"]
+    rules = job.arguments[0]
+    async with Engine.open(database_url) as engine:
+        made = {}
+        for app, days in (("shop", 31), ("shop", 29), ("other", 31), ("other", 366)):
+            made[app, days] = await engine.sessions.create(app, "ada")
+        waiting = await fill_session(engine, "shop", "waits")
+        connection = await asyncpg.connect(database_url)
+        for (_, days), session in [*made.items(), (("", 100), waiting)]:
+            await connection.execute(
+                "UPDATE threads SET updated_at = now() - make_interval(days => $2) WHERE id = $1::uuid",
+                session.thread_id,
+                days,
+            )
+        await connection.fetchval("SELECT prune_threads($1, 1000)", rules)
+        await connection.close()
+        left = {session.thread_id for app in ("shop", "other") for session in (await engine.sessions.list(app)).items}
+        assert left == {made["shop", 29].thread_id, made["other", 31].thread_id, waiting.thread_id}
