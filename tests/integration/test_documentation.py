@@ -48,6 +48,7 @@ NOT_EXECUTED = {
     "docs/adk.md: cognizes import-adk": "it needs a database of ADK; tests/integration/cli/test_import_adk_command.py",
     "docs/agents.md: uv run cognizes serve": SERVER,
     "docs/operation.md: DATABASE_URL=": SERVER,
+    "docs/deployment.md: location /": "a recipe for nginx, which no test starts; the page says so",
     "docs/security.md: cognizes serve": SERVER,
     "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
