@@ -228,6 +228,16 @@ class Settings(BaseSettings):
     agents: str = Field(
         default="", description="Agents to serve, as package.module:agent, separated by commas; by default the demo."
     )
+    on_disconnect: str = Field(
+        default="continue",
+        pattern="^(continue|cancel)$",
+        description="What happens to a run of an agent when its last client leaves: continue or cancel.",
+    )
+    on_busy: str = Field(
+        default="reject",
+        pattern="^(reject|queue|cancel)$",
+        description="What happens to an input on a thread whose run executes: reject, queue, or cancel that run.",
+    )
     demo_model: str | None = Field(default=None, description="Gemini model of the demo agent if GOOGLE_API_KEY is set.")
     demo_token_seconds: float = Field(
         default=0.03, ge=0, description="Seconds per token of the demo agent without a model."

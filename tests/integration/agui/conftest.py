@@ -16,7 +16,11 @@ from tests.integration.agui.gates import DIRECTORY, gates_directory
 from tests.served import Served, serve
 
 AGENTS = ",".join(
-    ["demo", *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter", "steady"))]
+    [
+        "demo",
+        *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter", "steady")),
+        "tests.integration.hosting.agents:generic",
+    ]
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ from cognizes.engine.adapters.loading import find_object
 from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.snapshot import Snapshot, read_history
-from cognizes.engine.errors import SetupError
+from cognizes.engine.errors import ConflictError, InvalidInputError, SetupError
 from cognizes.engine.hosting import AgentHost, HostedRun
 from cognizes.engine.models import RunStatus
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -73,11 +73,13 @@ async def hosting(engine: Engine, script: Script) -> AsyncIterator[AgentHost]:
     await host.close(seconds=0)
 
 
-async def say(host: AgentHost, said: str | None, *, thread_id: str, resume: Sequence[ResumeEntry] = ()) -> HostedRun:
+async def say(
+    host: AgentHost, said: str | None, *, thread_id: str, resume: Sequence[ResumeEntry] = (), **properties: str
+) -> HostedRun:
     messages = [UserMessage(id=str(uuid4()), content=said)] if said else []
     run_input = RunAgentInput(
         thread_id=thread_id, run_id=str(uuid4()), state={}, messages=messages, tools=[], context=[],
-        forwarded_props={}, resume=list(resume) or None,
+        forwarded_props={"cognizes": properties}, resume=list(resume) or None,
     )  # fmt: skip
     return await host.run("generic", "ada", run_input)
 
@@ -263,3 +265,54 @@ def test_an_object_that_is_no_agent_is_named(engine: Engine, found: object) -> N
 
 def parrot_description() -> str:
     return "Repeat the last message word by word, and count the messages of the thread."
+
+
+async def wait_for_ever(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    if run_input.messages[-1].content == "quick":
+        for event in text("q", "quick"):
+            yield event
+        return
+    yield TextMessageStartEvent(message_id="m")
+    yield TextMessageContentEvent(message_id="m", delta="slow")
+    await asyncio.Event().wait()
+
+
+async def test_the_next_message_is_accepted_after_the_client_left(engine: Engine) -> None:
+    thread = str(uuid4())
+    async with hosting(engine, wait_for_ever) as host:
+        first = await say(host, "slow", thread_id=thread, onDisconnect="cancel")
+        async with aclosing(host.watch(first)) as frames:
+            async for _, frame in frames:
+                if isinstance(frame, TextMessageContentEvent):
+                    break
+        await turn(host, "quick", thread_id=thread)
+        assert (await engine.runs.get(first.thread_id, first.run_id)).status is RunStatus.CANCELLED
+    assert [message["content"] for message in (await stored(engine, thread)).messages] == [
+        "slow", "slow", "quick", "quick",
+    ]  # fmt: skip
+
+
+async def test_a_busy_thread(engine: Engine) -> None:
+    thread = str(uuid4())
+    async with hosting(engine, wait_for_ever) as host:
+        first = await say(host, "slow", thread_id=thread)
+        with pytest.raises(ConflictError, match=first.run_id):
+            await say(host, "quick", thread_id=thread)
+        with pytest.raises(InvalidInputError, match="onBusy is reject, queue or cancel"):
+            await say(host, "quick", thread_id=thread, onBusy="maybe")
+        queued = asyncio.create_task(turn(host, "quick", thread_id=thread, onBusy="queue"))
+        await asyncio.sleep(0)
+        assert await host.cancel("generic", "ada", thread)
+        assert isinstance((await queued)[-1], RunFinishedEvent)
+        second = await say(host, "slow", thread_id=thread)
+        await turn(host, "quick", thread_id=thread, onBusy="cancel")
+        assert (await engine.runs.get(second.thread_id, second.run_id)).status is RunStatus.CANCELLED
+
+
+async def test_what_an_agent_cannot_do_is_said(engine: Engine) -> None:
+    async with hosting(engine, wait_for_ever) as host:
+        (listed,) = host.listing()
+        assert listed["limits"] == ["A run whose server is killed fails; its answer until then is kept."]
+        capabilities = host.capabilities("generic").model_dump(by_alias=True)
+    assert capabilities["humanInTheLoop"] == {"supported": True, "interrupts": True}
+    assert capabilities["custom"]["cognizes"]["resumesAfterCrash"] is False

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from ag_ui.core import RunAgentInput
+from ag_ui.core import AgentCapabilities, RunAgentInput
 
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
@@ -23,12 +23,16 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
+from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
 from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.events import SESSION, check_name, join_state, parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
+
+_DISCONNECT_SECONDS = 2.0
+_BUSY_SECONDS = 1.0
 
 
 class AgentHost:
@@ -46,6 +50,14 @@ class AgentHost:
     @property
     def descriptions(self) -> dict[str, str]:
         return {name: agent.description for name, agent in self._agents.items()}
+
+    def listing(self) -> list[JsonObject]:
+        """Return the agents with what they can do, and what they cannot."""
+        return [describe_agent(agent) for agent in self._agents.values()]
+
+    def capabilities(self, name: str) -> AgentCapabilities:
+        """Return the capabilities of an agent in the form of AG-UI; `NotFoundError` when there is no such agent."""
+        return protocol_capabilities(self._agent(name))
 
     def start(self) -> None:
         """Begin to continue runs that lost their server."""
@@ -75,27 +87,63 @@ class AgentHost:
         An end user may bring results of client tools, not of the long-running tools of the agent.
         """
         agent = self._agent(name)
-        if self._is_closing:
-            raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
         key = (name, user_id, run_input.thread_id)
+        policy = RunPolicy.of(run_input, self._engine.settings)
         async with self._starting.acquire(key):
-            if active := self._active.get(key):
+            while True:
+                if active := self._active.get(key):
+                    await self._end_active(active, policy.on_busy)
+                if self._is_closing:
+                    raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
+                try:
+                    run = await self._begin_run(agent, key, run_input, is_end_user=is_end_user)
+                except ThreadBusyError as busy:
+                    await self._end_elsewhere(key, busy, policy.on_busy)
+                    continue
+                run.cancels_on_disconnect = policy.on_disconnect is OnDisconnect.CANCEL
+                return run
+
+    async def _begin_run(
+        self, agent: HostedAgent, key: ThreadKey, run_input: RunAgentInput, *, is_end_user: bool
+    ) -> HostedRun:
+        try:
+            turn = await agent.read_turn(run_input, key[1], is_end_user=is_end_user)
+        except InvalidInputError as error:
+            # The input may be late: a run of another server has answered the same question.
+            session = await self._engine.sessions.get(*key)
+            if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
+                raise executes_on_thread(elsewhere) from error
+            raise
+        context = await self._begin(key, run_input, turn)
+        return self._start(agent, key, context, run_input)
+
+    async def _end_active(self, active: HostedRun, on_busy: OnBusy) -> None:
+        """Return when no run executes on the thread any more; `ThreadBusyError` when the policy is to refuse."""
+        if on_busy is OnBusy.CANCEL:
+            active.cancel()
+        elif on_busy is OnBusy.REJECT and not active.is_ending:
+            # The server may notice a moment later that the client of that run has left.
+            limit = _DISCONNECT_SECONDS if active.cancels_on_disconnect else 0.0
+            if not await active.wait(timeout=limit):
                 raise executes_on_thread(active.run_id)
-            try:
-                turn = await agent.read_turn(run_input, user_id, is_end_user=is_end_user)
-            except InvalidInputError as error:
-                # The input may be late: a run of another server has answered the same question.
-                session = await self._engine.sessions.get(*key)
-                if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
-                    raise executes_on_thread(elsewhere) from error
-                raise
-            context = await self._begin(key, run_input, turn)
-            return self._start(agent, key, context, run_input)
+        await active.wait()
+
+    async def _end_elsewhere(self, key: ThreadKey, busy: ThreadBusyError, on_busy: OnBusy) -> None:
+        """Cancel a run that another process executes on the thread, or wait a while for its end."""
+        if on_busy is OnBusy.REJECT:
+            raise busy
+        with self._engine.runs.notifications.subscribe(lambda _: True) as ended:
+            seen = ended.version
+            if on_busy is OnBusy.CANCEL:
+                await self._cancel_elsewhere(*key, busy.run_id)
+            else:
+                await ended.wait(seen, timeout=_BUSY_SECONDS)
 
     async def watch(self, run: HostedRun) -> Observation:
-        async with aclosing(run.log.follow()) as frames:
-            async for number, frame in frames:
-                yield number, frame
+        with run.observed():
+            async with aclosing(run.log.follow()) as frames:
+                async for number, frame in frames:
+                    yield number, frame
 
     async def connect(self, name: str, user_id: str, thread_id: str, *, run_id: str) -> Observation:
         """Yield a snapshot of a thread, then the rest of its active run; without one, a run `run_id` that ends."""
@@ -103,12 +151,16 @@ class AgentHost:
         observer = self._engine._observer
         if run := self._active.get((name, user_id, thread_id)):
             first = started(thread_id, run.run_id)
-            frames = observer.observe_active(run.thread_id, run.log, first, after=run.start_sequence)
-        else:
-            session = await self._engine.sessions.get(name, user_id, thread_id)
-            thread = thread_uuid(session.thread_id) if session else None
-            elsewhere = await self._find_leased_run(thread) if thread else None
-            frames = observer.observe_thread(thread, started(thread_id, elsewhere or run_id))
+            with run.observed():
+                frames = observer.observe_active(run.thread_id, run.log, first, after=run.start_sequence)
+                async with aclosing(frames):
+                    async for item in frames:
+                        yield item
+            return
+        session = await self._engine.sessions.get(name, user_id, thread_id)
+        thread = thread_uuid(session.thread_id) if session else None
+        elsewhere = await self._find_leased_run(thread) if thread else None
+        frames = observer.observe_thread(thread, started(thread_id, elsewhere or run_id))
         async with aclosing(frames):
             async for item in frames:
                 yield item
@@ -249,9 +301,17 @@ class AgentHost:
 ORPHANED = "the server that executed the run stopped; its answer until then is kept"
 
 
-def executes_on_thread(run_id: str) -> ConflictError:
+class ThreadBusyError(ConflictError):
+    """Another run executes on the thread."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
+        self.run_id = run_id
+
+
+def executes_on_thread(run_id: str) -> ThreadBusyError:
     """Return the error for a second run on a thread."""
-    return ConflictError(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
+    return ThreadBusyError(run_id)
 
 
 async def begin_hosted(

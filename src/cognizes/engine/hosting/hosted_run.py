@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from uuid import UUID
 
@@ -120,6 +120,8 @@ class HostedRun:
         self.is_lost = False
         self.last_frame: RunErrorEvent | RunFinishedEvent | None = None
         self.stopping = asyncio.Event()
+        self.observers = 0
+        self.cancels_on_disconnect = False
         self._open_items = OpenItems()
 
     def begin(self) -> None:
@@ -181,10 +183,22 @@ class HostedRun:
         self.stopping.set()
         return True
 
-    async def wait(self) -> None:
-        """Return when the run has ended. Cancelling the caller does not cancel the run."""
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Count an observer. A run that its request wants to end with its clients is cancelled when the last leaves."""
+        self.observers += 1
+        try:
+            yield
+        finally:
+            self.observers -= 1
+            if self.cancels_on_disconnect and not self.observers and not self.has_ended:
+                self.cancel()
+
+    async def wait(self, *, timeout: float | None = None) -> bool:
+        """Return when the run has ended, or False after a time. Cancelling the caller does not cancel the run."""
         if self.task is not None:
-            await asyncio.wait([self.task])
+            await asyncio.wait([self.task], timeout=timeout)
+        return self.task is None or self.task.done()
 
     def lose(self) -> None:
         """Stop executing a run that was cancelled elsewhere, or that another server has."""

@@ -44,13 +44,12 @@ class AgentList(BaseModel):
 @router.get("", response_model=AgentList, summary="List the agents")
 @access(Reach.CALLER)
 async def list_agents(agents: Served, caller: Caller) -> Response:
-    """Return the agents that the caller may use. Empty without google-adk."""
+    """Return the agents that the caller may use, with what they can do; `limits` says what they cannot."""
     host = await agents.find_host()
-    descriptions: dict[str, str] = host.descriptions if host else {}
     listed = [
-        {"name": name, "description": description, "url": f"/agui/{name}"}
-        for name, description in descriptions.items()
-        if caller.sees_app(name)
+        {**agent, "url": f"/agui/{agent['name']}"}
+        for agent in (host.listing() if host else [])
+        if caller.sees_app(agent["name"])
     ]
     return DocumentResponse({"agents": listed})
 
@@ -66,6 +65,13 @@ async def run_agent(
     """
     run = await host.run(agent, user, run_input, is_end_user=is_end_user(caller))
     return streams.open(host.watch(run), protocol_version=run_input.protocol_version)
+
+
+@router.get("/{agent}/capabilities", summary="What an agent can do")
+@access(Reach.AGENT)
+async def get_capabilities(agent: str, host: CurrentHost) -> Response:
+    """Return the capabilities of the agent in the form of AG-UI 1.0."""
+    return DocumentResponse(host.capabilities(agent).model_dump(mode="json", by_alias=True))
 
 
 @router.post("/{agent}/connect", summary="Connect to a thread")

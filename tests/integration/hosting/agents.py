@@ -1,0 +1,54 @@
+"""Agents without a framework, to be hosted by a server under test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ag_ui.core import (
+    BaseEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    RunAgentInput,
+    StateDeltaEvent,
+    StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+
+from tests.integration.agui.gates import pass_gate
+
+WORDS = [f"word{number} " for number in range(40)]
+HELD_AT = 20
+
+
+async def generic(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    """Think, call a tool, and say many words; at a gate it stops halfway. Every run yields the same ids."""
+    said = str(run_input.messages[-1].content)
+    yield StateSnapshotEvent(snapshot={**run_input.state, "words": {"said": 0}})
+    yield StepStartedEvent(step_name="answer")
+    yield ReasoningMessageStartEvent(message_id="thinking")
+    yield ReasoningMessageContentEvent(message_id="thinking", delta="I look it up.")
+    yield ReasoningMessageEndEvent(message_id="thinking")
+    yield ToolCallStartEvent(tool_call_id="call", tool_call_name="look_up")
+    for delta in ('{"q"', ': "words"', "}"):
+        yield ToolCallArgsEvent(tool_call_id="call", delta=delta)
+    yield ToolCallEndEvent(tool_call_id="call")
+    yield ToolCallResultEvent(message_id="result", tool_call_id="call", content="forty words")
+    yield TextMessageStartEvent(message_id="answer", role="assistant")
+    for number, word in enumerate(WORDS, 1):
+        if number == HELD_AT:
+            await pass_gate(said)
+        yield TextMessageContentEvent(message_id="answer", delta=word)
+        if number % 10 == 0:
+            patch = [{"op": "replace", "path": "/words/said", "value": number}]
+            yield StateDeltaEvent.model_validate({"delta": patch})
+    yield TextMessageEndEvent(message_id="answer")
+    yield StepFinishedEvent(step_name="answer")

@@ -1,0 +1,49 @@
+"""The real AG-UI client attaches to hosted agents in mid-run; what it holds equals the database."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cognizes.engine import Engine
+from cognizes.engine.agui.snapshot import read_history
+from cognizes.engine.pulse.session_store import thread_uuid
+from tests.integration.agui.gates import gates_directory
+from tests.node.test_clients import packages
+from tests.served import Served
+
+__all__ = ["packages"]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+AGENTS = ["generic"]
+"""Agents that answer `hold <gate>` in words and stop halfway at the gate."""
+
+
+@pytest.mark.parametrize("client", ["agui-1", "agui-0"])
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_client_attaches_in_mid_run(
+    agent: str, client: str, packages: Path, served: Served, engine: Engine
+) -> None:
+    user = f"attaching-{agent}-{client}"
+    shutil.copy(HERE / "attaching.mjs", packages)
+    done = subprocess.run(
+        ["node", "attaching.mjs", client, served.url, user, str(gates_directory()), agent],
+        cwd=packages, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    held = json.loads(done.stdout)
+    assert held["complaints"] == []
+    session = await engine.sessions.get(agent, user, held["threadId"])
+    assert session is not None
+    stored = (await read_history(engine.sessions.log, thread_uuid(session.thread_id))).snapshot.messages
+    count = len(held["staying"]["messages"])
+    assert count > 1
+    assert held["staying"]["messages"] == stored[:count]
+    assert held["leaving"] == held["cold"] == held["staying"]
+    assert held["second"]["messages"] == stored
+    assert held["second"]["state"] == session.state
