@@ -221,6 +221,7 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="Address that `serve` binds to.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that `serve` binds to.")
+    workers: int = Field(default=1, ge=1, le=256, description="Processes of `serve` that share its port.")
     heartbeat_seconds: int = Field(default=30, ge=1, description="Seconds between two heartbeats of a stream.")
     send_seconds: float = Field(
         default=30.0, gt=0, description="Seconds after which a stream is closed whose client does not read."

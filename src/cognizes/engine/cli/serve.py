@@ -22,6 +22,7 @@ from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
 from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
+from cognizes.engine.cli.workers import Supervisor
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
@@ -51,6 +52,10 @@ def serve(
     database_url: DatabaseUrl = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that serve requests (COGNIZES_WORKERS, 1).", show_default=False),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines although no key is required (COGNIZES_INSECURE).")
     ] = False,
@@ -59,7 +64,9 @@ def serve(
 
     Without DATABASE_URL it runs an embedded PostgreSQL and stores the data in --data-dir; restarts keep it.
 
-    Ctrl-C or SIGTERM stops everything. [bold]cognizes config[/] lists all settings.
+    Ctrl-C or SIGTERM stops everything. With several workers, SIGHUP restarts them one at a time.
+
+    [bold]cognizes config[/] lists all settings.
     """
     settings = load_settings(
         data_dir=data_dir,
@@ -70,6 +77,7 @@ def serve(
         log_format=log_format,
         agents=",".join(agent) if agent else None,
         insecure=insecure or None,
+        workers=workers,
     )
     export_dotenv()
     check_urls(settings)
@@ -81,6 +89,9 @@ def serve(
         url = page_url(listening)
         if settings.url is None:
             resources.enter_context(serve_lock(settings.data_dir, url))
+        if settings.workers > 1:
+            Supervisor(settings, listening, announce=lambda: _print_banner(settings, url)).run()
+            return
         # A late import: the web framework would cost every other command a second.
         from cognizes.engine.cli.service import run_service  # noqa: PLC0415
 

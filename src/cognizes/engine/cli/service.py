@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import uvicorn
@@ -25,18 +25,35 @@ _GRACE_SECONDS = 10
 _WARM_UP_SECONDS = 60
 
 
-def run_service(settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; call `announce` when the server accepts requests."""
-    uvloop.run(Service(settings, listening, announce=announce).run())
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_service(
+    settings: Settings,
+    listening: socket.socket,
+    *,
+    announce: Callable[[], None],
+    stop_signals: Sequence[signal.Signals] = _STOP_SIGNALS,
+) -> None:
+    """Serve until one of the signals; call `announce` when the server accepts requests."""
+    uvloop.run(Service(settings, listening, announce=announce, stop_signals=stop_signals).run())
 
 
 class Service:
     """Starts the engine before the web application, so that a failure raises instead of being logged by uvicorn."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listening: socket.socket,
+        *,
+        announce: Callable[[], None],
+        stop_signals: Sequence[signal.Signals] = _STOP_SIGNALS,
+    ) -> None:
         self._engine = Engine(settings)
         self._listening = listening
         self._announce = announce
+        self._stop_signals = stop_signals
         self._starting: asyncio.Task[Engine] | None = None
         self._server: _HttpServer | None = None
         self._stopping = False
@@ -77,7 +94,7 @@ class Service:
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in self._stop_signals:
             # `nohup` ignores SIGHUP, so that the process survives its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 loop.add_signal_handler(number, self._stop)

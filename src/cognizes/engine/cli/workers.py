@@ -1,0 +1,241 @@
+"""`cognizes serve --workers N`: a supervising process with N processes that serve one listening socket.
+
+The supervisor serves no request. It restarts a worker that ends, with growing pauses, and stops all on SIGINT or
+SIGTERM. SIGHUP replaces the workers one at a time: the new one serves before the old one stops. A worker ends by itself
+when its supervisor was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+from cognizes.engine.cli.logs import configure_logging
+from cognizes.engine.errors import EngineError, SetupError
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
+_SETTLED_SECONDS = 60.0
+"""A worker that has run this long restarts without a long pause."""
+_KILL_SECONDS = 30.0
+"""How long workers may take to stop, beyond the time for their runs; then they are killed."""
+
+
+def share_limits(settings: Settings, workers: int) -> Settings:
+    """Return the settings of one worker: the limits of a caller, divided so that their sum is the limit."""
+    return settings.model_copy(
+        update={
+            "workers": 1,
+            "requests_per_second": settings.requests_per_second / workers,
+            "requests_at_once": math.ceil(settings.requests_at_once / workers),
+            "max_streams_per_caller": math.ceil(settings.max_streams_per_caller / workers),
+            "failed_keys_per_second": settings.failed_keys_per_second / workers,
+            "failed_keys_at_once": math.ceil(settings.failed_keys_at_once / workers),
+        }
+    )
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: SpawnProcess
+    started: Connection
+    """Receives None when the worker serves, or why it does not start."""
+    since: float
+    failures: int = 0
+    is_serving: bool = False
+    is_leaving: bool = False
+    replaces: _Worker | None = None
+
+
+class Supervisor:
+    """Starts, watches and stops the workers. `announce` is called once, when all of them serve."""
+
+    def __init__(self, settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
+        self._settings = share_limits(settings, settings.workers)
+        self._count = settings.workers
+        self._listening = listening
+        self._announce: Callable[[], None] | None = announce
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[_Worker] = []
+        self._due: list[tuple[float, int]] = []
+        """When to start a worker again, and how often it has failed in succession."""
+        self._signals: deque[int] = deque()
+        self._to_replace: deque[_Worker] = deque()
+        self._kill_at: float | None = None
+        self._error: str | None = None
+
+    def run(self) -> None:
+        """Serve until a signal; raise `SetupError` when the first workers do not start."""
+        with self._handle_signals() as wake_up:
+            for _ in range(self._count):
+                self._start()
+            while self._workers or (self._due and self._kill_at is None):
+                self._wait(wake_up)
+        if self._error is not None:
+            raise SetupError(self._error)
+
+    @contextmanager
+    def _handle_signals(self) -> Iterator[socket.socket]:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.setblocking(False)
+            before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # `nohup` ignores SIGHUP.
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    signal.signal(number, self._note_signal)
+            try:
+                yield ours
+            finally:
+                signal.set_wakeup_fd(before)
+
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _wait(self, wake_up: socket.socket) -> None:
+        """Wait for the next event and handle all that have happened."""
+        moments = [moment for moment, _ in self._due] + ([self._kill_at] if self._kill_at is not None else [])
+        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
+        by_object: dict[object, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        by_object |= {worker.started: worker for worker in self._workers if not worker.is_serving}
+        for ready in wait([wake_up, *by_object], timeout):  # type: ignore[list-item]
+            if ready is wake_up:
+                wake_up.recv(4096)
+            elif isinstance(ready, Connection):
+                self._receive(by_object[ready])
+        for worker in [worker for worker in self._workers if not worker.process.is_alive()]:
+            self._note_end(worker)
+        while self._signals:
+            self._obey(self._signals.popleft())
+        now = time.monotonic()
+        if self._kill_at is None:
+            for due in [due for due in self._due if due[0] <= now]:
+                self._due.remove(due)
+                self._start(failures=due[1])
+        elif now >= self._kill_at:
+            for worker in self._workers:
+                worker.process.kill()
+            self._kill_at = now + _KILL_SECONDS
+
+    def _start(self, *, failures: int = 0, replaces: _Worker | None = None) -> None:
+        receiving, sending = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=_serve, args=(self._settings, self._listening, sending), name="cognizes-worker"
+        )
+        process.start()
+        sending.close()
+        self._workers.append(_Worker(process, receiving, time.monotonic(), failures, replaces=replaces))
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            error: str | None = worker.started.recv()
+        except EOFError:
+            return
+        if error is not None:
+            self._fail(worker, error)
+            return
+        worker.is_serving = True
+        if worker.replaces is not None:
+            self._stop_worker(worker.replaces)
+        if self._announce is not None and sum(one.is_serving for one in self._workers) >= self._count:
+            self._announce()
+            self._announce = None
+
+    def _fail(self, worker: _Worker, error: str) -> None:
+        if self._announce is not None and self._error is None:
+            self._error = error
+            self._stop()
+        elif self._announce is None:
+            logger.error("worker %s does not start: %s", worker.process.pid, error)
+
+    def _note_end(self, worker: _Worker) -> None:
+        if not worker.is_serving and worker.started.poll():
+            self._receive(worker)
+        worker.process.join()
+        worker.started.close()
+        self._workers.remove(worker)
+        if worker.is_leaving:
+            self._replace_next()
+        elif self._kill_at is not None:
+            return
+        elif not worker.is_serving and self._announce is not None:
+            self._fail(worker, "a worker process ended before it served requests; the log above says why")
+        elif worker.replaces is not None and not worker.is_serving:
+            logger.error("the new worker %s ended before it served requests; the old ones stay", worker.process.pid)
+            self._to_replace.clear()
+        else:
+            has_settled = time.monotonic() - worker.since > _SETTLED_SECONDS
+            failures = 0 if has_settled else worker.failures + 1
+            pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE)
+            logger.error(
+                "worker %s ended with exit code %s; another one starts in %.2g s",
+                worker.process.pid,
+                worker.process.exitcode,
+                pause,
+            )
+            self._due.append((time.monotonic() + pause, failures))
+
+    def _obey(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._stop()
+        elif self._kill_at is None and not self._to_replace:
+            self._to_replace.extend(worker for worker in self._workers if not worker.is_leaving)
+            self._replace_next()
+
+    def _replace_next(self) -> None:
+        while self._to_replace and self._kill_at is None:
+            old = self._to_replace.popleft()
+            if old in self._workers:
+                self._start(replaces=old)
+                return
+
+    def _stop(self) -> None:
+        """Stop all workers. Called again, they cancel the requests in progress."""
+        self._kill_at = self._kill_at or time.monotonic() + self._settings.shutdown_seconds + _KILL_SECONDS
+        for worker in self._workers:
+            self._stop_worker(worker)
+
+    def _stop_worker(self, worker: _Worker) -> None:
+        worker.is_leaving = True
+        worker.process.terminate()
+
+
+def _serve(settings: Settings, listening: socket.socket, started: Connection) -> None:
+    """Run one worker: the process of `cognizes serve`, which only SIGTERM of its supervisor stops."""
+    # Ctrl-C reaches every process of the terminal: the supervisor passes it on once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    configure_logging(settings)
+    threading.Thread(target=_end_with_supervisor, name="watch-supervisor", daemon=True).start()
+    # A late import, as in `serve`.
+    from cognizes.engine.cli.service import run_service  # noqa: PLC0415
+
+    try:
+        run_service(settings, listening, announce=lambda: started.send(None), stop_signals=(signal.SIGTERM,))
+    except EngineError as error:
+        started.send(str(error))
+        sys.exit(1)
+
+
+def _end_with_supervisor() -> None:
+    supervisor = multiprocessing.parent_process()
+    if supervisor is not None:
+        supervisor.join()
+        os.kill(os.getpid(), signal.SIGTERM)
