@@ -11,19 +11,21 @@ import random
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+from ag_ui.core import BaseEvent, RunAgentInput
 from fastapi.routing import iter_route_contexts
 
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
+from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.api.authorization import Access, Reach, declared_access
 from cognizes.engine.api.main import app as documented
 from cognizes.engine.errors import NotFoundError
+from cognizes.engine.hosting import AgentHost
 from tests.asgi_streams import AsgiStream
 from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
@@ -146,8 +148,9 @@ def _without_clock(row: str) -> str:
 async def tenants(database_url: str) -> AsyncIterator[Tenants]:
     async with Engine.open(database_url, auth="required") as engine:
         guarded = Guarded(engine)
-        # Agents of both tenants, as far as the routes that only look at their names can tell.
-        host = SimpleNamespace(descriptions={"alpha": "", "beta": ""}, cancel=_nothing_to_cancel, run=_nothing_to_run)
+        host = IdleHost(
+            engine, [AguiAgent(silent, name=name, description="", engine=engine) for name in ("alpha", "beta")]
+        )
 
         async def find_host() -> Any:
             return host
@@ -162,12 +165,17 @@ async def tenants(database_url: str) -> AsyncIterator[Tenants]:
         yield found
 
 
-async def _nothing_to_run(*_arguments: Any) -> Any:
-    raise NotFoundError("there is no agent")
+async def silent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    """Both tenants have an agent, which does nothing."""
+    for nothing in ():
+        yield nothing
 
 
-async def _nothing_to_cancel(*_: Any, **__: Any) -> bool:
-    return False
+class IdleHost(AgentHost):
+    """Starts no run: a user of an app may start one in a thread of its own, which would add rows to the app."""
+
+    async def run(self, *_: Any, **__: Any) -> Any:
+        raise NotFoundError("there is no agent")
 
 
 def needed(method: str, path: str) -> Access:
@@ -323,6 +331,9 @@ async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Ten
                 continue
             request = request_for(method, path, operation, path_of=alpha, query_of=alpha, body_of=alpha)
             answer = await stranger.request(**request)
+            if path == "/agui/{agent}/capabilities":
+                assert answer.status_code == 200, "an end user of an app may use its agent"
+                continue
             assert answer.status_code in (403, 404, 422), f"{name}: {answer.status_code} {answer.text}"
             listener.hear(answer, request, name)
     assert await tenants.rows(alpha) == before

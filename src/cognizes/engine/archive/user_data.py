@@ -23,7 +23,10 @@ _ROWS_AT_ONCE = 200
 
 
 class UserData:
-    """Exports and erases the data of one user, with the privileges of the engine: the caller checks who may ask."""
+    """Exports and erases the data of one user, with the privileges of the engine.
+
+    The caller checks who may ask. While a request of a tenant is served, the apps of other tenants have no data.
+    """
 
     def __init__(self, database: Database, streams: MessageStreams, artifacts: Artifacts) -> None:
         self._database = database
@@ -35,6 +38,7 @@ class UserData:
 
         `NotFoundError`, before the first line, when the app has no row of this user.
         """
+        self._check_tenant(app_name, user_id)
         queries, begun = self._database.queries, False
         async with (
             self._database.connection() as connection,
@@ -63,6 +67,7 @@ class UserData:
         `NotFoundError` when the app has no row of this user, `StreamUnavailableError` when Redis holds chunks of the
         user and does not answer; nothing is changed then.
         """
+        self._check_tenant(app_name, user_id)
         found = await self._database.fetch_within(_ERASE_SECONDS, "list_streams_of_user", app_name, user_id)
         streams = [StreamKey(row["thread_id"], row["message_id"]) for row in found]
         await self._streams.delete_chunks(streams)
@@ -75,6 +80,11 @@ class UserData:
         # Bytes in the database are gone with their artifacts; those in files or S3 are deleted here.
         await self._artifacts.sweep()
         return {row["table_name"]: row["rows"] for row in rows}
+
+    def _check_tenant(self, app_name: str, user_id: str) -> None:
+        apps = self._database.acting_apps
+        if apps is not None and app_name not in apps:
+            raise _unknown(app_name, user_id)
 
 
 def _unknown(app_name: str, user_id: str) -> NotFoundError:
