@@ -25,6 +25,8 @@ _OF_THE_BACKGROUND = (
     "migrat",
     "ping",
     "LISTEN",
+    # The notifier's statement follows a commit on a connection of its own; no caller waits for it.
+    "notify_many",
     # How asyncpg learns a type that is new to a connection, once per connection.
     "set_config('jit'",
     "typeinfo_tree",

@@ -49,10 +49,10 @@ class Cognizes:
             timeout=60,
         )
 
-    def fail(self, *arguments: str, **environment: str) -> str:
-        """Run it, check that it fails with a one-line error, and return that line."""
+    def fail(self, *arguments: str, code: int = 1, **environment: str) -> str:
+        """Run it, check that it fails with this exit code and a one-line error, and return that line."""
         finished = self(*arguments, **environment)
-        assert finished.returncode == 1, finished.stderr
+        assert finished.returncode == code, finished.stderr
         assert finished.stdout == ""
         (sentence,) = finished.stderr.splitlines()
         return sentence.removeprefix("cognizes: ")
