@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 MAJOR_VERSION = 18
 SERVICE_USER = "pgserver"
+_USERADD_ATTEMPTS = 50
+_USERADD_PAUSE = 0.1
 SUPERUSER = "postgres"
 DATABASE = "cognizes-engine"
 _SOCKET_PATH_LIMIT = 100
@@ -359,16 +361,7 @@ class EmbeddedPostgres:
     def _service_user(self) -> str | None:
         if os.geteuid() != 0:
             return None
-        try:
-            pwd.getpwnam(SERVICE_USER)
-        except KeyError:
-            program = shutil.which("useradd")
-            if program is None:
-                raise SetupError(
-                    f"PostgreSQL refuses to run as root, and there is no `useradd` to make the user {SERVICE_USER}; "
-                    "make it, or run as another user"
-                ) from None
-            subprocess.run([program, "--system", SERVICE_USER], check=True, capture_output=True)
+        make_service_user(SERVICE_USER)
         return SERVICE_USER
 
     def _give_to_service_user(self, path: Path) -> None:
@@ -381,6 +374,33 @@ class EmbeddedPostgres:
         for place in (path, binaries()):
             for parent in place.resolve().parents:
                 _let_search(parent, uid)
+
+
+def make_service_user(name: str) -> None:
+    """Create the system user that runs PostgreSQL if it does not exist. Several processes may call this at once."""
+    for _ in range(_USERADD_ATTEMPTS):
+        if _has_user(name):
+            return
+        program = shutil.which("useradd")
+        if program is None:
+            raise SetupError(
+                f"PostgreSQL refuses to run as root, and there is no `useradd` to make the user {name}; "
+                "make it, or run as another user"
+            )
+        made = subprocess.run([program, "--system", name], check=False, capture_output=True, text=True)
+        if made.returncode == 0:
+            return
+        # useradd also fails while another process holds its lock of the password file.
+        time.sleep(_USERADD_PAUSE)
+    raise SetupError(f"`useradd --system {name}` failed: {made.stderr.strip()}; make the user, or run as another user")
+
+
+def _has_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 _ACL = "system.posix_acl_access"
