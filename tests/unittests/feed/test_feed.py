@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -133,11 +133,15 @@ class Log:
     def _read_thread_head(self, thread: UUID) -> list[Row]:
         return [{"last_sequence": self._head(thread)}] if thread in self.threads else []
 
-    def _read_feed_heads(self, threads: list[UUID], with_ended: list[bool], _window: Any) -> list[Row]:
+    def _read_feed_heads(
+        self, threads: list[UUID], with_ended: list[bool], _window: Any, events_at: list[int | None]
+    ) -> list[Row]:
         found = []
-        for thread, has_ended in zip(threads, with_ended, strict=True):
+        for thread, has_ended, event_at in zip(threads, with_ended, events_at, strict=True):
             if thread in self.threads:
-                head = {"id": thread, "last_sequence": self._head(thread), "message_id": None}
+                last = self._head(thread)
+                at = last if event_at is not None and event_at < 0 else event_at
+                head = {"id": thread, "last_sequence": last, "message_id": None, "event_id": self._id_at(thread, at)}
                 streams = [
                     {**head, **row} for row in self.streams.get(thread, []) if has_ended or row["status"] == "streaming"
                 ]
@@ -150,9 +154,23 @@ class Log:
     def _read_events_at(self, thread: UUID, sequences: list[int]) -> list[Row]:
         return [row for row in self.threads.get(thread, []) if row["sequence_num"] in sequences]
 
-    def _read_events_of_threads(self, threads: list[UUID], heads: list[int], limit: int, large: int) -> list[Row]:
-        pairs = zip(threads, heads, strict=True)
-        return [row for thread, after in pairs for row in self._read_events(thread, after, limit, large)][:limit]
+    def _read_events_of_threads(
+        self, threads: list[UUID], heads: list[int], limit: int, large: int, ids: list[str | None]
+    ) -> list[Row]:
+        asked = zip(threads, heads, ids, strict=True)
+        return [
+            {**row, "follows": event_id is None or self._id_at(thread, after) == event_id}
+            for thread, after, event_id in asked
+            for row in self._read_events(thread, after, limit, large)
+        ][:limit]
+
+    def _id_at(self, thread: UUID, sequence: int | None) -> str | None:
+        rows = self.threads.get(thread, [])
+        return rows[sequence - 1]["id"] if sequence is not None and 0 < sequence <= len(rows) else None
+
+    def lose(self, thread: UUID, count: int) -> None:
+        """Lose the newest events, as a failover to a replica that lags does; later ones get their numbers."""
+        del self.threads[thread][-count:]
 
     def _find_run(self, run_id: str, _thread: UUID | None = None) -> list[Row]:
         thread = self.runs.get(run_id)
@@ -166,10 +184,18 @@ class Log:
 
 
 class Listener:
-    """A listener whose notifications the test sends."""
+    """A listener whose notifications and reconnections the test causes."""
 
     def __init__(self) -> None:
         self.taps: dict[str, list[Callable[[str], None]]] = {}
+        self.reconnect_callbacks: list[Callable[[], Awaitable[None]]] = []
+
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+        self.reconnect_callbacks.append(callback)
+
+    async def reconnect(self) -> None:
+        for callback in self.reconnect_callbacks:
+            await callback()
 
     def tap(self, channel: str, callback: Callable[[str], None]) -> None:
         self.taps.setdefault(channel, []).append(callback)
@@ -704,6 +730,43 @@ async def test_a_head_that_moves_backwards_ends_the_feed_with_an_error(live: Liv
     live.log.threads[thread] = rows
     del live.log.heads[thread]
     assert described(await anext(live.feed.follow(thread, 3))) == []
+
+
+async def test_a_notified_event_that_does_not_follow_the_delivered_one_ends_the_feed(live: Live) -> None:
+    """The new primary has written past the lost events before anything compared the heads."""
+    thread = live.log.create(3)
+    pages = live.feed.follow(thread)
+    assert described(await anext(pages)) == [1, 2, 3]
+    live.append(thread)
+    assert described(await anext(pages)) == [4]
+    live.log.lose(thread, 2)
+    for number in range(3):
+        live.listener.notify(live.log.append(thread, event_id=f"new {number}"))
+    with pytest.raises(FeedRewoundError, match="another event 4"):
+        await anext(pages)
+    again = live.feed.follow(thread, 2)
+    assert [item.id for item in await anext(again) if isinstance(item, Event)] == ["new 0", "new 1", "new 2"]
+    await again.aclose()
+
+
+async def test_after_a_reconnection_a_sweep_finds_events_that_were_replaced(live: Live) -> None:
+    """The new primary has exactly as many events as were delivered, so the head alone shows nothing."""
+    thread, same = live.log.create(3), live.log.create(3)
+    pages, kept = live.feed.follow(thread), live.feed.follow(same)
+    assert described(await anext(pages)) == described(await anext(kept)) == [1, 2, 3]
+    live.log.lose(thread, 1)
+    live.log.append(thread, event_id="another")
+    await live.listener.reconnect()
+    live.log.is_away = True
+    with pytest.raises(DatabaseUnavailableError):
+        await live.feed.sweep()
+    live.log.is_away = False
+    await live.feed.sweep()
+    with pytest.raises(FeedRewoundError, match="another event 3"):
+        await anext(pages)
+    live.append(same)
+    assert described(await anext(kept)) == [4]
+    await kept.aclose()
 
 
 async def test_an_event_that_is_read_back_during_a_sweep_is_no_rewind(live: Live) -> None:

@@ -23,7 +23,7 @@ from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.authorization import Caller
 from cognizes.engine.api.sse import EventStream, HeartbeatTimer, each
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import EngineError, NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError, PermissionDeniedError
 from cognizes.engine.hosting import AgentHost
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,9 @@ class FrameStreams:
                 if item is None:
                     return
                 yield item
+        except FeedRewoundError as error:
+            # The client reloads the thread.
+            yield None, _error(str(error), code="FEED_REWOUND")
         except Exception as error:
             logger.error("a stream of frames failed", exc_info=error)
             yield None, _error(str(error) if isinstance(error, EngineError) else _FAILED, code="STREAM_FAILED")

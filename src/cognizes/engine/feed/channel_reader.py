@@ -3,6 +3,9 @@
 A notification says that a thread has a new event or a stream new chunks. The reader fetches the rows in order, with one
 query for all notified threads. A periodic sweep, which also runs after each reconnection of the listener, compares the
 heads of all followed threads: a lost notification costs one interval and never data.
+
+A failover to a replica that lost commits reuses sequence numbers. So each read checks that the event before the new
+ones is the one that was delivered, and the sweep after a reconnection checks the newest event of each followed thread.
 """
 
 from __future__ import annotations
@@ -93,6 +96,8 @@ class ChannelReader:
         self._due_streams: _WorkSet[UUID] = _WorkSet()
         self._loops: list[SupervisedLoop] = []
         self._swept_at: float | None = None
+        self._failovers = 0
+        self._failovers_checked = 0
         self.is_closed = False
         self.missed_notifications = 0
 
@@ -197,6 +202,10 @@ class ChannelReader:
         self._drop(channel)
         channel.end(failure)
 
+    async def check_rewinds(self) -> None:
+        """Check in the next sweep that the newest event of each thread is still stored: it may be another server."""
+        self._failovers += 1
+
     # Notifications
 
     def on_event(self, thread_id: UUID, sequence: int | None) -> None:
@@ -253,10 +262,16 @@ class ChannelReader:
         if not channels:
             return
         heads = [channel.head for channel in channels.values()]
-        found = await self._shared.fetch("read_events_of_threads", list(channels), heads, _PAGE, _LARGE_EVENT)
+        ids = [channel.head_id for channel in channels.values()]
+        found = await self._shared.fetch("read_events_of_threads", list(channels), heads, _PAGE, _LARGE_EVENT, ids)
         small: dict[UUID, list[asyncpg.Record]] = {}
         large: list[UUID] = []
         for row in found:
+            if not row["follows"]:
+                channel = channels[row["thread_id"]]
+                if not channel.has_ended:
+                    self._end(channel, replaced(channel.thread_id, channel.head))
+                continue
             rows = small.setdefault(row["thread_id"], [])
             if row["bytes"] > _LARGE_EVENT and row["thread_id"] not in large:
                 large.append(row["thread_id"])
@@ -311,8 +326,11 @@ class ChannelReader:
         now = asyncio.get_running_loop().time()
         window = (0.0 if self._swept_at is None else now - self._swept_at) + _COMMIT_SECONDS
         ids = [channel.thread_id for channel, _, _ in before]
+        checks_ids = self._failovers > self._failovers_checked
+        asked = [head if checks_ids or head < 0 else None for _, head, _ in before]
+        delivered = [channel.head_id for channel, _, _ in before]
         try:
-            rows = await self._shared.fetch("read_feed_heads", ids, with_ended, timedelta(seconds=window))
+            rows = await self._shared.fetch("read_feed_heads", ids, with_ended, timedelta(seconds=window), asked)
         except BaseException:
             for channel, _, _ in before:
                 channel.needs_refresh = True
@@ -321,7 +339,7 @@ class ChannelReader:
         for row in rows:
             found.setdefault(row["id"], []).append(row)
         remote: list[StreamKey] = []
-        for (channel, head, known), has_ended_rows in zip(before, with_ended, strict=True):
+        for (channel, head, known), has_ended_rows, id_then in zip(before, with_ended, delivered, strict=True):
             if self._channels.get(channel.thread_id) is not channel:
                 continue  # It has no subscribers any more, or new ones with a new channel.
             of_thread = found.get(channel.thread_id)
@@ -329,19 +347,22 @@ class ChannelReader:
                 if head >= 0 or not channel.is_open:
                     self._end(channel)  # The thread was deleted, or never existed.
                 continue
-            last = of_thread[0]["last_sequence"]
+            last, event_id = of_thread[0]["last_sequence"], of_thread[0]["event_id"]
             if last < head:
                 self._end(channel, rewound(channel.thread_id, head, last))
                 continue
+            if checks_ids and id_then is not None and event_id != id_then:
+                self._end(channel, replaced(channel.thread_id, head))
+                continue
             remote += self._take_streams(channel, of_thread, known, has_ended_rows=has_ended_rows)
-            self._take_head(channel, last)
+            self._take_head(channel, last, event_id)
             channel.checked_at = now
         if remote:
             await self._read_heads(remote)
 
-    def _take_head(self, channel: ThreadChannel, last: int) -> None:
+    def _take_head(self, channel: ThreadChannel, last: int, event_id: str | None) -> None:
         if not channel.is_open:
-            channel.head = last
+            channel.head, channel.head_id = last, event_id
             if channel.notified > last:
                 self._due_events.add(channel.thread_id)
         elif last > channel.head and channel.thread_id not in self._due_events:
@@ -453,6 +474,7 @@ class ChannelReader:
         for channel in list(self._channels.values()):
             if not channel.subscribers and channel.kept_until <= now:
                 self._drop(channel)
+        failovers = self._failovers
         followed = [channel for channel in self._channels.values() if channel.is_open]
         for start in range(0, len(followed), SWEEP_SLICE):
             part = followed[start : start + SWEEP_SLICE]
@@ -461,10 +483,18 @@ class ChannelReader:
                 if channel.streams and not channel.has_ended:
                     self._due_streams.add(channel.thread_id)
         self._swept_at = now
+        self._failovers_checked = failovers
 
 
 def rewound(thread_id: UUID, delivered: int, head: int) -> FeedRewoundError:
     return FeedRewoundError(
         f"thread {thread_id} ends at event {head}, but event {delivered} was delivered: the database lost events in a "
         "failover; reload the thread"
+    )
+
+
+def replaced(thread_id: UUID, sequence: int) -> FeedRewoundError:
+    return FeedRewoundError(
+        f"thread {thread_id} has another event {sequence} than the one that was delivered: the database lost events in "
+        "a failover; reload the thread"
     )

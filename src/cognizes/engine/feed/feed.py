@@ -72,6 +72,7 @@ class Feed:
     async def start(self) -> None:
         self._streams.observe(self._reader)
         self._listener.tap(DEFAULT_CHANNEL, self.on_event_notification)
+        self._listener.on_reconnect(self._reader.check_rewinds)
         self._listener.tap(STREAM_CHANNEL, self._reader.on_stream_notification)
         self._reader.start(self._supervisor)
         self._sweeping = self._sweeper.start("feed-sweep", self.sweep, seconds=SWEEP_SECONDS)

@@ -119,7 +119,8 @@ class ThreadChannel:
     """The shared state of a followed thread.
 
     `head` is -1 until it is read for the first time; until then the channel records the sequences of notifications in
-    `notified`. `wanted` holds the positions from which long-polls follow remote streams.
+    `notified`. `head_id` is the id of the event at the head: after a failover that lost events, another event may have
+    its sequence. `wanted` holds the positions from which long-polls follow remote streams.
     """
 
     __slots__ = (
@@ -133,6 +134,7 @@ class ThreadChannel:
         "failure",
         "has_ended",
         "head",
+        "head_id",
         "kept_until",
         "needs_refresh",
         "notified",
@@ -147,6 +149,7 @@ class ThreadChannel:
     def __init__(self, thread_id: UUID) -> None:
         self.thread_id = thread_id
         self.head = -1
+        self.head_id: str | None = None
         self.notified = 0
         self.changed = WakeUp()
         self.subscribers = 0
@@ -210,7 +213,7 @@ class ThreadChannel:
             self._bytes += row["bytes"]
             while len(self._recent) > _RECENT_EVENTS or (self._bytes > _RECENT_BYTES and len(self._recent) > 1):
                 self._bytes -= self._recent.popleft()[1]
-            self.head = event.sequence_num or self.head
+            self.head, self.head_id = event.sequence_num or self.head, event.id
             if self.streams:
                 self._mark_stored(event)
         self.changed.notify()

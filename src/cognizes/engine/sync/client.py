@@ -345,7 +345,11 @@ class SignalPullClient:
             if must_read_all:
                 self._inactive_branches.clear()
             new = self._copy_of(branch) if is_other else self.copy
-            rest = await (self._read_list(branch, offset=0) if must_read_all else self._read_rest(new))
+            known = [message.id for message in new.unplaced.values() if message.is_complete]
+            rest = None if must_read_all else await self._read_rest(new)
+            is_replaced = rest is None
+            if rest is None:
+                rest = await self._read_list(branch, offset=0)
         except BaseException:
             self._needs_refresh = True
             self._must_read_all |= must_read_all
@@ -354,10 +358,13 @@ class SignalPullClient:
         if is_other:
             # Keep the copy of the branch that was active: switching back then pulls only new messages.
             self._inactive_branches[self.copy.branch] = self.copy
-        if must_read_all:
+        if is_replaced:
             new.stored.clear()
             new.unplaced.clear()
         new.extend(rest)
+        for name in known:
+            # The server listed all its messages and not this one: it lost the message in a failover.
+            new.unplaced.pop(name, None)
         new.id, new.state, new.title = metadata["id"], metadata["current_state"], metadata["title"]
         new.last_sequence, new.approvals = metadata["last_sequence"], self.copy.approvals
         self.copy = new
@@ -380,19 +387,17 @@ class SignalPullClient:
         copy.unplaced.clear()
         return copy
 
-    async def _read_rest(self, copy: ContextCopy) -> list[JsonObject]:
-        """Read the messages that follow those of a copy.
+    async def _read_rest(self, copy: ContextCopy) -> list[JsonObject] | None:
+        """Read the messages that follow those of a copy; None if all must be read.
 
-        The last known message is read again: if the server has a different one there, the branch was deleted and
-        created again, and the copy is cleared.
+        The last known message is read again: if the server has a different one there, or none, the branch was deleted
+        and created again, or the server lost messages in a failover.
         """
         known = len(copy.stored)
-        if known and copy is not self.copy:
-            rest = await self._read_list(copy.branch, offset=known - 1)
-            if rest and rest[0]["id"] == copy.stored[-1].id:
-                return rest[1:]
-            copy.stored.clear()
-        return await self._read_list(copy.branch, offset=len(copy.stored))
+        rest = await self._read_list(copy.branch, offset=max(known - 1, 0))
+        if not known:
+            return rest
+        return rest[1:] if rest and rest[0]["id"] == copy.stored[-1].id else None
 
     async def _read_list(self, branch: str, *, offset: int) -> list[JsonObject]:
         found: list[JsonObject] = []

@@ -26,11 +26,19 @@ class ContextSignals:
     """Follows one context for one subscription.
 
     `after` is the last event that the reader received. Without one, or with one too far back, it begins with the
-    current state and one signal for each message that is being streamed.
+    current state and one signal for each message that is being streamed. `is_restart`: the database lost events that
+    the reader has, so the first signal tells it to read all messages again.
     """
 
     def __init__(
-        self, database: Database, feed: Feed, contexts: Contexts, thread_id: UUID, put: Callable[[Signal], None]
+        self,
+        database: Database,
+        feed: Feed,
+        contexts: Contexts,
+        thread_id: UUID,
+        put: Callable[[Signal], None],
+        *,
+        is_restart: bool = False,
     ) -> None:
         self._database = database
         self._feed = feed
@@ -38,6 +46,7 @@ class ContextSignals:
         self._thread_id = thread_id
         self._id = str(thread_id)
         self._put = put
+        self._is_restart = is_restart
         self._fold = StateFold()
         self._branch = ""
         self._sent_state: tuple[ContextState, str] | None = None
@@ -100,6 +109,9 @@ class ContextSignals:
             self._streaming[head.message_id] = head.current_sequence
             self._roles[head.message_id] = head.role
         self._sent_state = None
+        if self._is_restart and (changed := self._state_signal()) is not None:
+            fields = {**changed[1], "messages_removed": True}
+            self._put(Signal(changed[0], self._id, self.position, fields, restarts=True))
         self._put_state()
         for head in heads:
             self._put(self._delta(head))

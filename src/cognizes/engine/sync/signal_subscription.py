@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.errors import FeedRewoundError
+from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError, PoolTimeoutError
 from cognizes.engine.feed import Feed
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.sync.context_signals import ContextSignals
@@ -112,8 +112,7 @@ class SignalSubscription:
         if (task := self._tasks.pop(thread, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        name = str(thread)
-        self._queue = {key: signal for key, signal in self._queue.items() if signal.context_id != name}
+        self._drop_queued(thread)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -162,20 +161,37 @@ class SignalSubscription:
             del self._queue[next(iter(self._queue))]
         self._changed.notify()
 
-    def _start(self, thread_id: UUID) -> None:
-        context = self._followed[thread_id]
-        task = asyncio.create_task(context.run(), name="signals")
-        self._tasks[thread_id] = task
-        task.add_done_callback(lambda done: self._end(thread_id, context, done))
+    def _drop_queued(self, thread: UUID) -> None:
+        name = str(thread)
+        self._queue = {key: signal for key, signal in self._queue.items() if signal.context_id != name}
 
-    def _end(self, thread_id: UUID, context: ContextSignals, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, FeedRewoundError):
-            # The client reconnects. Its position is after the head, so it gets the current state.
-            logger.warning("%s", error)
-        elif error is not None:
+    def _start(self, thread_id: UUID) -> None:
+        task = asyncio.create_task(self._follow(thread_id), name="signals")
+        self._tasks[thread_id] = task
+        task.add_done_callback(lambda done: self._end(thread_id, done))
+
+    async def _follow(self, thread_id: UUID) -> None:
+        """Follow a context until it is deleted. If the database lost events, begin again and tell the reader so."""
+        while True:
+            try:
+                await self._followed[thread_id].run()
+                return
+            except FeedRewoundError as error:
+                logger.warning("%s", error)
+            self._drop_queued(thread_id)
+            context = ContextSignals(self._database, self._feed, self._contexts, thread_id, self._put, is_restart=True)
+            try:
+                await retry_while_unavailable(
+                    lambda: context.open(None),  # noqa: B023 - called in this round only
+                    errors=(DatabaseUnavailableError, PoolTimeoutError),
+                )
+            except NotFoundError:
+                return
+            self._followed[thread_id] = context
+
+    def _end(self, thread_id: UUID, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the signals of context %s failed", thread_id, exc_info=error)
-        if self._followed.get(thread_id) is context:
-            del self._followed[thread_id]
-            self._tasks.pop(thread_id, None)
+        if self._tasks.get(thread_id) is task:
+            del self._followed[thread_id], self._tasks[thread_id]
         self._changed.notify()

@@ -27,13 +27,17 @@ class SignalType(StrEnum):
 
 @dataclass(frozen=True)
 class Signal:
-    """One signal. A reader that has it has all signals up to the event `position`."""
+    """One signal. A reader that has it has all signals up to the event `position`.
+
+    One that `restarts` begins the signals of a context again, at a position that may be before earlier ones.
+    """
 
     type: SignalType
     context_id: str
     position: int
     fields: JsonObject = field(default_factory=dict)
     timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
+    restarts: bool = False
 
     def to_document(self) -> JsonObject:
         """Return the signal as JSON data. `sequence_num` is its event, or the newest event of the context."""

@@ -234,7 +234,8 @@ class SignalFrames:
         return "".join(map(self._write_frame, self._subscription.heartbeats()))
 
     def frame(self, signal: Signal) -> str:
-        self._positions[signal.context_id] = max(self._positions[signal.context_id], signal.position)
+        before = 0 if signal.restarts else self._positions[signal.context_id]
+        self._positions[signal.context_id] = max(before, signal.position)
         return self._write_frame(signal)
 
     def _write_frame(self, signal: Signal) -> str:

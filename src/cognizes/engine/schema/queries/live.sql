@@ -1,8 +1,13 @@
 -- read_feed_heads: Read the head of each thread and its open streams; with the flag also streams that ended within an
--- interval. A thread without streams has one row. `stored_sequence` is set if the message of an open stream is stored.
-SELECT t.id, t.last_sequence, s.thread_id, s.message_id, s.role, s.author, s.run_id, s.status, s.owner, s.final_sequence,
+-- interval. A thread without streams has one row. `stored_sequence` is set if the message of an open stream is stored,
+-- `event_id` if the id of an event is asked for: of sequence `event_at`, or of the newest one if that is negative.
+SELECT t.id, t.last_sequence,
+       (SELECT e.id FROM {schema}.events e
+         WHERE e.thread_id = t.id
+           AND e.sequence_num = CASE WHEN asked.event_at < 0 THEN t.last_sequence ELSE asked.event_at END) AS event_id,
+       s.thread_id, s.message_id, s.role, s.author, s.run_id, s.status, s.owner, s.final_sequence,
        s.began_after, s.stored_sequence
-  FROM unnest($1::uuid[], $2::boolean[]) AS asked (thread_id, with_ended)
+  FROM unnest($1::uuid[], $2::boolean[], $4::bigint[]) AS asked (thread_id, with_ended, event_at)
   JOIN {schema}.threads t ON t.id = asked.thread_id
   LEFT JOIN LATERAL (
         SELECT o.thread_id, o.message_id, o.role, o.author, o.run_id, o.status, o.owner, o.final_sequence, o.began_after,
@@ -22,13 +27,18 @@ SELECT t.id, t.last_sequence, s.thread_id, s.message_id, s.role, s.author, s.run
  ORDER BY t.id, s.created_at;
 
 -- read_events_of_threads: Read the events after a sequence for many threads, each in order. The long columns of large
--- events are null (`read_events` reads them).
-SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+-- events are null (`read_events` reads them). `follows` is false if the event at that sequence has not the given id.
+SELECT checked.follows, e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
        CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
        CASE WHEN e.bytes <= $4 THEN e.author END AS author,
        CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
        CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
-  FROM unnest($1::uuid[], $2::bigint[]) AS asked (thread_id, after)
+  FROM unnest($1::uuid[], $2::bigint[], $5::text[]) AS asked (thread_id, after, event_id)
+ CROSS JOIN LATERAL (
+        SELECT asked.event_id IS NULL OR EXISTS (
+                   SELECT FROM {schema}.events
+                    WHERE thread_id = asked.thread_id AND sequence_num = asked.after AND id = asked.event_id) AS follows
+        OFFSET 0) checked
  CROSS JOIN LATERAL (
         SELECT * FROM {schema}.events
          WHERE thread_id = asked.thread_id AND sequence_num > asked.after
