@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 
 from cognizes.engine.pulse.pg_notify_listener import NotifyEvent, PgNotifyListener
+from tests.unittests.pulse.listener_server import Server, new_listener
 
 
-def ring(listener: PgNotifyListener, payload: object, channel: str = "event_stream") -> None:
-    text = payload if isinstance(payload, str) else json.dumps(payload)
-    listener._handle_notification(None, 1, channel, text)
+@pytest.fixture
+def server() -> Server:
+    return Server()
 
 
-async def settle(listener: PgNotifyListener) -> None:
-    await asyncio.gather(*listener._workers)
+@pytest.fixture
+async def listener(server: Server) -> AsyncIterator[PgNotifyListener]:
+    made = new_listener(server)
+    await made.start()
+    yield made
+    await made.stop()
 
 
 def test_the_default_channel() -> None:
@@ -35,37 +41,34 @@ def test_the_default_channel() -> None:
         ("", {"raw": ""}),
     ],
 )
-async def test_payloads(text: str, payload: dict[str, object]) -> None:
-    listener = PgNotifyListener("postgresql://")
+async def test_payloads(listener: PgNotifyListener, server: Server, text: str, payload: dict[str, object]) -> None:
     heard: list[NotifyEvent] = []
 
     async def hear(event: NotifyEvent) -> None:
         heard.append(event)
 
     listener.on_event("event_stream", hear)
-    ring(listener, text)
-    await settle(listener)
+    server.current.say("event_stream", text)
+    await listener.wait_for_callbacks()
     assert [event.payload for event in heard] == [payload]
     assert heard[0].received_at.tzinfo is not None
 
 
-async def test_only_the_channel_that_was_asked_for() -> None:
-    listener = PgNotifyListener("postgresql://")
+async def test_only_the_channel_that_was_asked_for(listener: PgNotifyListener, server: Server) -> None:
     heard: list[str] = []
     await listener.subscribe(channel="mine", callback=lambda channel, text: heard.append(f"{channel}:{text}"))
-    ring(listener, "1", channel="other")
-    ring(listener, "2", channel="mine")
-    await settle(listener)
+    server.current.say("other", "1")
+    server.current.say("mine", "2")
+    await listener.wait_for_callbacks()
     assert heard == ["mine:2"]
     await listener.unsubscribe("mine")
-    ring(listener, "3", channel="mine")
-    await settle(listener)
+    server.current.say("mine", "3")
+    await listener.wait_for_callbacks()
     assert heard == ["mine:2"]
     assert listener.channels == ["event_stream"]
 
 
-async def test_one_thread_in_order_other_threads_not_held_up() -> None:
-    listener = PgNotifyListener("postgresql://")
+async def test_one_thread_in_order_other_threads_not_held_up(listener: PgNotifyListener, server: Server) -> None:
     heard: list[tuple[str, int]] = []
     gate = asyncio.Event()
 
@@ -76,18 +79,19 @@ async def test_one_thread_in_order_other_threads_not_held_up() -> None:
 
     listener.on_event("event_stream", hear)
     for number in range(3):
-        ring(listener, {"thread_id": "slow", "n": number})
-        ring(listener, {"thread_id": "fast", "n": number})
+        server.current.say("event_stream", json.dumps({"thread_id": "slow", "n": number}))
+        server.current.say("event_stream", json.dumps({"thread_id": "fast", "n": number}))
     for _ in range(10):
         await asyncio.sleep(0)
     assert heard == [("fast", 0), ("fast", 1), ("fast", 2)]
     gate.set()
-    await settle(listener)
+    await listener.wait_for_callbacks()
     assert heard[3:] == [("slow", 0), ("slow", 1), ("slow", 2)]
 
 
-async def test_a_failing_callback_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
-    listener = PgNotifyListener("postgresql://")
+async def test_a_failing_callback_does_not_affect_others(
+    listener: PgNotifyListener, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     heard: list[int] = []
 
     async def fail(_: NotifyEvent) -> None:
@@ -100,7 +104,7 @@ async def test_a_failing_callback_does_not_affect_others(caplog: pytest.LogCaptu
     listener.on_event("event_stream", hear)
     with caplog.at_level(logging.ERROR):
         for number in range(2):
-            ring(listener, {"thread_id": "t", "n": number})
-        await settle(listener)
+            server.current.say("event_stream", json.dumps({"thread_id": "t", "n": number}))
+        await listener.wait_for_callbacks()
     assert heard == [0, 1]
     assert len(caplog.records) == 2

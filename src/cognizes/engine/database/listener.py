@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -40,10 +41,8 @@ APPLICATION_NAME = "cognizes-listener"
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
 TextCallback = Callable[[str, str], Any]
 Reconnected = Callable[[], Awaitable[None]]
-_FIRST_PAUSE = 0.05
+Connect = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 _LONGEST_PAUSE = 2.0
-_CHECK_SECONDS = 5.0
-_LAST_CALLBACKS_SECONDS = 10.0
 
 
 @dataclass
@@ -64,6 +63,10 @@ class PgNotifyListener:
 
     `schema` is that of the engine whose notifications are wanted. Callers use the names of `ENGINE_CHANNELS` in every
     schema; the listener adds the suffix of the schema. Other channels are global.
+
+    `connect` opens the connection; by default it connects to the primary among the hosts of the DSN. The listener
+    checks a silent connection every `check_seconds`, pauses for `first_pause` seconds before the second attempt to
+    reconnect, and gives callbacks `stop_seconds` to return when it stops.
     """
 
     def __init__(
@@ -74,9 +77,18 @@ class PgNotifyListener:
         schema: str = "public",
         supervisor: Supervisor | None = None,
         connect_seconds: float = 10.0,
+        connect: Connect | None = None,
+        check_seconds: float = 5.0,
+        first_pause: float = 0.05,
+        stop_seconds: float = 10.0,
     ) -> None:
         self.dsn = dsn
-        self._connector = HostConnector(dsn, seconds=connect_seconds)
+        self._open_connection = connect or partial(
+            connect_directly, HostConnector(dsn, seconds=connect_seconds), APPLICATION_NAME
+        )
+        self._check_seconds = check_seconds
+        self._first_pause = first_pause
+        self._stop_seconds = stop_seconds
         suffix = channel_suffix(schema)
         self._names_on_server = {name: name + suffix for name in ENGINE_CHANNELS}
         self._names = {on_server: name for name, on_server in self._names_on_server.items()}
@@ -157,16 +169,18 @@ class PgNotifyListener:
             await self._keeper.stop()
             self._keeper = None
         await self._disconnect()
-        if self._workers:
-            _, stuck = await asyncio.wait(self._workers, timeout=_LAST_CALLBACKS_SECONDS)
-            for worker in stuck:
-                logger.error("a callback of the listener does not return and is cancelled")
-                worker.cancel()
-            if stuck:
-                await asyncio.wait(stuck)
+        for worker in (stuck := await self.wait_for_callbacks(self._stop_seconds)):
+            logger.error("a callback of the listener does not return and is cancelled")
+            worker.cancel()
+        if stuck:
+            await asyncio.wait(stuck)
+
+    async def wait_for_callbacks(self, seconds: float | None = None) -> set[asyncio.Task[None]]:
+        """Wait until the callbacks of all received notifications returned; return the tasks that still run."""
+        return (await asyncio.wait(self._workers, timeout=seconds))[1] if self._workers else set()
 
     async def _connect(self) -> None:
-        connection = await connect_directly(self._connector, APPLICATION_NAME)
+        connection = await self._open_connection()
         lost = asyncio.Event()
 
         def note_loss(_: object) -> None:
@@ -229,13 +243,13 @@ class PgNotifyListener:
         """Return when the connection is lost. A half-open one is silent, so the listener checks it periodically."""
         while self._connection is not None and not self._connection.is_closed():
             try:
-                await asyncio.wait_for(self._lost.wait(), timeout=_CHECK_SECONDS)
+                await asyncio.wait_for(self._lost.wait(), timeout=self._check_seconds)
                 return
             except TimeoutError:
                 pass
             try:
                 async with self._statement:
-                    if await self._connection.fetchval("SELECT pg_is_in_recovery()", timeout=_CHECK_SECONDS):
+                    if await self._connection.fetchval("SELECT pg_is_in_recovery()", timeout=self._check_seconds):
                         logger.debug("the listener's server is a standby now")
                         return
             except DRIVER_ERRORS as error:
@@ -243,7 +257,7 @@ class PgNotifyListener:
                 return
 
     async def _reconnect(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = self._first_pause
         while True:
             try:
                 await self._connect()
