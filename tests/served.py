@@ -39,11 +39,11 @@ class Served:
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
         """Send a signal, by default that of Ctrl-C; return the exit code and the output."""
         self.process.send_signal(number)
-        return self._wait()
+        return self.wait()
 
     def kill(self) -> None:
         self.process.kill()
-        self._wait()
+        self.wait()
 
     def close(self) -> None:
         """Stop the server unless it has ended."""
@@ -51,7 +51,7 @@ class Served:
             self.stop()
         self.output.close()
 
-    def _wait(self) -> tuple[int, str]:
+    def wait(self) -> tuple[int, str]:
         try:
             code = self.process.wait(_STOP_SECONDS)
         finally:
@@ -79,4 +79,4 @@ def serve(database_url: str, **settings: str) -> Served:
             return served
         time.sleep(0.02)
     process.kill()
-    raise AssertionError(served._wait()[1])
+    raise AssertionError(served.wait()[1])

@@ -33,22 +33,22 @@ WITHOUT_AGENTS = ("/agui", "/copilotkit/agent")
 
 
 @pytest.fixture(autouse=True)
-def without_the_first_wall(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def without_checks_of_the_api(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """After the tenants have filled their apps, every caller may request everything."""
     assert database_of(tenants.guarded.engine).has_row_level_security
 
     async def let_in(*_: Any) -> None:
         return None
 
-    async def find_any(authorizer: Authorizer, _: Principal, name: str) -> UUID:
-        return await authorizer._engine.sessions.store.find_context(name)
+    async def find_any(_: Authorizer, __: Principal, name: str) -> UUID:
+        return await tenants.guarded.engine.sessions.store.find_context(name)
 
     find_runs = Runs.find_all
 
     async def find_all_runs(runs: Runs, run_id: str, **_: Any) -> list[Run]:
         return await find_runs(runs, run_id)
 
-    monkeypatch.setattr(Authorizer, "_check_reach", let_in)
+    monkeypatch.setattr(Authorizer, "check_reach", let_in)
     monkeypatch.setattr(Runs, "find_all", find_all_runs)
     monkeypatch.setattr(Authorizer, "find_context", find_any)
     monkeypatch.setattr(Principal, "sees_app", lambda *_: True)

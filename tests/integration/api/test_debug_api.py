@@ -11,7 +11,6 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.models import Session
-from cognizes.engine.pulse import state_debug
 
 
 async def _thread(engine: Engine, app: str = "shop", user: str = "ada", **named: object) -> Session:
@@ -140,17 +139,15 @@ async def test_diff_of_an_event(client: httpx.AsyncClient, engine: Engine) -> No
     }  # fmt: skip
 
 
-async def test_key_history_finds_a_key_behind_many_others(
-    engine: Engine, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_debug, "_PAGE", 10)
+async def test_key_history_finds_a_key_behind_many_others(engine: Engine, client: httpx.AsyncClient) -> None:
+    """A page of the query has at most as many rows as the answer may have."""
     session = await _thread(engine)
     await engine.sessions.update(session, {"rare": 1, "ключ": 1})
     for number in range(25):
         await engine.sessions.append(session, author="a", kind="state_update", state={"often": number})
     await engine.sessions.update(session, {"rare": 2, "ключ": 2})
     for key in ("rare", "ключ"):
-        answer = await client.get(f"/api/debug/threads/{session.thread_id}/keys", params={"key": key})
+        answer = await client.get(f"/api/debug/threads/{session.thread_id}/keys", params={"key": key, "limit": 10})
         assert [item["value"] for item in answer.json()["history"]] == [1, 2]
 
 

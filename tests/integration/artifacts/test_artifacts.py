@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,8 @@ from cognizes.engine import (
     LimitExceededError,
     NotFoundError,
 )
+from tests.engine_parts import database_of
+from tests.served import REPOSITORY
 
 SCOPE = ArtifactScope("shop", "ada", "chat")
 LARGE = bytes(range(256)) * 40  # over the limit of the database in these tests
@@ -168,7 +171,7 @@ async def test_deleting_a_session_deletes_its_artifacts_and_files(engine: Engine
     assert await engine.artifacts.list_keys(SCOPE) == ["user:c"]
     await engine.artifacts.sweep()
     assert len(files_in(directory)) == 1
-    assert await engine._database.pool.fetchval("SELECT count(*) FROM artifact_blobs") == 1
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM artifact_blobs") == 1
     with pytest.raises(NotFoundError, match="was deleted"):
         await engine.artifacts.save(SCOPE, "late", LARGE)
     await engine.artifacts.sweep()
@@ -222,7 +225,7 @@ async def test_an_upload_that_expired_is_refused(engine: Engine, directory: Path
 
     async def slow() -> AsyncIterator[bytes]:
         yield LARGE
-        await engine._database.pool.execute("UPDATE artifact_blobs SET delete_after = now()")
+        await database_of(engine).pool.execute("UPDATE artifact_blobs SET delete_after = now()")
         assert await engine.artifacts.sweep() == 1
         yield b"the end"
 
@@ -234,6 +237,7 @@ async def test_an_upload_that_expired_is_refused(engine: Engine, directory: Path
 _KILLED = """
     import asyncio, os, sys
     from cognizes.engine import ArtifactScope, Engine
+    from tests.engine_parts import database_of
 
     async def chunks():
         yield b"x" * 10_000
@@ -243,7 +247,7 @@ _KILLED = """
     async def main():
         settings = dict(artifact_store=sys.argv[2], artifact_database_bytes=4096)
         async with Engine.open(sys.argv[1], **settings) as engine:
-            fetch_row = engine._database.fetch_row
+            fetch_row = database_of(engine).fetch_row
 
             async def die(query, *arguments):
                 if query == "save_artifact":
@@ -252,7 +256,7 @@ _KILLED = """
                     os.kill(os.getpid(), 9)
                 return await fetch_row(query, *arguments)
 
-            engine._database.fetch_row = die
+            database_of(engine).fetch_row = die
             await engine.artifacts.save(ArtifactScope("shop", "ada", "chat"), "a", chunks())
 
     asyncio.run(main())
@@ -264,12 +268,15 @@ async def test_kill_9_leaves_no_row_without_bytes_and_no_orphan(
     engine: Engine, database_url: str, directory: Path, moment: str, kept: int
 ) -> None:
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), database_url, str(directory), moment]
-    killed = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    killed = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, env=environment)
     assert killed.returncode == -9, killed.stderr.decode()
     assert len(files_in(directory)) == 1
     assert len(await engine.artifacts.list_keys(SCOPE)) == kept
     assert await engine.artifacts.sweep() == 0, "the upload could still be in progress"
-    await engine._database.pool.execute("UPDATE artifact_blobs SET delete_after = now() WHERE delete_after IS NOT NULL")
+    await database_of(engine).pool.execute(
+        "UPDATE artifact_blobs SET delete_after = now() WHERE delete_after IS NOT NULL"
+    )
     await engine.artifacts.sweep()
     assert len(files_in(directory)) == kept
     if kept:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from cognizes.engine import ArtifactScope, ArtifactStoreError, Engine, LimitExceededError, SetupError
+from tests.engine_parts import database_of
 
 pytest.importorskip("moto", reason="the S3 server is in the dependency group ci")
 pytest.importorskip("obstore", reason="needs the extra s3")
@@ -111,7 +112,7 @@ async def test_an_upload_that_fails_leaves_no_object(engine: Engine, settings: d
     await engine.artifacts.sweep()
     assert objects(settings) == []
     assert await engine.artifacts.list_keys(SCOPE) == []
-    assert await engine._database.pool.fetchval("SELECT count(*) FROM artifact_blobs") == 0
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM artifact_blobs") == 0
 
 
 async def test_an_object_that_is_gone_is_an_error(engine: Engine, settings: dict[str, object]) -> None:
@@ -125,7 +126,7 @@ async def test_an_object_that_is_gone_is_an_error(engine: Engine, settings: dict
     # The sweep deletes the row although the object is gone.
     await engine.artifacts.delete(SCOPE, "a")
     await engine.artifacts.sweep()
-    assert await engine._database.pool.fetchval("SELECT count(*) FROM artifact_blobs") == 0
+    assert await database_of(engine).pool.fetchval("SELECT count(*) FROM artifact_blobs") == 0
 
 
 async def test_a_bucket_that_does_not_exist_is_named(settings: dict[str, object]) -> None:

@@ -12,11 +12,12 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
+from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.engine_parts import bridge_of, listener_of
+from tests.engine_parts import bridge_of
 from tests.unittests.agui.conftest import call, response, said
 
 
@@ -110,18 +111,19 @@ class TestEventBridgeE2E:
         assert [(data["toolCallId"], data["toolCallName"]) for data in calls] == [("c1", "search"), ("c2", "weather")]
         assert seen.frames[-1].data["status"] == "completed"
 
-    async def test_gaps_of_notifications_are_detected_and_filled(self, engine: Engine, session: Session) -> None:
+    async def test_gaps_of_notifications_are_detected_and_filled(
+        self, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Every second notification is dropped on its way: the bridge still has each event once and in order."""
-        deliver: Callable[[str], None] = engine.feed.on_event_notification
-        dropped: list[str] = []
+        notify = Notifier.notify
+        sent: list[str] = []
 
-        def drop_every_second(text: str) -> None:
-            dropped.append(text)
-            if len(dropped) % 2:
-                deliver(text)
+        def drop_every_second(notifier: Notifier, channel: str, payload: str) -> None:
+            sent.append(payload)
+            if len(sent) % 2:
+                notify(notifier, channel, payload)
 
-        taps = listener_of(engine)._taps["event_stream"]
-        taps[taps.index(deliver)] = drop_every_second
+        monkeypatch.setattr(Notifier, "notify", drop_every_second)
         async with reading(engine, "r") as seen:
             for number in range(1, 12):
                 await engine.sessions.append(session, author="a", kind="message", text=str(number), run_id="r")
@@ -130,6 +132,7 @@ class TestEventBridgeE2E:
             str(number) for number in range(1, 12)
         ]
         assert [frame.sequence for frame in seen.frames if frame.sequence] == list(range(1, 12))
+        assert len(sent) == 11
 
     async def test_an_event_larger_than_a_notification_arrives_whole(self, engine: Engine, session: Session) -> None:
         """PostgreSQL refuses a notification of 8000 bytes; the event itself is read back."""

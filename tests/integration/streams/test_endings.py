@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 from cognizes.engine import ConflictError, DatabaseUnavailableError, Engine, StreamUnavailableError
 from cognizes.engine.errors import DatabaseError
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.streams import message_streams
 from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
 from tests.engine_parts import database_of
@@ -123,7 +122,7 @@ async def test_closing_ends_all_messages_at_once(
             return await end(row, *arguments, **named)
 
         monkeypatch.setattr(engine.streams.rows, "end", together)
-        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 3600.0)
+        engine.streams.closing_seconds = 3600.0
     async with Engine.open(database_url) as again:
         stored = await again.sessions.events(session)
         assert sorted(event.id for event in stored) == [f"m{number}" for number in range(5)]
@@ -142,7 +141,7 @@ async def test_closing_waits_for_no_message_longer_than_its_limit(
             await asyncio.Event().wait()
 
         monkeypatch.setattr(engine.streams.rows, "end", never_ends)
-        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 0.01)
+        engine.streams.closing_seconds = 0.01
     assert "3 messages could not be ended in time" in caplog.text
 
 
@@ -398,7 +397,7 @@ async def test_closing_flushes_what_could_not_be_stored(
     async with Engine.open(database_url, stream_lease_seconds=120, **backend) as engine:
         message = await engine.stream_message(pair.session, message_id="m").open()
         monkeypatch.setattr(engine.streams.rows, "end", never_ends)
-        monkeypatch.setattr(message_streams, "_CLOSING_SECONDS", 0.01)
+        engine.streams.closing_seconds = 0.01
         await message.write("all of it")
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert "".join(chunk.delta for chunk in page.chunks) == "all of it"

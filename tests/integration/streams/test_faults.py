@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from cognizes.engine import (
     ConflictError,
@@ -142,7 +143,8 @@ async def test_a_silent_producer_over_rest_is_given_up(pair: Pair) -> None:
 async def _forget(pair: Pair, backend: dict[str, Any]) -> None:
     """What a crash of PostgreSQL does to an UNLOGGED table, and a restart does to a Redis without a disk."""
     if backend:
-        await pair.ours.streams.backend._connected.flushall()  # type: ignore[attr-defined]
+        async with Redis.from_url(backend["redis_url"]) as redis:
+            await redis.flushall()
     else:
         await database_of(pair.ours).pool.execute("TRUNCATE message_chunks")
 
@@ -378,7 +380,8 @@ async def test_a_cluster(database_url: str) -> None:
     with RedisServer.as_cluster() as server:
         settings: dict[str, Any] = {"redis_url": server.url, "stream_lease_seconds": 120}
         async with Engine.open(database_url, **settings) as ours, Engine.open(database_url, **settings) as other:
-            assert type(ours.streams.backend._connected).__name__ == "RedisCluster"  # type: ignore[attr-defined]
+            async with Redis.from_url(server.url) as redis:
+                assert "cmdstat_cluster" in await redis.info("commandstats"), "the backend asks for the slots"
             pair = Pair(ours, other, await ours.sessions.create("app", "user"))
             async with asyncio.timeout(PATIENCE), watching(pair.other, pair.thread_id) as watch:
                 followers = []

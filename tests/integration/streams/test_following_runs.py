@@ -23,7 +23,7 @@ class Following:
         self.frames: list[dict[str, Any]] = []
         self._pair = pair
         self._run_id = run_id
-        self._task = asyncio.create_task(self._follow())
+        self.task = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
         first = started(self._pair.thread_id, self._run_id)
@@ -32,7 +32,7 @@ class Following:
             self.frames.append(_plain(frame))
 
     async def end(self) -> list[dict[str, Any]]:
-        await asyncio.wait_for(self._task, PATIENCE)
+        await asyncio.wait_for(self.task, PATIENCE)
         assert_legal(self.frames)
         return self.frames
 
@@ -66,8 +66,8 @@ async def tasks() -> AsyncIterator[list[Following]]:
     made: list[Following] = []
     yield made
     for following in made:
-        following._task.cancel()
-        await asyncio.wait([following._task])
+        following.task.cancel()
+        await asyncio.wait([following.task])
 
 
 async def test_the_text_so_far_then_every_chunk_then_the_end(pair: Pair, tasks: list[Following]) -> None:

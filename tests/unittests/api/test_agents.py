@@ -13,7 +13,6 @@ from ag_ui.core import BaseEvent, CustomEvent, RunFinishedEvent
 
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.observation import Observation, started
-from cognizes.engine.api import agents
 from cognizes.engine.api.agents import FrameStreams
 from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.errors import NotFoundError
@@ -31,7 +30,8 @@ async def observation(*items: BaseEvent | Exception | asyncio.Event) -> Observat
 
 def make_streams() -> tuple[FrameStreams, asyncio.Event]:
     have_stopped = asyncio.Event()
-    return FrameStreams(HeartbeatTimer(1), SimpleNamespace(have_stopped=have_stopped)), have_stopped  # type: ignore[arg-type]
+    agents: Any = SimpleNamespace(have_stopped=have_stopped)
+    return FrameStreams(HeartbeatTimer(1), agents, last_frames_seconds=0.001), have_stopped
 
 
 async def read(encoded: AsyncGenerator[str, None]) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ FINISHED = RunFinishedEvent(thread_id="t", run_id="r")
 )
 async def test_a_stream_that_breaks_off_ends_with_an_error(rest: list[Any], code: str) -> None:
     streams, _ = make_streams()
-    frames = await read(streams._encode(observation(started("t", "r"), *rest), FrameEncoder()))
+    frames = await read(streams.encode(observation(started("t", "r"), *rest), FrameEncoder()))
     assert [frame["type"] for frame in frames] == ["RUN_STARTED", "RUN_ERROR"]
     assert frames[-1]["code"] == code
     assert "odd" not in frames[-1]["message"], "an unexpected error is only in the log"
@@ -61,15 +61,14 @@ async def test_a_stream_that_breaks_off_ends_with_an_error(rest: list[Any], code
 async def test_nothing_follows_the_terminal_frame() -> None:
     streams, _ = make_streams()
     late = CustomEvent(name="late", value=1)
-    frames = await read(streams._encode(observation(started("t", "r"), FINISHED, late), FrameEncoder()))
+    frames = await read(streams.encode(observation(started("t", "r"), FINISHED, late), FrameEncoder()))
     assert [frame["type"] for frame in frames] == ["RUN_STARTED", "RUN_FINISHED"]
 
 
-async def test_a_server_that_stops_tells_those_whose_run_goes_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "_LAST_FRAMES_SECONDS", 0.001)
+async def test_a_server_that_stops_tells_clients_whose_run_continues_elsewhere() -> None:
     streams, have_stopped = make_streams()
     frames = observation(started("t", "r"), asyncio.Event())
-    reading = asyncio.create_task(read(streams._encode(frames, FrameEncoder())))
+    reading = asyncio.create_task(read(streams.encode(frames, FrameEncoder())))
     await asyncio.sleep(0)
     have_stopped.set()
     assert (await reading)[-1]["code"] == "SERVER_STOPPED"
@@ -78,7 +77,7 @@ async def test_a_server_that_stops_tells_those_whose_run_goes_on_elsewhere(monke
 async def test_frames_that_are_there_when_the_server_stops_are_told() -> None:
     streams, have_stopped = make_streams()
     have_stopped.set()
-    frames = await read(streams._encode(observation(started("t", "r"), FINISHED), FrameEncoder()))
+    frames = await read(streams.encode(observation(started("t", "r"), FINISHED), FrameEncoder()))
     assert [frame["type"] for frame in frames] == ["RUN_STARTED", "RUN_FINISHED"]
 
 
@@ -93,7 +92,7 @@ async def test_a_reader_that_leaves_closes_the_observation() -> None:
             closed.set()
 
     streams, _ = make_streams()
-    encoded = streams._encode(watched(), FrameEncoder())
+    encoded = streams.encode(watched(), FrameEncoder())
     await anext(encoded)
     await encoded.aclose()
     assert closed.is_set()

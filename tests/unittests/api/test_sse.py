@@ -197,7 +197,7 @@ async def test_offers_to_a_slow_reader_are_bounded_and_keep_their_order() -> Non
 @pytest.mark.parametrize("by", ["put", "offer"])
 async def test_a_reader_that_stops_reading_is_cut_off(by: str) -> None:
     async def source(stream: EventStream) -> None:
-        stream._send.__self__.writable.clear()  # type: ignore[attr-defined]
+        running.connection.writable.clear()
         if by == "offer":
             stream.offer("never read")
             await asyncio.Event().wait()
@@ -244,7 +244,7 @@ async def test_a_stalled_reader_does_not_keep_the_server_from_stopping() -> None
     waits = asyncio.Event()
 
     async def source(stream: EventStream) -> None:
-        stream._send.__self__.writable.clear()  # type: ignore[attr-defined]
+        running.connection.writable.clear()
         waits.set()
         await stream.put("never read")
 

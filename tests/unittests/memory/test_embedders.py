@@ -189,7 +189,7 @@ async def test_minilm_out_of_a_directory(tmp_path: Path) -> None:
     assert isinstance(packaged, MiniLmEmbedder)
     directory = tmp_path / "my-model"
     directory.mkdir()
-    for name, file in zip(("model.onnx", "tokenizer.json"), packaged._files, strict=True):
+    for name, file in zip(("model.onnx", "tokenizer.json"), packaged.files, strict=True):
         (directory / name).symlink_to(file)
     own = choose_embedder(Settings(embedder="minilm", embedding_model=str(directory)))
     assert own is not None

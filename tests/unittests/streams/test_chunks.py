@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cognizes.engine.database.documents import escape_text, unescape_text
-from cognizes.engine.streams import chunks
 from cognizes.engine.streams.chunks import (
     Chunk,
     DeltaLog,
@@ -37,24 +36,21 @@ def test_lengths_come_back(lengths: list[int]) -> None:
 @settings(max_examples=200)
 def test_a_log_has_the_same_chunks_however_it_is_packed(deltas: list[str], after: int, limit: int) -> None:
     expected = [Chunk(number, delta) for number, delta in enumerate(deltas, 1)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "_PACK_DELTAS", 8)
-        patch.setattr(chunks, "_SEGMENT_DELTAS", 5)
-        log = DeltaLog()
-        for delta in deltas:
-            log.append(delta)
-        assert log.chunks(after=after, limit=limit) == expected[after:][:limit]
-        assert log.text == "".join(deltas)
-        segments = log.segments(after=after)
-        assert [chunk for segment in segments for chunk in segment.chunks()] == expected[after:]
-        # What travels arrives, escaped as a text column wants it, whatever was there before.
-        copy = DeltaLog(base=after)
-        for segment in segments:
-            text = unescape_text(escape_text(segment.text))
-            copy.extend(Segment(segment.first_sequence, text, segment.lengths, segment.count))
-            copy.extend(segment)
-        assert copy.chunks(after=after, limit=100) == expected[after:]
-        assert list(unpack_lengths(log.lengths)) == [len(delta) for delta in deltas]
+    log = DeltaLog(pack_deltas=8, segment_deltas=5)
+    for delta in deltas:
+        log.append(delta)
+    assert log.chunks(after=after, limit=limit) == expected[after:][:limit]
+    assert log.text == "".join(deltas)
+    segments = log.segments(after=after)
+    assert [chunk for segment in segments for chunk in segment.chunks()] == expected[after:]
+    # What travels arrives, escaped as a text column wants it, whatever was there before.
+    copy = DeltaLog(base=after, pack_deltas=8, segment_deltas=5)
+    for segment in segments:
+        text = unescape_text(escape_text(segment.text))
+        copy.extend(Segment(segment.first_sequence, text, segment.lengths, segment.count))
+        copy.extend(segment)
+    assert copy.chunks(after=after, limit=100) == expected[after:]
+    assert list(unpack_lengths(log.lengths)) == [len(delta) for delta in deltas]
 
 
 @given(_DELTAS, st.integers(0, 70), st.integers(1, 70), st.none() | st.integers(0, 70))

@@ -29,7 +29,6 @@ from cognizes.engine.hosting import AgentHost
 logger = logging.getLogger(__name__)
 
 DEFAULT_USER = "default"
-_LAST_FRAMES_SECONDS = 0.5
 _STOPPING = "this server is about to stop; the run continues elsewhere, connect again"
 _FAILED = "this server failed to follow the run; connect again"
 
@@ -109,18 +108,20 @@ class FrameStreams:
     RUN_ERROR, because a client takes a stream without a terminal frame for success.
     """
 
-    def __init__(self, heartbeats: HeartbeatTimer, agents: ServedAgents) -> None:
+    def __init__(self, heartbeats: HeartbeatTimer, agents: ServedAgents, *, last_frames_seconds: float = 0.5) -> None:
         self._heartbeats = heartbeats
         self._agents = agents
+        self._last_frames_seconds = last_frames_seconds
 
     def open(self, frames: Observation, *, protocol_version: str | None = None) -> Response:
         """Return a response with frames, encoded for a client of that protocol version."""
         encoder = FrameEncoder(protocol_1=speaks_protocol_1(protocol_version))
         return EventStream(
-            each(self._encode(frames, encoder)), heartbeats=self._heartbeats, heartbeat=lambda: KEEP_ALIVE
+            each(self.encode(frames, encoder)), heartbeats=self._heartbeats, heartbeat=lambda: KEEP_ALIVE
         )
 
-    async def _encode(self, frames: Observation, encoder: FrameEncoder) -> AsyncGenerator[str, None]:
+    async def encode(self, frames: Observation, encoder: FrameEncoder) -> AsyncGenerator[str, None]:
+        """Yield the text of each frame up to a terminal one, also when the frames end without it."""
         async with aclosing(self._until_stopped(frames)) as items:
             async for number, frame in items:
                 yield encoder.encode(frame, number=number)
@@ -130,7 +131,7 @@ class FrameStreams:
         yield encoder.encode(_error("the run can no longer be followed; connect again", code="STREAM_ENDED"))
 
     async def _until_stopped(self, frames: Observation) -> Observation:
-        deadline = _StopDeadline()
+        deadline = _StopDeadline(self._last_frames_seconds)
         watching = asyncio.create_task(deadline.begin_after(self._agents.have_stopped), name="watch-server-stop")
         try:
             while True:
@@ -158,9 +159,10 @@ class FrameStreams:
 
 
 class _StopDeadline:
-    """Limits waits for the next frame from the moment that the server has stopped."""
+    """Limits waits for the next frame to some seconds after the server has stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._when: float | None = None
         self._waiting: asyncio.Timeout | None = None
 
@@ -176,7 +178,7 @@ class _StopDeadline:
     async def begin_after(self, have_stopped: asyncio.Event) -> None:
         """Set the deadline, also of the wait that is in progress, when the server stops."""
         await have_stopped.wait()
-        self._when = asyncio.get_running_loop().time() + _LAST_FRAMES_SECONDS
+        self._when = asyncio.get_running_loop().time() + self._seconds
         if self._waiting is not None:
             with suppress(RuntimeError):  # no wait is in progress
                 self._waiting.reschedule(self._when)

@@ -290,7 +290,7 @@ class Authorizer:
             raise PermissionDeniedError(f"this needs the permission {needed.permission}, which {principal.name} lacks")
         if needed.is_for_agents and principal.user_id is not None:
             raise PermissionDeniedError("this route is for agents; the key or token of an end user is not accepted")
-        await self._check_reach(connection, needed, call)
+        await self.check_reach(connection, needed, call)
 
     async def find_context(self, principal: Principal, name: str) -> UUID:
         """Find a thread by its id, or by a session id that is unique among the caller's threads."""
@@ -322,7 +322,7 @@ class Authorizer:
             if name == "contexts":
                 self.check_count(value.count(",") + 1)
 
-    async def _check_reach(self, connection: HTTPConnection, needed: Access, call: Call) -> None:
+    async def check_reach(self, connection: HTTPConnection, needed: Access, call: Call) -> None:
         principal, parameters = call.principal, connection.path_params
         match needed.reach:
             case Reach.THREAD:

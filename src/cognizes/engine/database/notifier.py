@@ -29,8 +29,8 @@ from cognizes.engine.supervision import SupervisedLoop, Supervisor
 logger = logging.getLogger(__name__)
 
 APPLICATION_NAME = "cognizes-notifier"
-_CONNECT_SECONDS = 10.0
 """The name of a notifier's connection in `pg_stat_activity`."""
+_CONNECT_SECONDS = 10.0
 MAX_WAITING = 20_000
 """The notifications that are kept while PostgreSQL is away; older ones are dropped, and sweeps replace them."""
 _PER_STATEMENT = 1000

@@ -24,9 +24,7 @@ THOUGHT_SUFFIX = "/thought"
 _NOTIFICATIONS_PER_PAYLOAD = 60
 """A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
 _LONG = 255
-_PACK_DELTAS = 1024
 _PACK_CHARACTERS = 64 * 1024
-_SEGMENT_DELTAS = 16 * 1024
 _SEGMENT_CHARACTERS = 256 * 1024
 
 
@@ -220,10 +218,21 @@ class DeltaLog:
     costs little more than the text, and no operation is quadratic in it.
     """
 
-    __slots__ = ("_ends", "_packed", "_recent", "_recent_characters", "base", "last_sequence")
+    __slots__ = (
+        "_ends",
+        "_pack_deltas",
+        "_packed",
+        "_recent",
+        "_recent_characters",
+        "_segment_deltas",
+        "base",
+        "last_sequence",
+    )
 
-    def __init__(self, base: int = 0) -> None:
+    def __init__(self, base: int = 0, *, pack_deltas: int = 1024, segment_deltas: int = 16 * 1024) -> None:
         self.base = base
+        self._pack_deltas = pack_deltas
+        self._segment_deltas = segment_deltas
         self.last_sequence = base
         self._packed: list[Segment] = []
         self._ends: list[int] = []
@@ -234,14 +243,14 @@ class DeltaLog:
         self._recent.append(delta)
         self._recent_characters += len(delta)
         self.last_sequence += 1
-        if len(self._recent) >= _PACK_DELTAS or self._recent_characters >= _PACK_CHARACTERS:
+        if len(self._recent) >= self._pack_deltas or self._recent_characters >= _PACK_CHARACTERS:
             self._pack()
         return self.last_sequence
 
     def extend(self, segment: Segment) -> None:
         if segment.last_sequence <= self.last_sequence:
             return
-        if segment.first_sequence == self.last_sequence + 1 and segment.count > _PACK_DELTAS // 8:
+        if segment.first_sequence == self.last_sequence + 1 and segment.count > self._pack_deltas // 8:
             self._pack()
             self._add(segment)
             self.last_sequence = segment.last_sequence
@@ -282,7 +291,7 @@ class DeltaLog:
         for delta in self._deltas(after):
             deltas.append(delta)
             characters += len(delta)
-            if len(deltas) >= _SEGMENT_DELTAS or characters >= _SEGMENT_CHARACTERS:
+            if len(deltas) >= self._segment_deltas or characters >= _SEGMENT_CHARACTERS:
                 segments.append(Segment.of(first, deltas))
                 first += len(deltas)
                 deltas, characters = [], 0

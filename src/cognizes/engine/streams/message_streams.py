@@ -35,7 +35,6 @@ from cognizes.engine.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 2**63 - 1
-_CLOSING_SECONDS = 5.0
 _LAST_FLUSH_SECONDS = 2.0
 
 
@@ -85,6 +84,8 @@ class MessageStreams:
         sweeper: Sweeper,
         supervisor: Supervisor | None = None,
     ) -> None:
+        self.closing_seconds = 5.0
+        """The time in which `close` ends the messages that are still being written."""
         self._settings = settings
         self._sessions = sessions
         self._sweeper = sweeper
@@ -124,7 +125,7 @@ class MessageStreams:
     async def close(self) -> None:
         """Store the messages that are still being written as interrupted, concurrently and within one limit."""
         if ending := [asyncio.create_task(self._end_or_log(live)) for live in self._live.values()]:
-            await asyncio.wait(ending, timeout=_CLOSING_SECONDS)
+            await asyncio.wait(ending, timeout=self.closing_seconds)
             if late := [task for task in ending if not task.done()]:
                 logger.warning("%d messages could not be ended in time; they end when their leases expire", len(late))
                 for task in late:

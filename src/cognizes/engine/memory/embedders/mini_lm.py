@@ -36,8 +36,8 @@ class MiniLmEmbedder:
     def __init__(self, directory: Path | None = None) -> None:
         if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
             raise SetupError(f"onnxruntime, which runs MiniLM, is not installed; {_INSTALL}")
-        self._files = _own_files(directory) if directory else (_packaged(*_WEIGHTS), _packaged(*_TOKENIZER))
-        self.dimension = _model(*self._files).dimension if directory else _DIMENSION
+        self.files = _own_files(directory) if directory else (_packaged(*_WEIGHTS), _packaged(*_TOKENIZER))
+        self.dimension = _model(*self.files).dimension if directory else _DIMENSION
         self.name = f"{directory.resolve().name if directory else 'all-MiniLM-L6-v2-int8'}-{self.dimension}"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
@@ -50,7 +50,7 @@ class MiniLmEmbedder:
     def _embed(self, texts: list[str]) -> Vectors:
         # The tokenizer refuses lone surrogates.
         clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
-        return _model(*self._files).embed(clean)
+        return _model(*self.files).embed(clean)
 
 
 class _Model:
