@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,8 @@ async def retry_while_unavailable(
                 raise
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         pause = min(pause * 2, _LONGEST_PAUSE)
+        if (counted := instruments()) is not None:
+            counted.retries.inc()
         if before_retry is not None:
             before_retry()
 

@@ -39,6 +39,7 @@ from cognizes.engine.sync.branches import Branches
 from cognizes.engine.sync.contexts import Contexts
 from cognizes.engine.sync.signal_subscription import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
+from cognizes.engine.telemetry import enable_metrics
 from cognizes.engine.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class Engine:
 
         While PostgreSQL is unavailable, the start is retried for `retry_seconds`.
         """
+        if self.settings.metrics:
+            _enable_metrics()
         async with AsyncExitStack() as parts:
             self._url = await self._find_server(parts)
             seconds, failures = self.settings.retry_seconds, list[DatabaseUnavailableError]()
@@ -310,3 +313,13 @@ class Engine:
         await asyncio.sleep(_WATCH_SECONDS)
         if await embedded.ensure_running() and self._connected is not None:
             await self._connected.expire_connections()
+
+
+def _enable_metrics() -> None:
+    try:
+        enable_metrics()
+    except ImportError as error:
+        raise SetupError(
+            "COGNIZES_METRICS is set and prometheus-client is not installed; "
+            "`pip install cognizes-engine[metrics]`, or unset it"
+        ) from error

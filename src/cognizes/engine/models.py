@@ -157,6 +157,7 @@ class Run:
     lease_expires_at: datetime | None = None
     last_wait: RunWait | None = None
     resumption_context: JsonObject | None = None
+    claimable_since: datetime | None = None
 
     @property
     def wait(self) -> RunWait | None:
@@ -172,6 +173,7 @@ class RunWait:
     reason: str | None
     expires_at: datetime | None
     timeout_node: str | None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)

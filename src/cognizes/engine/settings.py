@@ -247,6 +247,16 @@ class Settings(BaseSettings):
         default=5.0, ge=0, description="Seconds that runs may continue after a stop signal."
     )
     development: bool = Field(default=True, description="Serve the test routes such as /api/test-notify.")
+    metrics: bool = Field(
+        default=False, description="Serve metrics for Prometheus at /metrics, for administrators (extra: metrics)."
+    )
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port on which `cognizes worker` serves /metrics, without a key; 0: none.",
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="Address that metrics_port is bound to.")
     log_level: str = Field(
         default="INFO",
         pattern="(?i)^(debug|info|warning|error)$",

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
@@ -39,6 +40,9 @@ from cognizes.engine.monitor.pulse_meter import PulseMeter
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
 
+if TYPE_CHECKING:
+    from cognizes.engine.api.metrics import MetricsExport, ProcessGroup
+
 logger = logging.getLogger("uvicorn.error")
 
 _DESCRIPTION = """The durable heartbeat of AI agents: sessions, state, events, streams, runs and memory, on PostgreSQL.
@@ -48,19 +52,27 @@ Errors are problem details (`application/problem+json`). Every answer carries `X
 
 
 def create_app(
-    settings: Settings | None = None, engine: Engine | None = None, agents: Sequence[str] | None = None
+    settings: Settings | None = None,
+    engine: Engine | None = None,
+    agents: Sequence[str] | None = None,
+    *,
+    process_group: ProcessGroup | None = None,
 ) -> FastAPI:
     """Return an application. Without a started engine it opens one of its own while it runs.
 
     `agents` are served over AG-UI, as `package.module:agent`; None means those of the settings, else the demo.
+    `process_group`: the processes whose metrics `/metrics` shows, this one included.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if engine is None:
-            _serve(app, await Engine(settings or Settings()).start(), agents)
+            _serve(app, await Engine(settings or Settings()).start(), agents, process_group)
         logger.info("✓ PgNotifyListener started")
+        exported: MetricsExport | None = app.state.metrics
         try:
+            if exported is not None:
+                await exported.start()
             await app.state.agents.start()
             with on_shutdown_signal(partial(_end_streams, app)):
                 yield
@@ -68,6 +80,8 @@ def create_app(
             await app.state.agents.close()
             await app.state.heartbeats.close()
             await app.state.agent_heartbeats.close()
+            if exported is not None:
+                await exported.close()
             if engine is None:
                 await app.state.engine.close()
 
@@ -83,8 +97,9 @@ def create_app(
         # Every route is authorized by what it declares with `@access`.
         dependencies=[Depends(authorize)],
     )
+    connections = app.state.connections = OpenConnections()
     if engine is not None:
-        _serve(app, engine, agents)
+        _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
     for part in (server, sessions, live, runs, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
@@ -96,13 +111,11 @@ def create_app(
     # As FastAPI documents it.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.mount("/monitor", server.MonitorFiles(), name="monitor")
-    app.state.connections = OpenConnections()
-
-    app.add_middleware(Middleware, counts=app.state.connections)
+    app.add_middleware(Middleware, counts=connections)
     return app
 
 
-def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
+def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None, group: ProcessGroup | None) -> None:
     app.state.engine = engine
     app.state.authorizer = Authorizer(engine)
     app.state.streams = OpenStreams(engine.settings)
@@ -114,6 +127,18 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None) -> None:
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
     app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
     app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
+    app.state.metrics = _export_metrics(app, engine, group) if engine.settings.metrics else None
+
+
+def _export_metrics(app: FastAPI, engine: Engine, group: ProcessGroup | None) -> MetricsExport:
+    # A late import: the module needs the extra `metrics`.
+    from cognizes.engine.api.metrics import MetricsExport  # noqa: PLC0415
+
+    def connections() -> dict[str, int]:
+        sse = app.state.heartbeats.connections + app.state.agent_heartbeats.connections
+        return {"sse": sse, "websocket": app.state.connections.websockets}
+
+    return MetricsExport(engine, connections=connections, group=group)
 
 
 def _end_streams(app: FastAPI) -> None:

@@ -48,6 +48,7 @@ from cognizes.engine.errors import (
 )
 from cognizes.engine.models import new_id
 from cognizes.engine.settings import Settings
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("cognizes.engine.access")
@@ -140,10 +141,15 @@ class Middleware:
         try:
             await self._serve_exchange(exchange)
         finally:
-            duration = (time.perf_counter() - started) * 1000
+            seconds = time.perf_counter() - started
+            if (measured := instruments()) is not None:
+                route = _route_of(exchange.scope)
+                measured.requests.labels(scope["method"], route, exchange.status).inc()
+                if not exchange.is_stream:
+                    measured.request_seconds.labels(scope["method"], route).observe(seconds)
             path = scope["path"] if scope["path"].isprintable() else printable(scope["path"])
             access_logger.info(
-                "%s %s %s %.1fms", scope["method"], path, exchange.status, duration, extra={"request_id": current}
+                "%s %s %s %.1fms", scope["method"], path, exchange.status, seconds * 1000, extra={"request_id": current}
             )
             request_id.reset(token)
 
@@ -205,6 +211,13 @@ async def _authenticate(engine: Engine, scope: Scope, headers: Mapping[bytes, by
     return principal
 
 
+def _route_of(scope: Scope) -> str:
+    """Return the template of the route, such as /api/sessions/{thread_id}: a label must not have a value per id."""
+    if (route := scope.get("route")) is not None:
+        return str(route.path)
+    return "/monitor" if scope["path"].startswith("/monitor/") else "none"
+
+
 async def _audit(engine: Engine, exchange: HttpExchange | WebSocketExchange) -> None:
     call = exchange.call
     if call.audited_app is None:
@@ -232,6 +245,7 @@ class _Exchange:
         self.call = begin_call(scope)
         self.grant: Grant | None = None
         self.has_started = False
+        self.is_stream = False
         self.status: int | None = None
         self._receive = receive
         self._send = send
@@ -252,6 +266,7 @@ class _Exchange:
         return str(getattr(self.scope.get("route"), "path", self.scope["path"]))
 
     def begin_stream(self) -> None:
+        self.is_stream = True
         if self.grant is not None:
             streams: OpenStreams = self.scope["app"].state.streams
             self._end_stream = streams.begin(self.grant.principal)

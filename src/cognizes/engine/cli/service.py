@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -18,6 +19,9 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cognizes.engine.api.metrics import ProcessGroup
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +38,11 @@ def run_service(
     *,
     announce: Callable[[], None],
     stop_signals: Sequence[signal.Signals] = _STOP_SIGNALS,
+    process_group: ProcessGroup | None = None,
 ) -> None:
     """Serve until one of the signals; call `announce` when the server accepts requests."""
-    uvloop.run(Service(settings, listening, announce=announce, stop_signals=stop_signals).run())
+    service = Service(settings, listening, announce=announce, stop_signals=stop_signals, process_group=process_group)
+    uvloop.run(service.run())
 
 
 class Service:
@@ -49,7 +55,9 @@ class Service:
         *,
         announce: Callable[[], None],
         stop_signals: Sequence[signal.Signals] = _STOP_SIGNALS,
+        process_group: ProcessGroup | None = None,
     ) -> None:
+        self._process_group = process_group
         self._engine = Engine(settings)
         self._listening = listening
         self._announce = announce
@@ -73,7 +81,7 @@ class Service:
             await self._engine.close()
 
     async def _serve(self) -> None:
-        app = create_app(self._engine.settings, engine=self._engine)
+        app = create_app(self._engine.settings, engine=self._engine, process_group=self._process_group)
         # Not in the lifespan of the application, for the same reason: an agent that cannot be loaded must raise.
         await app.state.agents.start()
         if self._stopping:

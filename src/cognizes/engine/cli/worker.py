@@ -7,8 +7,10 @@ import importlib
 import inspect
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import uvloop
@@ -18,6 +20,9 @@ from cognizes.engine.cli.connections import check_urls, naming_server
 from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cognizes.engine.engine import Engine
 
 
 def worker(
@@ -80,6 +85,22 @@ def _load(module_name: str, attribute: str) -> Any:
     return found
 
 
+@asynccontextmanager
+async def _serving_metrics(engine: Engine) -> AsyncIterator[None]:
+    """Serve the metrics on the port of the settings, if there is one."""
+    settings = engine.settings
+    if not settings.metrics or not settings.metrics_port:
+        yield
+        return
+    # Late imports: other commands do not need them.
+    from cognizes.engine.api.metrics import MetricsExport  # noqa: PLC0415
+    from cognizes.engine.cli.serve import open_listening_socket  # noqa: PLC0415
+
+    with open_listening_socket(settings.metrics_host, settings.metrics_port) as listening:
+        async with MetricsExport(engine).serving(listening):
+            yield
+
+
 async def _work(settings: Settings, handlers: dict[str, Any], concurrency: int) -> None:
     # Imported here: other commands do not need them.
     from cognizes.engine.engine import Engine  # noqa: PLC0415
@@ -92,4 +113,5 @@ async def _work(settings: Settings, handlers: dict[str, Any], concurrency: int) 
             loop.add_signal_handler(number, executor.stop)
         typer.echo(f"worker {executor.id} executes {', '.join(handlers)}; Ctrl-C stops it")
         sys.stdout.flush()
-        await executor.run()
+        async with _serving_metrics(engine):
+            await executor.run()

@@ -14,19 +14,25 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from cognizes.engine.cli.logs import configure_logging
 from cognizes.engine.errors import EngineError, SetupError
 from cognizes.engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cognizes.engine.api.metrics import ProcessGroup
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +64,8 @@ class _Worker:
     started: Connection
     """Receives None when the worker serves, or why it does not start."""
     since: float
+    number: int
+    """The smallest number that no other worker has; the label of its metrics."""
     failures: int = 0
     is_serving: bool = False
     is_leaving: bool = False
@@ -80,10 +88,15 @@ class Supervisor:
         self._to_replace: deque[_Worker] = deque()
         self._kill_at: float | None = None
         self._error: str | None = None
+        self._sockets: Path | None = None
+        """The directory in which workers answer each other's scrapes."""
 
     def run(self) -> None:
         """Serve until a signal; raise `SetupError` when the first workers do not start."""
-        with self._handle_signals() as wake_up:
+        with ExitStack() as resources:
+            wake_up = resources.enter_context(self._handle_signals())
+            if self._settings.metrics:
+                self._sockets = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="cognizes-")))
             for _ in range(self._count):
                 self._start()
             while self._workers or (self._due and self._kill_at is None):
@@ -135,13 +148,16 @@ class Supervisor:
             self._kill_at = now + _KILL_SECONDS
 
     def _start(self, *, failures: int = 0, replaces: _Worker | None = None) -> None:
+        number = min(set(range(len(self._workers) + 1)) - {worker.number for worker in self._workers})
         receiving, sending = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_serve, args=(self._settings, self._listening, sending), name="cognizes-worker"
+            target=_serve,
+            args=(self._settings, self._listening, sending, self._sockets, number),
+            name="cognizes-worker",
         )
         process.start()
         sending.close()
-        self._workers.append(_Worker(process, receiving, time.monotonic(), failures, replaces=replaces))
+        self._workers.append(_Worker(process, receiving, time.monotonic(), number, failures, replaces=replaces))
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -217,7 +233,9 @@ class Supervisor:
         worker.process.terminate()
 
 
-def _serve(settings: Settings, listening: socket.socket, started: Connection) -> None:
+def _serve(
+    settings: Settings, listening: socket.socket, started: Connection, sockets: Path | None, number: int
+) -> None:
     """Run one worker: the process of `cognizes serve`, which only SIGTERM of its supervisor stops."""
     # Ctrl-C reaches every process of the terminal: the supervisor passes it on once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -228,10 +246,27 @@ def _serve(settings: Settings, listening: socket.socket, started: Connection) ->
     from cognizes.engine.cli.service import run_service  # noqa: PLC0415
 
     try:
-        run_service(settings, listening, announce=lambda: started.send(None), stop_signals=(signal.SIGTERM,))
+        run_service(
+            settings,
+            listening,
+            announce=lambda: started.send(None),
+            stop_signals=(signal.SIGTERM,),
+            process_group=_process_group(sockets, number),
+        )
     except EngineError as error:
         started.send(str(error))
         sys.exit(1)
+
+
+def _process_group(sockets: Path | None, number: int) -> ProcessGroup | None:
+    if sockets is None:
+        return None
+    try:
+        from cognizes.engine.api.metrics import ProcessGroup  # noqa: PLC0415
+    except ImportError:
+        # The engine says which package is missing.
+        return None
+    return ProcessGroup(sockets, str(number))
 
 
 def _end_with_supervisor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,16 @@ class Database:
     def has_waiters(self) -> bool:
         return self._waiting > 0
 
+    @property
+    def waiting(self) -> int:
+        """The number of tasks that wait for a connection."""
+        return self._waiting
+
+    @property
+    def pools(self) -> dict[str, asyncpg.Pool[Any]]:
+        """The pools by the privileges of their connections: `engine` and, with row level security, `tenants`."""
+        return {"engine": self.pool} | ({"tenants": self._tenant_pool} if self._tenant_pool is not None else {})
+
     @classmethod
     async def connect(cls, url: str, settings: Settings) -> Database:
         """Open a pool on a URL. Connections are made when first needed, up to `pool_size`."""
@@ -123,11 +135,17 @@ class Database:
         """Return a connection, to be returned with `release`; `PoolTimeoutError` when none is free in time."""
         pool = self._pool(for_tenants=for_tenants)
         self._waiting += 1
+        measured = instruments()
+        started = time.perf_counter() if measured is not None else 0.0
         try:
             connection = await pool.acquire(timeout=self._pool_timeout)
             self.mark_in_use(connection, for_tenants=for_tenants)
+            if measured is not None:
+                measured.pool_acquire_seconds.observe(time.perf_counter() - started)
             return connection
         except TimeoutError as error:
+            if measured is not None:
+                measured.pool_timeouts.inc()
             connector = self._connectors.get(pool)
             if connector is not None and connector.failure is not None:
                 raise DatabaseUnavailableError(

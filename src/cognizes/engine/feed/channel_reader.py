@@ -38,6 +38,7 @@ from cognizes.engine.streams.reader import MAX_PAGE
 from cognizes.engine.streams.stream_rows import read_row
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class ChannelReader:
         self._failovers_checked = 0
         self.is_closed = False
         self.missed_notifications = 0
+        self.healed_notifications = 0
+        self._missed: set[UUID] = set()
 
     @property
     def channels(self) -> Mapping[UUID, ThreadChannel]:
@@ -196,6 +199,7 @@ class ChannelReader:
     def _drop(self, channel: ThreadChannel) -> None:
         if self._channels.get(channel.thread_id) is channel:
             del self._channels[channel.thread_id]
+            self._missed.discard(channel.thread_id)
 
     def _end(self, channel: ThreadChannel, failure: EngineError | None = None) -> None:
         """End a channel; the next subscriber of the thread gets a new one."""
@@ -281,6 +285,7 @@ class ChannelReader:
             # Advance the channel whose head was asked for: a channel opened since has a head of its own.
             if rows:
                 channels[thread_id].advance(rows)
+                self._note_healed(thread_id)
             if self._channels.get(thread_id) is not channels[thread_id]:
                 self._due_events.add(thread_id)
         for thread_id in large:
@@ -301,8 +306,15 @@ class ChannelReader:
         )
         if page.rows:
             channel.advance(page.rows)
+            self._note_healed(channel.thread_id)
         if page.has_more:
             self._due_events.add(channel.thread_id)
+
+    def _note_healed(self, thread_id: UUID) -> None:
+        """Count a thread whose events were read although their notification was missed."""
+        if self._missed and thread_id in self._missed:
+            self._missed.discard(thread_id)
+            self.healed_notifications += 1
 
     # Reading back streams
 
@@ -316,6 +328,8 @@ class ChannelReader:
         except EngineError as error:
             # The sweep reads these threads again, also after any other exception.
             logger.debug("streams of %d threads are not read back yet: %s", len(due), error)
+            if (counted := instruments()) is not None:
+                counted.stream_errors.labels("read").inc()
 
     async def _refresh(self, channels: Iterable[ThreadChannel]) -> None:
         """Read the heads and the streams of threads with one query, and compare them with what the channels have."""
@@ -367,6 +381,7 @@ class ChannelReader:
                 self._due_events.add(channel.thread_id)
         elif last > channel.head and channel.thread_id not in self._due_events:
             self.missed_notifications += 1
+            self._missed.add(channel.thread_id)
             self._due_events.add(channel.thread_id)
 
     def _take_streams(

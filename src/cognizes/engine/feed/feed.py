@@ -64,6 +64,11 @@ class Feed:
         """The number of times that a sweep found events without a notification."""
         return self._reader.missed_notifications
 
+    @property
+    def healed_notifications(self) -> int:
+        """The number of times that such events were then read."""
+        return self._reader.healed_notifications
+
     def open_streams(self, thread_id: UUID) -> int:
         """Return the number of open streams that the feed knows of a followed thread."""
         channel = self._reader.channels.get(thread_id)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
 from uuid import UUID
 
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineClosedError
 from cognizes.engine.feed.channel_reader import ChannelReader
 from cognizes.engine.feed.thread_channel import FeedItem, Notification, Position, StreamView, ThreadChannel
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import Event, JsonObject
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class Subscription:
         "_run_id",
         "_runs",
         "_seen",
+        "_since",
         "_thread_id",
         "_view",
     )
@@ -146,6 +149,8 @@ class Subscription:
         self._seen = -1
         self._is_first = True
         self._inbox: Inbox | None = None
+        # Events from before are history: their age says nothing about the feed.
+        self._since = datetime.now(UTC) if instruments() is not None else None
 
     async def pages(self, *, notifications: bool = False) -> AsyncGenerator[list[FeedItem], None]:
         """Yield the feed page by page; `Feed.follow` describes it."""
@@ -235,5 +240,15 @@ class Subscription:
             await self._reader.check_head(channel, self._position.sequence)
             return False
         self._position.sequence = events[-1].sequence_num or self._position.sequence
+        self._measure(events)
         items += events if self._run_id is None else [event for event in events if event.run_id == self._run_id]
         return True
+
+    def _measure(self, events: list[Event]) -> None:
+        """Observe the age of the events that are delivered live."""
+        if self._since is None or (measured := instruments()) is None:
+            return
+        now = datetime.now(UTC)
+        for event in events:
+            if event.created_at is not None and event.created_at >= self._since:
+                measured.feed_lag.observe(max(0.0, (now - event.created_at).total_seconds()))

@@ -24,6 +24,7 @@ from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
+from cognizes.engine.telemetry import instruments
 
 
 class GroupItem(Protocol):
@@ -364,6 +365,8 @@ class AppendBatcher:
     async def submit(self, item: AppendItem) -> AppendAnswer:
         """Store an item and return the result after the commit."""
         item.apps = self._database.acting_apps
+        if (measured := instruments()) is not None:
+            return await measured.time_append(lambda: self._groups.submit(item))
         return await self._groups.submit(item)
 
     async def close(self) -> None:
@@ -398,6 +401,10 @@ class AppendBatcher:
             _expect_duplicates(resent)
             rows = await self._call_until_available(items, fetch, wait=wait)
         answers = [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+        if (counted := instruments()) is not None:
+            counted.append_batch.observe(len(items))
+            for stored in filter(None, answers):
+                counted.appends.labels(stored.status).inc()
         if self._notifier is not None:
             for item, answer in zip(items, answers, strict=True):
                 # A duplicate may be the event of a commit whose answer was lost, which was not notified.

@@ -18,6 +18,7 @@ from cognizes.engine.models import new_id
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.notifications import RunKey, RunNotification, RunNotifications, run_key
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,8 @@ class LeaseKeeper:
 
     def _lose(self, lease: Lease) -> None:
         self.drop(lease)
+        if (counted := instruments()) is not None:
+            counted.leases_lost.inc()
         logger.info("the lease of run %s is lost; its attempt %s stops", lease.fence.run_id, lease.fence.attempt)
         lease.lose()
 

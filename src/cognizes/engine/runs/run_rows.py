@@ -39,6 +39,7 @@ def run_from_row(row: asyncpg.Record) -> Run:
         lease_expires_at=row["lease_expires_at"],
         last_wait=_wait(row),
         resumption_context=_document(row["resumption_context"]),
+        claimable_since=row["claimable_since"],
     )
 
 
@@ -87,4 +88,5 @@ def _wait(row: asyncpg.Record) -> RunWait | None:
         reason=_text(row["wait_reason"]),
         expires_at=row["wait_expires_at"],
         timeout_node=row["wait_timeout_node"],
+        since=row["waiting_since"],
     )

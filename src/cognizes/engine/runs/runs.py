@@ -38,6 +38,7 @@ from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
 from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
+from cognizes.engine.telemetry import count_run_end, observe_claim, observe_wait
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,10 @@ class Runs:
         """Claim pending runs of these handlers, each with a lease, in the order in which they became due."""
         self.leases.start()
         wanted = tuple(sorted(set(handlers)))
-        return await self._batcher.claim(RunClaim(wanted, worker_id or self.worker_id, limit))
+        claimed = await self._batcher.claim(RunClaim(wanted, worker_id or self.worker_id, limit))
+        for run in claimed:
+            observe_claim(run.attempt, run.claimable_since, run.started_at)
+        return claimed
 
     async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> Run:
         """Claim one pending run, whatever its handler. `ConflictError` when it is not pending."""
@@ -210,6 +214,7 @@ class Runs:
             thread_id, event_id, "claim_run", thread_id, run_id, worker_id, lease, event_id, from_waiting
         )
         if run is not None:
+            observe_claim(run.attempt, run.claimable_since, run.started_at)
             return run
         # The answer was lost. The event names the attempt; the run may have been claimed again since then.
         event = await self.until_available(lambda: self.sessions.log.find(thread_id, event_id))
@@ -300,6 +305,7 @@ class Runs:
         )
         with releasing(thread, run_id):
             ended = await self._once(thread, end.event_id, lambda: self._batcher.end(end))
+        count_run_end(status)
         return ended or await self._read(thread, run_id)
 
     async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
@@ -310,8 +316,11 @@ class Runs:
         thread_id, event_id = UUID(run.thread_id), str(new_id())
         backoff = timedelta(seconds=self.settings.run_backoff_seconds)
         arguments = thread_id, run.id, run.attempt, _escape(cause), backoff, _LONGEST_BACKOFF, event_id
-        status = await self._write_once(thread_id, event_id, "release_run", *arguments)
-        return RunStatus(status) if status is not None else (await self._read(thread_id, run.id)).status
+        answer = await self._write_once(thread_id, event_id, "release_run", *arguments)
+        status = RunStatus(answer) if answer is not None else (await self._read(thread_id, run.id)).status
+        if status is RunStatus.FAILED:
+            count_run_end(status)
+        return status
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
         """Make a failed run pending again, with all its attempts; finished steps stay finished."""
@@ -428,6 +437,8 @@ class Runs:
         """Apply the memory snapshot of the last wait of a run that resumes, once; return what it continues with, with
         the episodes and the present values of its long-term keys. None when no wait of the run is over."""
         resumption = await read_resumption(self.database, run)
+        if resumption is not None:
+            observe_wait(resumption.kind, resumption.waited_from, resumption.waited_until)
         if resumption is None or resumption.memory_snapshot is None:
             return resumption
         snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)

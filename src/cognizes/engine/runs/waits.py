@@ -76,6 +76,7 @@ class Resolution:
 
     source: str
     payload: Any
+    ended_at: datetime | None = None
 
     @property
     def timed_out(self) -> bool:
@@ -102,6 +103,8 @@ class Resumption:
     kept_keys: list[str] = field(default_factory=list)
     episodic_tail: list[Any] = field(default_factory=list)
     long_term: dict[tuple[str, str], Any] = field(default_factory=dict)
+    waited_from: datetime | None = None
+    waited_until: datetime | None = None
 
 
 def check_wait(
@@ -152,7 +155,7 @@ async def read_resumption(database: Database, run: Run) -> Resumption | None:
     if run.last_wait is None:
         return None
     rows = await database.fetch("read_used_signals", UUID(run.thread_id), run.id)
-    ended = {row["correlation_key"]: Resolution(row["source"], _payload(row)) for row in rows}
+    ended = {row["correlation_key"]: Resolution(row["source"], _payload(row), row["used_at"]) for row in rows}
     resolution = ended.get(run.last_wait.correlation_key)
     if resolution is None:
         return None
@@ -169,6 +172,8 @@ async def read_resumption(database: Database, run: Run) -> Resumption | None:
         plan_decision_id=context.get("plan_decision_id"),
         cursor_node=run.last_wait.timeout_node if resolution.timed_out else context.get("cursor_node"),
         memory_snapshot=context.get("memory_snapshot"),
+        waited_from=run.last_wait.since,
+        waited_until=resolution.ended_at,
     )
 
 

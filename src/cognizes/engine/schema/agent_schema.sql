@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 27 OR max(number) > 62 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 28 OR max(number) > 89 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1038,17 +1038,31 @@ VALUES ('0062_artifacts.sql', 62, '9030d61b8b6c4dba21fe14c42e14e6da113a858139372
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0089_run_times.sql
+-- The times from which the delay of a claim and the duration of a wait are measured.
+ALTER TABLE "public".runs
+    ADD COLUMN IF NOT EXISTS claimable_since timestamptz,
+    ADD COLUMN IF NOT EXISTS waiting_since timestamptz;
+
+COMMENT ON COLUMN "public".runs.claimable_since IS 'When the run became claimable, set by its last claim: its creation, or available_at.';
+COMMENT ON COLUMN "public".runs.waiting_since IS 'When its current wait began, or its last one.';
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0089_run_times.sql', 89, '588eeb62cd7ca1c00db8cf8e1095a06f532658890a9e78b0663ed2f0313ae5cd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- views/run_rows.sql
 -- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
 CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
 SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context
+       wait_timeout_node, resumption_context::text AS resumption_context, claimable_since, waiting_since
   FROM "public".runs;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('views/run_rows.sql', 0, '747d7ceedd119f0e6fe6e3c662d6a1469ba770446acdb02af0989d6beef88f0d', '0.1.0')
+VALUES ('views/run_rows.sql', 0, '050f6d96497b854d8dbaaaffeec4a36179a7dd2c8ec10c8fa03861e5a6562dd8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4247,6 +4261,7 @@ BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     UPDATE "public".runs
        SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
+           claimable_since = greatest(created_at, available_at),
            lease_duration = p_lease, lease_expires_at = clock_timestamp() + p_lease,
            started_at = coalesce(started_at, clock_timestamp())
      WHERE thread_id = p_thread_id AND id = p_run_id
@@ -4265,7 +4280,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_run.sql', 0, 'fcf8604b25bfe6f725a486a66ef5d699b8acf48b08b582ec6511b20300a2bb2e', '0.1.0')
+VALUES ('runs/claim_run.sql', 0, 'be3525586d4ba0ca26f63c8425a3ce87363086fc1029968d7cfc0d6ccebc5610', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4887,7 +4902,7 @@ BEGIN
     END IF;
     UPDATE "public".runs
        SET status = 'waiting', available_at = NULL, lease_expires_at = NULL, wait_kind = p_kind, wait_key = p_key,
-           wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
+           waiting_since = clock_timestamp(), wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
            resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
     PERFORM "public".append_run_event(p_thread_id, p_run_id, p_event_id, 'run_waiting', p_content);
@@ -4901,7 +4916,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/wait_run.sql', 0, 'eaac0998f04413017c428943af70e5ddf398e14af9b33539ababe265acab83ff', '0.1.0')
+VALUES ('runs/wait_run.sql', 0, 'fba9e89ae229a9b1d4d1621b835a46fe357c54f234ceea3b048d068d53d0c924', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5824,5 +5839,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 27 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 28 WHERE number = 0;
 COMMIT;

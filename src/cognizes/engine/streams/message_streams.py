@@ -114,6 +114,11 @@ class MessageStreams:
     def observe(self, observer: StreamObserver) -> None:
         self._observer = observer
 
+    @property
+    def live_messages(self) -> int:
+        """The number of messages that this process streams now."""
+        return len(self._live)
+
     def find_live(self, key: StreamKey) -> LiveMessage | None:
         return self._live.get(key)
 

@@ -23,6 +23,7 @@ from cognizes.engine.errors import (
 from cognizes.engine.streams.backend import ChunkBackend, RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import DeltaLog, Segment, StreamHead, StreamKey, StreamRow
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,8 @@ class Flusher:
             if self.failure is None:
                 logger.warning("the backend of streams is unavailable, chunks stay in memory: %s", error)
             self.failure = error
+            if (counted := instruments()) is not None:
+                counted.stream_errors.labels("write").inc()
             pause = _RETRY_SECONDS
         await asyncio.sleep(max(0.0, pause - (loop.time() - started)))
 

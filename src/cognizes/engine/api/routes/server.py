@@ -8,19 +8,19 @@ from collections.abc import Awaitable
 from dataclasses import asdict
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from cognizes.engine.access import ANONYMOUS
+from cognizes.engine.access import ANONYMOUS, Permission
 from cognizes.engine.access.authenticator import TICKET_SECONDS
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
 from cognizes.engine.database import Database
 from cognizes.engine.database.tenancy import acting_as_engine
-from cognizes.engine.errors import DatabaseUnavailableError, EngineError
+from cognizes.engine.errors import DatabaseUnavailableError, EngineError, NotFoundError
 from cognizes.engine.monitor import CONTENT_SECURITY_POLICY, STATIC
 from cognizes.engine.version import __version__
 
@@ -154,6 +154,25 @@ async def _ask(question: Awaitable[object]) -> str:
     except EngineError as error:
         return str(error)
     return "ok"
+
+
+@router.get(
+    "/metrics",
+    tags=["server"],
+    response_class=PlainTextResponse,
+    responses=NOT_FOUND,
+    summary="Read the metrics in Prometheus' text format",
+)
+@access(Reach.EVERYTHING, Permission.ADMIN)
+async def metrics(request: Request) -> Response:
+    """Return the metrics of all processes of `serve`. 404 unless COGNIZES_METRICS=1."""
+    export = request.app.state.metrics
+    if export is None:
+        raise NotFoundError("metrics are off; set COGNIZES_METRICS=1")
+    # A late import: the module needs the extra `metrics`.
+    from cognizes.engine.api.metrics import CONTENT_TYPE  # noqa: PLC0415
+
+    return Response(await export.render(), media_type=CONTENT_TYPE)
 
 
 @router.get("/version", tags=["server"], summary="Read the versions")

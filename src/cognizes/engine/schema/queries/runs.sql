@@ -82,8 +82,11 @@ SELECT source, payload::text AS payload, used_at FROM {schema}.run_signals
    AND (may_answer IS NULL OR $4 = ANY (may_answer));
 
 -- read_used_signals: Read the signals that ended the waits of a run.
-SELECT correlation_key, source, payload::text AS payload FROM {schema}.run_signals
+SELECT correlation_key, source, payload::text AS payload, used_at FROM {schema}.run_signals
  WHERE thread_id = $1 AND run_id = $2 AND used_at IS NOT NULL ORDER BY used_at;
+
+-- count_open_runs: Count the runs that have not ended, by status.
+SELECT status, count(*) AS runs FROM {schema}.runs WHERE status IN ('pending', 'running', 'waiting') GROUP BY status;
 
 -- begin_step: Start a step of a run, unless it has finished. Returns the step as it was before.
 WITH fence AS (

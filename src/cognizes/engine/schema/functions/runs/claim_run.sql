@@ -9,6 +9,7 @@ BEGIN
     PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
     UPDATE {schema}.runs
        SET status = 'running', attempt = attempt + 1, worker_id = p_worker_id, available_at = NULL,
+           claimable_since = greatest(created_at, available_at),
            lease_duration = p_lease, lease_expires_at = clock_timestamp() + p_lease,
            started_at = coalesce(started_at, clock_timestamp())
      WHERE thread_id = p_thread_id AND id = p_run_id

@@ -36,7 +36,7 @@ BEGIN
     END IF;
     UPDATE {schema}.runs
        SET status = 'waiting', available_at = NULL, lease_expires_at = NULL, wait_kind = p_kind, wait_key = p_key,
-           wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
+           waiting_since = clock_timestamp(), wait_reason = p_reason, wait_expires_at = p_expires_at, wait_timeout_node = p_timeout_node, wait_after = v_after,
            resumption_context = p_context, failures = 0
      WHERE thread_id = p_thread_id AND id = p_run_id;
     PERFORM {schema}.append_run_event(p_thread_id, p_run_id, p_event_id, 'run_waiting', p_content);

@@ -1,0 +1,93 @@
+"""CPU time of an append and of a GET request with and without telemetry: `uv run python benchmarks/telemetry.py`.
+
+Each round measures every variant in a process of its own, in alternating order, on one embedded server.
+`against_commit.py` compares the engine without telemetry with an earlier commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+async def measure(url: str, calls: int) -> dict[str, float]:
+    import httpx  # noqa: PLC0415
+
+    from cognizes.engine import Engine  # noqa: PLC0415
+    from cognizes.engine.api.main import create_app  # noqa: PLC0415
+
+    async with Engine.open(url, embedder="none") as engine:
+        session = await engine.sessions.create("benchmark", "user")
+        transport = httpx.ASGITransport(app=create_app(engine=engine))
+        client = httpx.AsyncClient(transport=transport, base_url="http://engine")
+
+        async def append() -> None:
+            await engine.sessions.append(session, author="agent", kind="message", text="hello")
+
+        async def get() -> None:
+            (await client.get("/live")).raise_for_status()
+
+        found = {}
+        for name, call in (("append", append), ("GET /live", get)):
+            for _ in range(calls // 5):
+                await call()
+            started = time.process_time()
+            for _ in range(calls):
+                await call()
+            found[name] = (time.process_time() - started) / calls * 1e6
+        await client.aclose()
+        return found
+
+
+def run(url: str, calls: int, **environment: str) -> dict[str, float]:
+    finished = subprocess.run(
+        [sys.executable, __file__, "--measure", url, "--calls", str(calls)],
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return dict(json.loads(finished.stdout))
+
+
+async def compare(rounds: int, calls: int) -> None:
+    from cognizes.engine.database import EmbeddedPostgres  # noqa: PLC0415
+
+    variants: dict[str, dict[str, str]] = {"off": {}, "metrics": {"COGNIZES_METRICS": "1"}}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory))
+        await server.start()
+        for number in range(rounds):
+            for name in sorted(variants, reverse=bool(number % 2)):
+                results[name].append(await asyncio.to_thread(run, server.url, calls, **variants[name]))
+        await server.close()
+    for what in ("append", "GET /live"):
+        for name, found in results.items():
+            median = statistics.median(one[what] for one in found)
+            ratios = [one[what] / base[what] for one, base in zip(found, results["off"], strict=True)]
+            print(f"{what:10} {name:15} {median:7.1f} µs CPU, {statistics.median(ratios):5.3f} of off")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--measure")
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(asyncio.run(measure(options.measure, options.calls))))
+    else:
+        asyncio.run(compare(options.rounds, options.calls))
+
+
+if __name__ == "__main__":
+    main()
