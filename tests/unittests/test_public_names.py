@@ -176,6 +176,7 @@ PACKAGES = {
         "ToolApproval",
         "ToolApprovals",
     ],
+    "telemetry": ["Instruments", "count_run_end", "enable_metrics", "instruments", "observe_claim", "observe_wait"],
     "timeline": ["EventKind", "KINDS", "Timeline", "TimelinePage"],
 }
 
