@@ -13,6 +13,7 @@ from typing import Any, cast
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.driver_errors import (
     DRIVER_ERRORS,
     is_statement_timeout,
@@ -62,8 +63,10 @@ class Database:
         pool_timeout: float = 10.0,
         page_bytes: int = 4 * 1024 * 1024,
         reuse_seconds: float = 0.02,
+        retry_seconds: float = 0.0,
     ) -> None:
         self.pool = pool
+        self.retry_seconds = retry_seconds
         self.reuse_seconds = reuse_seconds
         self.page_bytes = page_bytes
         self.queries = Queries(schema)
@@ -97,7 +100,11 @@ class Database:
         with translated():
             pool, connector, limits_statements = await _create_pool(url, settings)
         database = cls(
-            pool, schema=settings.db_schema, pool_timeout=settings.pool_timeout, page_bytes=settings.page_bytes
+            pool,
+            schema=settings.db_schema,
+            pool_timeout=settings.pool_timeout,
+            page_bytes=settings.page_bytes,
+            retry_seconds=settings.retry_seconds,
         )
         database._limits_statements = limits_statements
         database._connectors[pool] = connector
@@ -252,6 +259,14 @@ class Database:
             return None if row is None else row[0]
         return await self._call("fetchval", query, arguments)
 
+    async def write_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        """Run a write that has the same effect when it is sent twice: again while PostgreSQL is unavailable, for
+        `retry_seconds`."""
+        return await retry_while_unavailable(lambda: self.fetch_row(query, *arguments), seconds=self.retry_seconds)
+
+    async def write_value(self, query: str, *arguments: Any) -> Any:
+        return await retry_while_unavailable(lambda: self.fetch_value(query, *arguments), seconds=self.retry_seconds)
+
     async def _call(self, method: str, query: str, arguments: tuple[Any, ...]) -> Any:
         if self._reused is not None and self._reused.is_free:
             return await self._reused.call(method, self.queries[query], arguments)
@@ -357,7 +372,11 @@ class Database:
     def without_tenants(self) -> Database:
         """Return the same database with the privileges of the engine: for authentication, which no tenant may read."""
         return Database(
-            self.pool, schema=self.queries.schema, pool_timeout=self._pool_timeout, page_bytes=self.page_bytes
+            self.pool,
+            schema=self.queries.schema,
+            pool_timeout=self._pool_timeout,
+            page_bytes=self.page_bytes,
+            retry_seconds=self.retry_seconds,
         )
 
     async def open_tenant_pool(self, url: str, settings: Settings, *, take_role: bool) -> str | None:

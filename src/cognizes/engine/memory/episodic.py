@@ -96,7 +96,7 @@ class EpisodicMemoryStore:
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
-        is_new = await self._database.fetch_value(
+        is_new = await self._database.write_value(
             "append_episode",
             *new.scope.columns,
             check_text("id", new.id),
@@ -123,7 +123,7 @@ class EpisodicMemoryStore:
 
     async def delete(self, scope: MemoryScope, episode_id: str) -> bool:
         """Delete an episode, also from recall; return whether it existed."""
-        found: bool = await self._database.fetch_value(
+        found: bool = await self._database.write_value(
             "delete_episode", scope.app_name, scope.user_id, check_text("id", episode_id)
         )
         return found

@@ -53,7 +53,7 @@ class Ingest:
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
         length = sum(len(item.text) for item in batch)
         words = await off_loop(length, lambda: [index_words(item.text, item.author) for item in batch])
-        stored: int = await self._database.fetch_value(
+        stored: int = await self._database.write_value(
             "store_memories",
             scope.app_name,
             scope.user_id,

@@ -67,7 +67,7 @@ class LongTermMemoryStore:
         check_depth(document, value, self._max_depth)
         readable = text if text is not None else describe(key, value)
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
-        row = await self._database.fetch_row(
+        row = await self._database.write_row(
             "set_long_term", *scope.columns, namespace, key, document, escape_text(readable), words, self._ingest.embeds
         )
         self._ingest.wake_up.notify()
@@ -87,7 +87,7 @@ class LongTermMemoryStore:
     async def delete(self, scope: MemoryScope, namespace: str, key: str) -> bool:
         """Delete a key, also from recall; return whether it existed."""
         _check(namespace, key)
-        found: bool = await self._database.fetch_value("delete_long_term", *scope.columns, namespace, key)
+        found: bool = await self._database.write_value("delete_long_term", *scope.columns, namespace, key)
         return found
 
     async def list_by_agent(

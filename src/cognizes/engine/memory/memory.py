@@ -99,7 +99,7 @@ class Memory:
     async def remember_run(self, thread_id: str | UUID, run_id: str) -> EpisodicEntry:
         """Write the episode of an ended run once and return it."""
         entry = await self.episodic.write_for_run(thread_id, run_id)
-        await self._database.fetch("finish_episode", thread_uuid(thread_id), run_id)
+        await self._database.write_value("finish_episode", thread_uuid(thread_id), run_id)
         return entry
 
     async def recall(
@@ -169,7 +169,7 @@ class Memory:
 
     async def forget(self, app: str, user: str, memory_id: str) -> bool:
         """Delete a memory and its fact or episode; return whether it existed."""
-        found: bool = await self._database.fetch_value("forget_memory", app, user, memory_number(memory_id))
+        found: bool = await self._database.write_value("forget_memory", app, user, memory_number(memory_id))
         return found
 
 

@@ -149,7 +149,7 @@ class MemorySnapshots:
                 if (key in variables, variables.get(key)) != (key in memory.variables, memory.variables.get(key))
             )
             content: JsonObject = {"snapshot_id": snapshot.id, "agent_id": memory.agent_id}
-            row = await self._database.fetch_row(
+            row = await self._database.write_row(
                 "apply_memory_snapshot",
                 thread_id,
                 memory.agent_id,

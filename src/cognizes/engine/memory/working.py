@@ -55,7 +55,7 @@ class WorkingMemoryStore:
     async def save(self, scope: MemoryScope, memory: WorkingMemory) -> WorkingMemory:
         """Replace the working memory of the session; return it with `updated_at`."""
         saved = replace(memory, agent_id=scope.agent_id, updated_at=datetime.now(UTC))
-        is_saved = await self._database.fetch_value(
+        is_saved = await self._database.write_value(
             "save_agent_state",
             *scope.columns,
             check_text("session_id", memory.session_id),
@@ -76,7 +76,7 @@ class WorkingMemoryStore:
     ) -> None:
         """Replace only the scratchpad. With a fence, raise unless its attempt holds the lease of the run."""
         empty = WorkingMemory(scope.agent_id, check_text("session_id", session_id), updated_at=datetime.now(UTC))
-        is_saved = await self._database.fetch_value(
+        is_saved = await self._database.write_value(
             "write_scratchpad",
             *scope.columns,
             session_id,
@@ -87,7 +87,7 @@ class WorkingMemoryStore:
         _check_saved(is_saved, session_id)
 
     async def delete(self, scope: MemoryScope, session_id: str) -> bool:
-        deleted = await self._database.fetch_value(
+        deleted = await self._database.write_value(
             "delete_agent_state", *scope.columns, check_text("session_id", session_id)
         )
         return deleted is not None

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import UUID
 
-from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import (
     DatabaseError,
     InvalidInputError,
@@ -62,14 +62,11 @@ class WriteMessage(Protocol):
 class RunMemory:
     """`engine.memory` in the scope of a run: its app, its user, its agent. It records which long-term keys are used."""
 
-    def __init__(
-        self, memory: Memory, session: Session, keys: Iterable[LongTermKey] = (), *, retry_seconds: float = 0
-    ) -> None:
+    def __init__(self, memory: Memory, session: Session, keys: Iterable[LongTermKey] = ()) -> None:
         self.scope = MemoryScope.of(session)
         self._memory = memory
         self._session = session
         self._keys = dict.fromkeys(keys)
-        self._retry_seconds = retry_seconds
 
     @property
     def used_keys(self) -> list[LongTermKey]:
@@ -82,10 +79,7 @@ class RunMemory:
 
     async def set(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> LongTermEntry:
         """Set a long-term key; recall searches `text`."""
-        entry = await retry_while_unavailable(
-            lambda: self._memory.long_term.set(self.scope, namespace, key, value, text=text),
-            seconds=self._retry_seconds,
-        )
+        entry = await self._memory.long_term.set(self.scope, namespace, key, value, text=text)
         self._keys[LongTermKey(namespace, key)] = None
         return entry
 
@@ -95,10 +89,7 @@ class RunMemory:
 
     async def write_scratchpad(self, scratchpad: Any) -> None:
         fence = fence_of_thread(thread_uuid(self._session.thread_id))
-        await retry_while_unavailable(
-            lambda: self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad, fence=fence),
-            seconds=self._retry_seconds,
-        )
+        await self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad, fence=fence)
 
     async def snapshot(self) -> MemorySnapshot:
         return await self._memory.snapshots.take(self._session, long_term_keys=self.used_keys)
@@ -116,10 +107,9 @@ class RunContext(ABC):
         self.interrupted_steps: list[Step] = []
         self._runs = runs
         self._fence = fence
-        self._retry_seconds = runs.settings.retry_seconds
-        self._steps = Steps(runs.database, fence, retry_seconds=self._retry_seconds)
+        self._steps = Steps(runs.database, fence, retry_seconds=runs.settings.retry_seconds)
         self._ended_waits: set[str] = set()
-        self.memory = RunMemory(runs.memory, session, retry_seconds=self._retry_seconds)
+        self.memory = RunMemory(runs.memory, session)
 
     @property
     def input(self) -> Any:
@@ -149,7 +139,7 @@ class RunContext(ABC):
         self.resumption = await self._runs.restore(self.run, self.session)
         if self.resumption is not None and self.resumption.memory_snapshot is not None:
             keys = self.resumption.memory_snapshot.long_term_keys
-            self.memory = RunMemory(self._runs.memory, self.session, keys, retry_seconds=self._retry_seconds)
+            self.memory = RunMemory(self._runs.memory, self.session, keys)
 
     async def step(
         self,

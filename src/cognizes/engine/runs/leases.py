@@ -32,12 +32,16 @@ def new_worker_id() -> str:
 
 
 class Lease:
-    """The lease of a run that this process executes. `on_lost` is called once if the lease is lost."""
+    """The lease of a run that this process executes. `on_lost` is called once if the lease is lost.
+
+    `is_overdue`: it is lost because PostgreSQL did not answer for as long as it lasts; the run may still be this one's.
+    """
 
     def __init__(self, fence: RunFence, on_lost: Callable[[], object], *, deadline: float) -> None:
         self.fence = fence
         self.deadline = deadline
         self.is_lost = False
+        self.is_overdue = False
         self._on_lost = on_lost
 
     def lose(self) -> None:
@@ -171,6 +175,7 @@ class LeaseKeeper:
 
     def _lose_overdue(self) -> None:
         for lease in [lease for lease in self._held if lease.deadline < self._now()]:
+            lease.is_overdue = True
             self._lose(lease)
 
     @staticmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, WakeUp
@@ -21,6 +22,8 @@ _TAKEN_AWAY = frozenset({"run_cancelled", "run_released", "run_failed"})
 _ID_LENGTH = 200
 """The trigger cuts longer ids in its payload."""
 _SWEEP_SECONDS = 1.0
+_LONGEST_GAP = timedelta(seconds=5)
+"""After a longer time without a sweep in any process PostgreSQL was away: leases expired because of that."""
 RunKey = tuple[str, str | None]
 
 
@@ -140,9 +143,12 @@ class RunSweep:
         """Start the next round now: a wait for a message may be over."""
         self._due.notify()
 
-    async def sweep(self) -> int:
-        """Sweep once; return how many runs changed."""
-        changed: int = await self._database.fetch_value("sweep_runs")
+    async def sweep(self, *, longest_gap: timedelta | None = None) -> int:
+        """Sweep once; return how many runs changed.
+
+        After a longer gap between two sweeps than `longest_gap`, leases that expired in it are kept for a while.
+        """
+        changed: int = await self._database.fetch_value("sweep_runs", longest_gap)
         return changed
 
     @contextmanager
@@ -165,7 +171,7 @@ class RunSweep:
                 del self._waiting[wake_up]
 
     async def _round(self) -> None:
-        await self.sweep()
+        await self.sweep(longest_gap=_LONGEST_GAP)
         waiting = dict(self._waiting)
         if not waiting:
             return

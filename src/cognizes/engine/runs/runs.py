@@ -47,6 +47,7 @@ CLIENT_LEASE = timedelta(hours=1)
 CLIENT = "client"
 """The worker id of such a run."""
 _LONGEST_BACKOFF = timedelta(minutes=5)
+_OUTAGE_BACKOFF = timedelta(milliseconds=100)
 
 # `list` is a method of the class below.
 _Runs = list[Run]
@@ -308,13 +309,16 @@ class Runs:
         count_run_end(status)
         return ended or await self._read(thread, run_id)
 
-    async def release(self, run: Run, *, cause: str | None = None) -> RunStatus:
+    async def release(self, run: Run, *, cause: str | None = None, after_outage: bool = False) -> RunStatus:
         """Make a claimed run claimable again; return its status.
 
         With a cause the attempt counts as failed: the next one starts after a pause, and after the last the run fails.
+        An attempt that ends `after_outage` of PostgreSQL does not count; the next one starts after the first pause.
         """
         thread_id, event_id = UUID(run.thread_id), str(new_id())
-        backoff = timedelta(seconds=self.settings.run_backoff_seconds)
+        backoff = timedelta(seconds=self.settings.run_backoff_seconds if cause is not None else 0)
+        if after_outage:
+            backoff = max(timedelta(seconds=self.settings.run_backoff_seconds), _OUTAGE_BACKOFF)
         arguments = thread_id, run.id, run.attempt, _escape(cause), backoff, _LONGEST_BACKOFF, event_id
         answer = await self._write_once(thread_id, event_id, "release_run", *arguments)
         status = RunStatus(answer) if answer is not None else (await self._read(thread_id, run.id)).status

@@ -13,8 +13,17 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from cognizes.engine.concurrency import WakeUp
-from cognizes.engine.errors import EngineError, InvalidInputError, LeaseLostError, NotFoundError, RunFailedError
+from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.errors import (
+    DatabaseUnavailableError,
+    EngineError,
+    InvalidInputError,
+    LeaseLostError,
+    NotFoundError,
+    PoolTimeoutError,
+    RunFailedError,
+    StatementTimeoutError,
+)
 from cognizes.engine.models import Run, RunStatus
 from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.sessions import RunFence, fenced_by
@@ -40,7 +49,8 @@ class Worker:
     async with Worker(engine, {"refund": refund}, concurrency=4):
         ...
 
-    A run whose handler raises is tried again after a pause, up to its attempts; `RunFailedError` fails it at once.
+    A run whose handler raises is tried again after a pause, up to its attempts; `RunFailedError` fails it at once. An
+    attempt that ends because PostgreSQL is unavailable does not count: the run is tried again when PostgreSQL is back.
     """
 
     def __init__(
@@ -175,6 +185,8 @@ class Worker:
             return
         except asyncio.CancelledError:
             if lease.is_lost:
+                if lease.is_overdue and not self._is_stopping:
+                    await self._release_after_outage(run)
                 return
             cause = None if self._is_stopping else "its handler was cancelled"
             await asyncio.shield(self._runs.release(run, cause=cause))
@@ -184,11 +196,28 @@ class Worker:
             self._runs.leases.drop(lease)
             await self._runs.abandon(run, error=str(error))
             await self._runs.remember(run)
+        except (DatabaseUnavailableError, PoolTimeoutError) as error:
+            self._runs.leases.drop(lease)
+            if isinstance(error, StatementTimeoutError):
+                logger.warning("attempt %s at run %s failed: %s", run.attempt, run.id, error)
+                await self._fail_attempt(run, error)
+            else:
+                logger.warning("attempt %s at run %s ended in an outage: %s", run.attempt, run.id, error)
+                await self._release_after_outage(run)
         except Exception as error:
             logger.warning("attempt %s at run %s failed", run.attempt, run.id, exc_info=error)
-            cause = f"{type(error).__name__}: {error}"
             self._runs.leases.drop(lease)
-            if await self._runs.release(run, cause=cause) == RunStatus.FAILED:
-                await self._runs.remember(run)
+            await self._fail_attempt(run, error)
         else:
             await self._runs.remember(run)
+
+    async def _fail_attempt(self, run: Run, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        if await self._runs.release(run, cause=cause) == RunStatus.FAILED:
+            await self._runs.remember(run)
+
+    async def _release_after_outage(self, run: Run) -> None:
+        """Make a run claimable as soon as PostgreSQL is back; `LeaseLostError` if another worker has claimed it."""
+        await retry_while_unavailable(
+            lambda: self._runs.release(run, after_outage=True), errors=(DatabaseUnavailableError, PoolTimeoutError)
+        )

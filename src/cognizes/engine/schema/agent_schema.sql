@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 28 OR max(number) > 89 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 29 OR max(number) > 89 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4581,16 +4581,42 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- runs/release_expired_leases.sql
+-- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
+-- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either.
+CREATE OR REPLACE FUNCTION "public".note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_before timestamptz;
+BEGIN
+    SELECT last_run_at INTO v_before FROM "public".maintenance_jobs WHERE name = 'lease_sweep';
+    IF v_before < v_now - p_gap THEN
+        INSERT INTO "public".maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep_resumed', v_now)
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+    END IF;
+    -- Written once in a second, not by each process.
+    IF v_before IS NULL OR v_before < v_now - interval '1 second' THEN
+        INSERT INTO "public".maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep', v_now)
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+    END IF;
+    RETURN (SELECT last_run_at FROM "public".maintenance_jobs WHERE name = 'lease_sweep_resumed');
+END
+$$;
+
 -- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
--- fails. Returns how many.
-CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
+-- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
+-- of a lease, at most 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
+CREATE OR REPLACE FUNCTION "public".release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_count bigint := 0;
+    v_resumed timestamptz := "public".note_lease_sweep(p_gap);
 BEGIN
     FOR v_run IN
         SELECT thread_id, id, handler FROM "public".runs
-         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
+         WHERE status = 'running' AND lease_expires_at < clock_timestamp()
+           AND (p_gap IS NULL OR v_resumed IS NULL
+                OR v_resumed < clock_timestamp() - least(lease_duration, interval '30 seconds'))
+         ORDER BY thread_id, id
     LOOP
         PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
         -- Checked again under the lock: the lease may have been extended in between. A transaction that extends leases
@@ -4611,15 +4637,21 @@ BEGIN
 END
 $$;
 
+-- The same, for schedulers that call it every ten seconds.
+CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANGUAGE sql AS $$
+    SELECT "public".release_expired_leases(interval '25 seconds')
+$$;
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_expired_leases.sql', 0, '504daf1dc6da18338aa327d8c4ef91392eb7eaff0fcbb3066db02e7a421edeef', '0.1.0')
+VALUES ('runs/release_expired_leases.sql', 0, '2a9383c5e644cef686e924b58a588e320fda316babbc7dca03f909e3c35b83df', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/release_run.sql
--- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops. A run that went
--- wrong too often fails with the cause, and so does one without a handler, which no worker could claim. Returns the new
--- status. The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
+-- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
+-- unavailable if there is a p_backoff, and the attempt does not count as a failure. A run that went wrong too often fails
+-- with the cause, and so does one without a handler, which no worker could claim. Returns the new status. The time until
+-- the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION "public".release_run(
     p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
     p_event_id text
@@ -4638,7 +4670,7 @@ BEGIN
             true);
         RETURN 'failed';
     END IF;
-    IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
+    IF p_backoff > interval '0' THEN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
     UPDATE "public".runs
@@ -4647,14 +4679,15 @@ BEGIN
      WHERE thread_id = p_thread_id AND id = p_run_id;
     PERFORM "public".append_run_event(
         p_thread_id, p_run_id, p_event_id, 'run_released',
-        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, CASE WHEN p_backoff > interval '0' THEN 'PostgreSQL was unavailable'
+                                                                           ELSE 'its worker stops' END),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     RETURN 'pending';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_run.sql', 0, 'dacea5c6ed6c4a3496268278f0d573b8ee4c37752a4c07d26649f68d8d8c70b8', '0.1.0')
+VALUES ('runs/release_run.sql', 0, '23a1b452d35e3fe39871a30f159e76219644ddd9343527d6489c0b75fac3e926', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5839,5 +5872,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 28 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 29 WHERE number = 0;
 COMMIT;

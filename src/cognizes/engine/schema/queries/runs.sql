@@ -52,8 +52,9 @@ SELECT * FROM {schema}.run_rows
  ORDER BY created_at DESC, thread_id DESC, id DESC
  LIMIT $7;
 
--- sweep_runs: Release the runs whose lease expired and end the waits that are due.
-SELECT {schema}.release_expired_leases() + {schema}.resume_due_waits();
+-- sweep_runs: Release the runs whose lease expired and end the waits that are due. After a longer gap than $1 between two
+-- sweeps, workers have time to extend their leases.
+SELECT {schema}.release_expired_leases($1::interval) + {schema}.resume_due_waits();
 
 -- extend_leases: Extend the leases of runs that these attempts hold; $4 is the duration, null: that of each lease. Returns
 -- the runs. They are locked in the order in which `end_runs` locks them.

@@ -1,13 +1,39 @@
+-- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
+-- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either.
+CREATE OR REPLACE FUNCTION {schema}.note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_before timestamptz;
+BEGIN
+    SELECT last_run_at INTO v_before FROM {schema}.maintenance_jobs WHERE name = 'lease_sweep';
+    IF v_before < v_now - p_gap THEN
+        INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep_resumed', v_now)
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+    END IF;
+    -- Written once in a second, not by each process.
+    IF v_before IS NULL OR v_before < v_now - interval '1 second' THEN
+        INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep', v_now)
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+    END IF;
+    RETURN (SELECT last_run_at FROM {schema}.maintenance_jobs WHERE name = 'lease_sweep_resumed');
+END
+$$;
+
 -- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
--- fails. Returns how many.
-CREATE OR REPLACE FUNCTION {schema}.release_expired_leases() RETURNS bigint LANGUAGE plpgsql AS $$
+-- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
+-- of a lease, at most 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
+CREATE OR REPLACE FUNCTION {schema}.release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
     v_count bigint := 0;
+    v_resumed timestamptz := {schema}.note_lease_sweep(p_gap);
 BEGIN
     FOR v_run IN
         SELECT thread_id, id, handler FROM {schema}.runs
-         WHERE status = 'running' AND lease_expires_at < clock_timestamp() ORDER BY thread_id, id
+         WHERE status = 'running' AND lease_expires_at < clock_timestamp()
+           AND (p_gap IS NULL OR v_resumed IS NULL
+                OR v_resumed < clock_timestamp() - least(lease_duration, interval '30 seconds'))
+         ORDER BY thread_id, id
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
         -- Checked again under the lock: the lease may have been extended in between. A transaction that extends leases
@@ -26,4 +52,9 @@ BEGIN
     END LOOP;
     RETURN v_count;
 END
+$$;
+
+-- The same, for schedulers that call it every ten seconds.
+CREATE OR REPLACE FUNCTION {schema}.release_expired_leases() RETURNS bigint LANGUAGE sql AS $$
+    SELECT {schema}.release_expired_leases(interval '25 seconds')
 $$;

@@ -1,6 +1,7 @@
--- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops. A run that went
--- wrong too often fails with the cause, and so does one without a handler, which no worker could claim. Returns the new
--- status. The time until the next attempt doubles with each failure, from p_backoff up to p_longest.
+-- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
+-- unavailable if there is a p_backoff, and the attempt does not count as a failure. A run that went wrong too often fails
+-- with the cause, and so does one without a handler, which no worker could claim. Returns the new status. The time until
+-- the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION {schema}.release_run(
     p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
     p_event_id text
@@ -19,7 +20,7 @@ BEGIN
             true);
         RETURN 'failed';
     END IF;
-    IF p_cause IS NOT NULL AND p_backoff > interval '0' THEN
+    IF p_backoff > interval '0' THEN
         v_again_at := clock_timestamp() + least(p_backoff * 2 ^ least(v_run.failures, 20), p_longest);
     END IF;
     UPDATE {schema}.runs
@@ -28,7 +29,8 @@ BEGIN
      WHERE thread_id = p_thread_id AND id = p_run_id;
     PERFORM {schema}.append_run_event(
         p_thread_id, p_run_id, p_event_id, 'run_released',
-        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, 'its worker stops'),
+        json_build_object('run_id', p_run_id, 'status', 'pending', 'reason', coalesce(p_cause, CASE WHEN p_backoff > interval '0' THEN 'PostgreSQL was unavailable'
+                                                                           ELSE 'its worker stops' END),
                           'is_failure', p_cause IS NOT NULL, 'available_at', v_again_at));
     RETURN 'pending';
 END
