@@ -120,7 +120,16 @@ PACKAGES = {
     "cli": ["main"],
     "database": ["Database", "EmbeddedPostgres"],
     "feed": ["Chunks", "Feed", "FeedItem", "Notification", "StreamEnd", "StreamView"],
-    "hosting": ["AgentCapabilities", "AgentHost", "HostedAgent", "HostedRun", "RunContext", "Turn"],
+    "hosting": [
+        "AgentCapabilities",
+        "AgentHost",
+        "HostedAgent",
+        "HostedRun",
+        "PredictedState",
+        "RunContext",
+        "ServedAgent",
+        "Turn",
+    ],
     "memory": [
         "EpisodicEntry",
         "EpisodicMemoryStore",

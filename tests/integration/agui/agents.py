@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
@@ -15,6 +17,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from cognizes.engine.hosting import PredictedState, ServedAgent
 from tests.integration.agui.gates import gates_directory, pass_gate
 
 SLOW_WORDS = 40
@@ -134,11 +137,91 @@ def note(name: str) -> dict[str, Any]:
     return {"noted": True}
 
 
+class EditorModel(BaseLlm):
+    """Streams the arguments of `write_document`, stops halfway at a gate, and says what it wrote."""
+
+    model: str = "editor"
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        latest = _latest(llm_request)
+        if any(part.function_response for part in latest):
+            yield _response(types.Part(text="It is written."))
+            return
+        yield _response(types.Part(text="I write. "), partial=True)
+        yield _response(_call_fragment(name="write_document"), partial=True)
+        for number, word in enumerate(DOCUMENT.split(" ")):
+            if number == 4:
+                await pass_gate(str(latest))
+                if "break" in str(latest):
+                    raise RuntimeError("the pen broke")
+            text = word if number == 0 else f" {word}"
+            yield _response(_call_fragment(_argument("$.document", string_value=text)), partial=True)
+        yield _response(_call_fragment(_argument("$.meta.pages", number_value=3)), partial=True)
+        yield _response(_call_fragment(_argument("$.meta.tags[0]", string_value='a "tag"')), partial=True)
+        arguments = {"meta": {"tags": ['a "tag"'], "pages": 3.0}, "document": DOCUMENT}
+        call = types.FunctionCall(name="write_document", args=arguments)
+        yield _response(types.Part(text="I write. "), types.Part(function_call=call))
+
+
+DOCUMENT = "Once upon a time there was an “editor” that wrote\nword by word."
+
+
+def _call_fragment(*arguments: types.PartialArg, name: str | None = None) -> types.Part:
+    return types.Part(
+        function_call=types.FunctionCall(name=name, partial_args=list(arguments) or None, will_continue=True)
+    )
+
+
+def _argument(path: str, **value: Any) -> types.PartialArg:
+    return types.PartialArg(json_path=path, will_continue=True, **value)
+
+
+def write_document(document: str, meta: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
+    """Write the document into the state."""
+    tool_context.state["document"] = document
+    return {"written": len(document)}
+
+
+class MirrorModel(BaseLlm):
+    """Answers with what it got, as JSON: the instruction, and the role and parts of every content."""
+
+    model: str = "mirror"
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        contents = [[content.role, *map(_shown, content.parts or ())] for content in llm_request.contents]
+        instruction = llm_request.config.system_instruction
+        yield _response(types.Part(text=json.dumps({"instruction": str(instruction), "contents": contents})))
+
+
+def _shown(part: types.Part) -> str:
+    if part.inline_data:
+        return f"{part.inline_data.mime_type}:{len(part.inline_data.data or b'')}"
+    if part.file_data:
+        return f"{part.file_data.mime_type}:{part.file_data.file_uri}"
+    if part.function_call:
+        return f"call:{part.function_call.name}"
+    return f"result:{part.function_response.name}" if part.function_response else str(part.text)
+
+
+def mirrored_state(context: ReadonlyContext) -> str:
+    """Instruct the model with what the client sent: its context, and the key `mood` of its state."""
+    return json.dumps({"context": context.state.get("temp:agui_context"), "mood": context.state.get("mood")})
+
+
 slow = LlmAgent(name="slow", model=SlowModel())
 failing = LlmAgent(name="failing", model=FailingModel())
 team = LlmAgent(
     name="team", model=TransferringModel(), sub_agents=[LlmAgent(name="poet", model=PoetModel(), description="Poems.")]
 )
+editor = ServedAgent(
+    LlmAgent(name="editor", model=EditorModel(), tools=[write_document]),
+    predicted_state=[PredictedState("document", tool="write_document", argument="document")],
+)
+mirror = LlmAgent(name="mirror", model=MirrorModel(), instruction=mirrored_state)
 painter = LlmAgent(name="painter", model=ColourModel(), tools=[forget])
 with warnings.catch_warnings():
     # ADK calls it experimental.

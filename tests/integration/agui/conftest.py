@@ -18,7 +18,10 @@ from tests.served import Served, serve
 AGENTS = ",".join(
     [
         "demo",
-        *(f"tests.integration.agui.agents:{name}" for name in ("slow", "failing", "team", "painter", "steady")),
+        *(
+            f"tests.integration.agui.agents:{name}"
+            for name in ("slow", "failing", "team", "painter", "steady", "editor", "mirror")
+        ),
         "tests.integration.hosting.agents:generic",
     ]
 )

@@ -62,6 +62,7 @@ async def test_connecting_in_the_middle_warm_cold_and_again(http: httpx.AsyncCli
     await client.run("first")
     left = await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=5, run_id="r2")
     cold = AgentClient(http, "slow", client.thread_id)
+    client.seen = []  # those of the first turn
     connecting = [asyncio.create_task(client.connect()), asyncio.create_task(cold.connect())]
     for one in (client, cold):
         await one.until("TEXT_MESSAGE_START")

@@ -14,7 +14,17 @@ from tests.integration.agui.test_turns import assert_as_stored
 
 async def test_info(http: httpx.AsyncClient) -> None:
     info = (await http.get("/copilotkit/info")).json()
-    assert set(info["agents"]) == {"demo", "slow", "failing", "team", "painter", "steady", "generic"}
+    assert set(info["agents"]) == {
+        "demo",
+        "slow",
+        "failing",
+        "team",
+        "painter",
+        "steady",
+        "generic",
+        "editor",
+        "mirror",
+    }
     assert (info["mode"], info["threadEndpoints"]["list"], info["threadEndpoints"]["inspect"]) == ("sse", True, True)
 
 

@@ -108,6 +108,18 @@ async def test_an_exception_and_what_was_said_before_it(http: httpx.AsyncClient,
     assert (await client.run("again"))[-1]["type"] == "RUN_ERROR"
 
 
+async def test_a_call_whose_arguments_break_off_is_kept(http: httpx.AsyncClient, engine: Engine) -> None:
+    client = AgentClient(http, "editor")
+    frames = await client.run("break")
+    assert [frame["type"] for frame in frames[-2:]] == ["TOOL_CALL_END", "RUN_ERROR"]
+    call = client.view.messages[-1]["toolCalls"][0]
+    assert call["function"] == {"name": "write_document", "arguments": '{"document":"Once upon a time'}
+    await assert_as_stored(engine, client)
+    # The next turn of the model does not contain the broken call.
+    assert (await client.run("write"))[-1]["type"] == "RUN_FINISHED"
+    await assert_as_stored(engine, client)
+
+
 async def test_an_error_that_the_model_reports(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "failing")
     frames = await client.run("report", run_id="r1")

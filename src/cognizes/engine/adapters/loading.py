@@ -19,7 +19,8 @@ from typing import Any
 from cognizes.engine.adapters.agui import AguiAgent, source_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
-from cognizes.engine.hosting import HostedAgent
+from cognizes.engine.hosting import HostedAgent, ServedAgent
+from cognizes.engine.hosting.predicted_state import PredictingAgent
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,8 @@ def _missing_extra(error: Exception) -> str | None:
 
 def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
     """Return an object as a hosted agent; `SetupError` when it is none, or when its extra is not installed."""
+    if isinstance(found, ServedAgent):
+        return PredictingAgent(host(found.agent, engine, path=path), found.predicted_state)
     framework = _framework_of(found)
     if framework is not None:
         return _hosting_function(framework, path)(found, name=_name_of(found, path), engine=engine)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ag_ui.core import (
     BaseEvent,
+    CustomEvent,
     EventType,
     ReasoningEndEvent,
     ReasoningMessageContentEvent,
@@ -39,6 +40,8 @@ Role = Literal["assistant", "system"]
 
 KEEP_ALIVE = ": keep-alive\n\n"
 """A comment that keeps proxies from closing an idle stream; clients ignore it."""
+PREDICT_STATE = "PredictState"
+"""The name of the CUSTOM frame that says which arguments of a tool call predict a key of the state."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -245,7 +248,7 @@ _ENDS = {
 
 
 class OpenItems:
-    """The items of a stream of frames that have a START and no END yet."""
+    """The items of a stream of frames that have a START and no END yet, and the predictions of state."""
 
     def __init__(self) -> None:
         self._starts: dict[tuple[str, str], list[BaseEvent]] = {}
@@ -257,6 +260,8 @@ class OpenItems:
         elif end := _ENDS.get(frame.type):
             kind, name = end
             self._starts.pop((kind, getattr(frame, name)), None)
+        elif isinstance(frame, CustomEvent) and frame.name == PREDICT_STATE:
+            self._starts.setdefault(("prediction", ""), []).append(frame)
 
     def accepts(self, frame: BaseEvent) -> bool:
         """Fold a frame; return False for a START of an open item and for an END of an item that is not open."""
@@ -296,6 +301,8 @@ def _end_frames(kind: str, name: str, *, error: str | None, is_waiting: bool) ->
             return [ToolCallEndEvent(tool_call_id=name)]
         case "step":
             return [StepFinishedEvent(step_name=name)]
+        case "prediction":
+            return []
     if error is not None:
         return [SubagentErrorEvent(subagent_run_id=name, message=error)]
     outcome = SubagentFinishedSuspendedOutcome() if is_waiting else None

@@ -40,8 +40,8 @@ from cognizes.engine.agui.json_patch import apply_patch
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
-from cognizes.engine.pulse.events import EventLog
-from cognizes.engine.timeline.event_reading import Call, Result, read_parts
+from cognizes.engine.pulse.events import EventLog, message_text
+from cognizes.engine.timeline.event_reading import Call, Result, client_history_of, read_parts
 
 OLDER_MESSAGES = "cognizes.older_messages"
 """The name of the CUSTOM frame that follows a snapshot without the oldest messages. Its value is `{"before": n}`, the
@@ -201,13 +201,15 @@ def _activity(frame: ActivitySnapshotEvent) -> JsonObject:
 class History:
     """The newest messages of a thread up to an event, and what is open then: questions to people, and tool calls whose
     results come from outside the run. `older_before` is the cursor of the messages before these, None if there are
-    none."""
+    none. `client_history` are the ids of messages that a client brought from an earlier conversation, with the text
+    that the model gets instead, if the message is quoted."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
     interrupts: list[Interrupt] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
     last_sequence: int = 0
     older_before: int | None = None
+    client_history: dict[str, str | None] = field(default_factory=dict)
 
     def frames(self) -> list[BaseEvent]:
         state, messages, *opened = self.snapshot.frames()
@@ -232,11 +234,17 @@ class HistoryBuilder:
             if self._translator.has_ended:
                 self._translator = _translator(interrupts=self._translator.interrupts, pending=self._translator.pending)
             frames = self._translator.translate(event)
+            if original := client_history_of(event):
+                self._note_client_history(event, is_quoted=isinstance(original, dict) and event.author == "user")
             if message := _message_with_parts(event):
                 history.snapshot.add(message)
             else:
                 history.snapshot.fold(frames)
             history.last_sequence = event.sequence_num or history.last_sequence
+
+    def _note_client_history(self, event: Event, *, is_quoted: bool) -> None:
+        name = event.content.get("message_id") or event.id
+        self.history.client_history[str(name)] = message_text(event.content) if is_quoted else None
 
     def finish(self) -> History:
         """Return the history of all events so far; more may be added afterwards."""

@@ -5,7 +5,8 @@
 | text fragment | TEXT_MESSAGE_START once, then TEXT_MESSAGE_CONTENT; one id per model turn |
 | whole text | the part that was not streamed, then TEXT_MESSAGE_END |
 | thought | REASONING_*, closed before any text or tool frame of its turn |
-| tool call, tool result | TOOL_CALL_START, ARGS, END; TOOL_CALL_RESULT |
+| fragment of a tool call | TOOL_CALL_START once, then TOOL_CALL_ARGS |
+| tool call, tool result | TOOL_CALL_START, ARGS (the part that was not streamed), END; TOOL_CALL_RESULT |
 | question to a person, long-running tool, `interrupt` | no result; they become the outcome of the run |
 | `step_start`, `step_end`, `activity`, `agui_frame` | STEP_STARTED, STEP_FINISHED, ACTIVITY_SNAPSHOT, that frame |
 | state delta | STATE_DELTA, without `temp:` |
@@ -25,10 +26,12 @@ import ag_ui.core
 from ag_ui.core import (
     PROTOCOL_VERSION,
     ActivitySnapshotEvent,
+    AssistantMessage,
     BaseEvent,
     ContentPart,
     CustomEvent,
     Interrupt,
+    Message,
     RunAgentInput,
     RunErrorEvent,
     RunFinishedCancelledOutcome,
@@ -47,9 +50,11 @@ from ag_ui.core import (
     ToolCallEndEvent,
     ToolCallResultEvent,
     ToolCallStartEvent,
+    ToolMessage,
 )
 from pydantic import TypeAdapter, ValidationError
 
+from cognizes.engine.agui.call_arguments import ArgumentsWriter
 from cognizes.engine.agui.event_bridge import json_patch, milliseconds
 from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, now, to_json
 from cognizes.engine.feed import Chunks, StreamEnd
@@ -60,12 +65,15 @@ from cognizes.engine.timeline.event_reading import (
     REQUEST_PREFIX,
     Answer,
     Call,
+    CallFragment,
     Question,
     Result,
     Text,
     adk_field,
+    client_history_of,
     is_partial,
     long_running_calls,
+    read_call_fragments,
     read_parts,
     unconfirmed_calls,
 )
@@ -75,6 +83,7 @@ _SILENT = (
     *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
     *("state_update", "message"),
 )
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 _INTERRUPTS: TypeAdapter[list[Interrupt]] = TypeAdapter(list[Interrupt])
 _FRAME: TypeAdapter[BaseEvent] = TypeAdapter(ag_ui.core.Event)
 _PARTS: TypeAdapter[list[ContentPart]] = TypeAdapter(list[ContentPart])
@@ -113,6 +122,25 @@ class UnfinishedTurn:
     text: str
 
 
+@dataclass(frozen=True)
+class UnfinishedCall:
+    """A tool call whose whole event did not arrive; `arguments` is the text that was streamed."""
+
+    id: str
+    name: str
+    author: str
+    parent_id: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class _StreamedCall:
+    name: str
+    author: str
+    parent_id: str
+    writer: ArgumentsWriter
+
+
 class Translator:
     """Translates the events of one run, in order. It is stateful: each stream needs its own.
 
@@ -141,6 +169,7 @@ class Translator:
         self._with_user = with_user or not self._is_strict
         self._turns: dict[tuple[str, str], ModelTurn] = {}
         self._followed: dict[str, ModelTurn] = {}
+        self._calls: dict[str, _StreamedCall] = {}
         self._subagents = Subagents(root_agent)
         self._open_items = OpenItems()
         self._interrupts = dict(interrupts or {})
@@ -162,6 +191,13 @@ class Translator:
             UnfinishedTurn(id=turn.id, author=author, branch=branch, text=turn.streamed_text)
             for author, branch, turn in turns
             if turn.streamed_text
+        ]
+
+    def unfinished_calls(self) -> list[UnfinishedCall]:
+        """Return the tool calls that were streamed and are in no stored event."""
+        return [
+            UnfinishedCall(call_id, call.name, call.author, call.parent_id, call.writer.text)
+            for call_id, call in self._calls.items()
         ]
 
     def start(self, run_input: RunAgentInput | None = None) -> list[BaseEvent]:
@@ -253,6 +289,8 @@ class Translator:
     def _close(self, error: str | None) -> Frames:
         for turn in (*self._turns.values(), *self._followed.values()):
             yield from turn.close()
+        for call_id in self._calls:
+            yield ToolCallEndEvent(tool_call_id=call_id)
         yield from self._open_items.end_frames(error=error, is_waiting=bool(self._interrupts))
         yield from self._subagents.close(error=error, is_waiting=bool(self._interrupts))
 
@@ -264,7 +302,9 @@ class Translator:
             # To an AG-UI client the run ends here; `resume` of the next input continues it.
             yield from self.finish()
             return
-        if message_role(event) == "user" or event.author == "user":
+        if isinstance(original := client_history_of(event), dict):
+            yield from self._brought(original)
+        elif message_role(event) == "user" or event.author == "user":
             yield from self._from_user(event)
         elif is_partial(event):
             yield from self._fragment(event)
@@ -289,10 +329,21 @@ class Translator:
     def _fragment(self, event: Event) -> Frames:
         yield from self._enter(event)
         turn = self._turn(event)
-        for part in read_parts(event):
-            # A call in a fragment may lack arguments; the whole event contains them.
+        for part in read_call_fragments(event):
             if isinstance(part, Text):
                 yield from turn.stream(part)
+            else:
+                yield from self._stream_call(part, turn, event.author)
+
+    def _stream_call(self, part: CallFragment, turn: ModelTurn, author: str) -> Frames:
+        if (call := self._calls.get(part.id)) is None:
+            if not part.name:
+                return
+            call = self._calls[part.id] = _StreamedCall(part.name, author, turn.id, ArgumentsWriter())
+            yield from turn.close()
+            yield ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=turn.id)
+        if delta := call.writer.write(part.arguments):
+            yield ToolCallArgsEvent(tool_call_id=part.id, delta=delta)
 
     def _whole(self, event: Event) -> Frames:
         if event.event_type in _AGENT_KINDS and (frames := self._agent_frames(event)) is not None:
@@ -369,13 +420,24 @@ class Translator:
             yield TextMessageContentEvent(message_id=message_id, delta=text)
             yield TextMessageEndEvent(message_id=message_id)
 
+    def _brought(self, original: JsonObject) -> Frames:
+        """Yield the frames of a message that a client brought from an earlier conversation, as the client has it."""
+        with suppress(ValidationError):
+            message = _MESSAGE.validate_python(original)
+            if self._with_user:
+                yield from message_frames(message)
+
     def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
         if is_pending:
             self._pending[call.id] = None
-        yield ToolCallStartEvent(
-            tool_call_id=call.id, tool_call_name=call.name, parent_message_id=call.parent_id or parent
-        )
-        if arguments := to_json(call.arguments) if call.text is None else clean_text(call.text):
+        if streamed := self._calls.pop(call.id, None):
+            arguments = streamed.writer.rest(call.arguments)
+        else:
+            arguments = to_json(call.arguments) if call.text is None else clean_text(call.text)
+            yield ToolCallStartEvent(
+                tool_call_id=call.id, tool_call_name=call.name, parent_message_id=call.parent_id or parent
+            )
+        if arguments:
             yield ToolCallArgsEvent(tool_call_id=call.id, delta=arguments)
         yield ToolCallEndEvent(tool_call_id=call.id)
 
@@ -467,6 +529,25 @@ def _message_id(event: Event) -> str:
     name = clean_text(given if isinstance(given, str) and given else event.id)
     # Streamed thoughts are stored under the id of their frames, which ModelTurn derives from the turn's id.
     return name.removesuffix(THOUGHT_SUFFIX) if event.event_type == "thought" else name
+
+
+def message_frames(message: Message) -> Frames:
+    """Yield the frames that make a client hold a whole message."""
+    if isinstance(message, ToolMessage):
+        yield ToolCallResultEvent(
+            message_id=message.id, tool_call_id=message.tool_call_id, content=message.content, role="tool"
+        )
+        return
+    if isinstance(message.content, str) and message.content:
+        role: Any = message.role if message.role in ("assistant", "system", "developer") else "user"
+        yield TextMessageStartEvent(message_id=message.id, role=role)
+        yield TextMessageContentEvent(message_id=message.id, delta=clean_text(message.content))
+        yield TextMessageEndEvent(message_id=message.id)
+    for call in (isinstance(message, AssistantMessage) and message.tool_calls) or ():
+        yield ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.function.name, parent_message_id=message.id)
+        if call.function.arguments:
+            yield ToolCallArgsEvent(tool_call_id=call.id, delta=clean_text(call.function.arguments))
+        yield ToolCallEndEvent(tool_call_id=call.id)
 
 
 def wait_key_of(interrupt_ids: Iterable[str]) -> str:

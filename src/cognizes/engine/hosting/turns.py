@@ -1,13 +1,14 @@
 """Turns of agents that do not keep their own history: the thread in the database is the truth.
 
 The client's input only brings what is new: messages, results of client tools, answers to interrupts. The agent gets the
-whole conversation of the thread as `RunAgentInput.messages`, and the state of the session as `RunAgentInput.state`.
+whole conversation of the thread as `RunAgentInput.messages`, and the state of the session as `RunAgentInput.state`. A
+new thread also takes the client's own history (`client_history`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -19,6 +20,7 @@ from cognizes.engine.agui.snapshot import History, HistoryBuilder
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import AlreadyExistsError, InvalidInputError
 from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn
+from cognizes.engine.hosting.client_history import history_events, messages_before
 from cognizes.engine.models import Event, JsonObject, Session, new_id
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -32,12 +34,14 @@ class ThreadTurn(Turn):
     """A turn on a thread whose history the host keeps.
 
     `builder` continues when others have written to the thread. `waiting_calls` are the tool calls about which the
-    interrupts that `resume` answers have asked: the agent itself brings their results.
+    interrupts that `resume` answers have asked: the agent itself brings their results. `client_history` are the events
+    of the history that the client brought, which `new_messages` begins with.
     """
 
     builder: HistoryBuilder = field(default_factory=HistoryBuilder)
     resume: Sequence[ResumeEntry] = ()
     waiting_calls: Sequence[str] = ()
+    client_history: Sequence[Event] = ()
 
     @property
     def history(self) -> History:
@@ -45,7 +49,7 @@ class ThreadTurn(Turn):
 
 
 async def read_thread_turn(
-    engine: Engine, key: ThreadKey, run_input: RunAgentInput, *, initial_state: JsonObject
+    engine: Engine, key: ThreadKey, run_input: RunAgentInput, *, initial_state: JsonObject, is_end_user: bool
 ) -> ThreadTurn:
     """Open the thread of an input, create it if it does not exist, and return the new part of the input."""
     session = await _open_session(engine, key, initial_state)
@@ -58,9 +62,14 @@ async def read_thread_turn(
         new = _asked_again(run_input.messages, history)
     has_text = any(isinstance(message, UserMessage) for message in new)
     resume = tuple(run_input.resume or ())
+    earlier: list[Message] = []
+    # Also a thread whose first input was interrupted while its history was stored.
+    if all(message["id"] in history.client_history for message in history.snapshot.messages):
+        earlier = messages_before(run_input.messages, new, stored=history.client_history)
     return ThreadTurn(
         thread_id,
-        new_messages=new,
+        new_messages=[*earlier, *new],
+        client_history=list(history_events(earlier, agent=key[0], is_end_user=is_end_user)),
         has_text=has_text,
         builder=builder,
         resume=resume,
@@ -164,7 +173,11 @@ def _turn_events(turn: ThreadTurn) -> Iterable[Event]:
     if turn.resume:
         answers = [entry.model_dump(mode="json", by_alias=True) for entry in turn.resume]
         yield _event("resume", {"answered": [entry.interrupt_id for entry in turn.resume], "answers": answers})
+    yield from turn.client_history
+    brought = {event.content["message_id"] for event in turn.client_history}
     for message in turn.new_messages:
+        if message.id in brought:
+            continue
         if isinstance(message, UserMessage):
             yield user_message_event(message)
         elif isinstance(message, ToolMessage):
@@ -203,9 +216,10 @@ def _event(kind: str, content: JsonObject, *, event_id: str = "", author: str = 
 def _complete_calls(turn: ThreadTurn) -> Iterable[JsonObject]:
     """Yield the messages of the thread such that models accept them: every call has JSON arguments and a result.
 
-    A call that still waits for its result, from the client or after an interrupt, keeps waiting.
+    A call that still waits for its result, from the client or after an interrupt, keeps waiting. What an end user
+    brought from an earlier conversation is quoted.
     """
-    messages = turn.history.snapshot.messages
+    messages = [_as_quoted(message, turn.history.client_history) for message in turn.history.snapshot.messages]
     answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
     waiting = {*turn.history.pending, *turn.waiting_calls}
     for message in messages:
@@ -218,6 +232,11 @@ def _complete_calls(turn: ThreadTurn) -> Iterable[JsonObject]:
         for call in whole:
             if call["id"] not in answered and call["id"] not in waiting:
                 yield {"id": f"{call['id']}/result", "role": "tool", "toolCallId": call["id"], "content": _NO_RESULT}
+
+
+def _as_quoted(message: JsonObject, client_history: Mapping[str, str | None]) -> JsonObject:
+    text = client_history.get(message["id"])
+    return message if text is None else {"id": message["id"], "role": "user", "content": text}
 
 
 def _without_calls(message: JsonObject) -> JsonObject:

@@ -15,6 +15,10 @@ REQUEST_PREFIX = "adk_request_"
 TEXT_FORMAT = "text"
 """The `format` of a call or result whose arguments or output are stored as the text that the agent sent."""
 
+CLIENT_HISTORY = "client_history"
+"""Marks an event that a client brought into a new thread from an earlier conversation: true, or the AG-UI message as
+the client has it. The author of one that an end user quotes is `user`."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -32,6 +36,15 @@ class Call:
     arguments: Any
     text: str | None = None
     parent_id: str | None = None
+
+
+@dataclass(frozen=True)
+class CallFragment:
+    """A part of a tool call that ADK streams: `arguments` are fragments by JSON path, in order."""
+
+    id: str
+    name: str
+    arguments: list[JsonObject]
 
 
 @dataclass(frozen=True)
@@ -83,9 +96,31 @@ def adk_field(event: Event, name: str) -> Any:
     return fields.get(name) if isinstance(fields, dict) else None
 
 
+def client_history_of(event: Event) -> JsonObject | bool:
+    """Return whether a client brought an event from an earlier conversation; its message, if the event differs."""
+    mark = event.content.get(CLIENT_HISTORY)
+    if mark is None and isinstance(metadata := adk_field(event, "custom_metadata"), dict):
+        mark = metadata.get(CLIENT_HISTORY)
+    return mark if isinstance(mark, dict) else bool(mark)
+
+
 def is_partial(event: Event) -> bool:
     """Return whether an event is a fragment of a later one."""
     return bool(adk_field(event, "partial"))
+
+
+def read_call_fragments(event: Event) -> Iterator[Text | CallFragment]:
+    """Return the texts and the fragments of tool calls of an ADK event that is a fragment of a later one.
+
+    A call without streamed arguments is left out: the later event contains it.
+    """
+    given = event.content.get("parts")
+    for part in given if isinstance(given, list) else ():
+        call = part.get("function_call")
+        if isinstance(text := part.get("text"), str) and text:
+            yield Text(text, is_thought=bool(part.get("thought")))
+        elif isinstance(call, dict) and call.get("id") and (call.get("partial_args") or call.get("will_continue")):
+            yield CallFragment(str(call["id"]), str(call.get("name") or ""), call.get("partial_args") or [])
 
 
 def long_running_calls(event: Event) -> set[str]:

@@ -20,7 +20,16 @@ from cognizes.engine.timeline.event_kinds import (
     TOOL_RESULT,
     USER_MESSAGE,
 )
-from cognizes.engine.timeline.event_reading import Call, Part, Result, Text, is_partial, read_parts, unconfirmed_calls
+from cognizes.engine.timeline.event_reading import (
+    Call,
+    Part,
+    Result,
+    Text,
+    client_history_of,
+    is_partial,
+    read_parts,
+    unconfirmed_calls,
+)
 
 END_OF_THREAD = 2**63 - 1
 _MAX_PAGE = 10_000
@@ -243,6 +252,8 @@ def _item(event: Event, kind: str | None, **fields: object) -> JsonObject:
     }
     if kind == ASSISTANT_MESSAGE and event.content.get("interrupted"):
         item["interrupted"] = True
+    if client_history_of(event):
+        item["clientHistory"] = True
     return item
 
 

@@ -12,12 +12,10 @@ from uuid import UUID
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
 from google.adk.agents._streaming_mode import StreamingMode
-from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps.app import App
 from google.adk.errors.already_exists_error import AlreadyExistsError as AdkAlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -30,7 +28,8 @@ from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_tur
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
-from cognizes.engine.agui.translator import Translator, UnfinishedTurn, wait_key_of
+from cognizes.engine.adapters.adk.streamed_ids import StreamedIds
+from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
@@ -46,6 +45,7 @@ from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import attempt_at
 from cognizes.engine.runs import Resumption
+from cognizes.engine.timeline.event_reading import TEXT_FORMAT
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class AdkTurn(Turn):
     """A turn for ADK's runner. Without `content` the runner continues the invocation `invocation_id`."""
 
     content: types.Content | None = None
+    history: Sequence[Event] = ()
     earlier: Sequence[tuple[str, types.Content]] = ()
     message_ids: Sequence[str] = ()
     session: Session | None = None
@@ -87,6 +88,7 @@ class AdkAgent:
             resumes_after_crash=bool(config and config.is_resumable),
             interrupts=True,
             client_tools=True,
+            streams_tool_arguments=True,
             multimodal=True,
             keeps_own_history=True,
         )
@@ -98,7 +100,9 @@ class AdkAgent:
         """Open the session and return the new part of the input."""
         session = await self._open_session((self.name, user_id, run_input.thread_id), run_input)
         reserved = self._server_tools if is_end_user else frozenset[str]()
-        return _turn(session, read_turn(run_input, session.events, reserved=reserved))
+        agent = self._app.root_agent.name if self._app.root_agent else self.name
+        turn = read_turn(run_input, session.events, reserved=reserved, agent=agent, is_end_user=is_end_user)
+        return _turn(session, turn)
 
     async def read_continuation(
         self, run: Run, run_input: RunAgentInput, session: models.Session, *, resumption: Resumption | None
@@ -125,6 +129,8 @@ class AdkAgent:
         recording = _Recording(context, turn, root_agent=self._app.root_agent.name if self._app.root_agent else None)
         self._service.active[key] = ActiveTurn(context.run.id, list(turn.message_ids))
         try:
+            for brought in turn.history:
+                await self._service.append_event(turn.session, brought)
             for message_id, content in turn.earlier:
                 await self._service.append_event(turn.session, Event(id=message_id, author="user", content=content))
             async with aclosing(self._events(turn, run_input, key)) as events:
@@ -197,6 +203,7 @@ class _Recording:
             await self._streams.close_thoughts()
             try:
                 await self._store_unfinished(self.translator.unfinished_turns())
+                await self._store_unfinished_calls(self.translator.unfinished_calls())
             except EngineError as error:
                 logger.error("run %s: its unfinished answer could not be stored: %s", self._context.run.id, error)
         await self._streams.close()
@@ -218,6 +225,29 @@ class _Recording:
             with suppress(AlreadyExistsError, DuplicateEventError):
                 await context.engine.sessions.append_to_thread(context.thread_id, row, expected_version=None)
 
+    async def _store_unfinished_calls(self, calls: Sequence[UnfinishedCall]) -> None:
+        """Store calls whose arguments broke off as events of the engine: ADK's history has no call without a result."""
+        context = self._context
+        for call in calls:
+            content: JsonObject = {
+                "tool_call_id": call.id,
+                "tool_name": call.name,
+                "tool_input": call.arguments,
+                "format": TEXT_FORMAT,
+                "parent_message_id": call.parent_id,
+                "interrupted": True,
+            }
+            event = models.Event(
+                id=str(models.new_id()),
+                thread_id=str(context.thread_id),
+                invocation_id=self.invocation_id,
+                author=call.author,
+                event_type="act",
+                content=content,
+                run_id=context.run.id,
+            )
+            await context.engine.sessions.append_to_thread(context.thread_id, event, expected_version=None)
+
 
 def _turn(session: Session, turn: UserTurn) -> AdkTurn:
     revision = Revision.of(session)
@@ -228,8 +258,13 @@ def _turn(session: Session, turn: UserTurn) -> AdkTurn:
         new_messages=turn.new_messages,
         has_text=turn.has_text,
         content=turn.content,
+        history=turn.history,
         earlier=turn.earlier,
-        message_ids=[message_id for message_id, _ in turn.earlier] + ([turn.message_id] if turn.message_id else []),
+        message_ids=[
+            *(event.id for event in turn.history if event.author == "user"),
+            *(message_id for message_id, _ in turn.earlier),
+            *([turn.message_id] if turn.message_id else ()),
+        ],
         session=session,
     )
 
@@ -326,31 +361,3 @@ class HostedSessionService(OpenSessionService):
             return await super().append_event(session, event)
         finally:
             self.detach_run(revision.thread_id, event.invocation_id)
-
-
-class StreamedIds(BasePlugin):
-    """Stores a message under the id it was streamed with.
-
-    ADK may give every fragment of a turn its own id and the whole event another one. Clients received the first id, so
-    the whole event gets that one. An event without content, such as an error, is not the whole of a message.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="cognizes_streamed_ids")
-        self._streaming: dict[tuple[str, str, str], str] = {}
-
-    @override
-    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
-        """Remember the id of the first fragment, and give it to the whole event."""
-        place = (invocation_context.invocation_id, event.author, event.branch or "")
-        if event.partial:
-            self._streaming.setdefault(place, event.id)
-        elif event.content and event.content.parts:
-            event.id = self._streaming.pop(place, event.id)
-        elif self._streaming.get(place) == event.id:
-            event.id = Event.new_id()
-
-    def forget(self, invocation_id: str) -> None:
-        """Forget the unfinished messages of an invocation that ended. ADK does not report cancelled invocations."""
-        for place in [place for place in self._streaming if place[0] == invocation_id]:
-            del self._streaming[place]

@@ -5,11 +5,20 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ag_ui.core import Message, ResumeEntry, RunAgentInput, Tool, ToolMessage, UserMessage
+from ag_ui.core import (
+    AssistantMessage,
+    Message,
+    ResumeEntry,
+    RunAgentInput,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.apps.app import App
 from google.adk.events.event import Event
@@ -20,8 +29,9 @@ from typing_extensions import override
 
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
+from cognizes.engine.hosting.client_history import messages_before, quoted
 from cognizes.engine.models import JsonObject
-from cognizes.engine.timeline.event_reading import REQUEST_PREFIX
+from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, REQUEST_PREFIX
 
 
 @dataclass
@@ -54,12 +64,16 @@ class OpenCalls:
 
 @dataclass(frozen=True)
 class UserTurn:
-    """The new part of an input. `earlier` messages precede `content`, which the agent answers."""
+    """The new part of an input. `earlier` messages precede `content`, which the agent answers.
+
+    `history` are the events of an earlier conversation that the client brings into a new session.
+    """
 
     content: types.Content
     message_id: str | None
     earlier: list[tuple[str, types.Content]]
     new_messages: list[Message]
+    history: list[Event] = field(default_factory=list)
 
     @property
     def has_text(self) -> bool:
@@ -68,11 +82,29 @@ class UserTurn:
         return any(part.text for content in contents for part in content.parts or ())
 
 
-def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Set[str] = frozenset()) -> UserTurn:
+def read_turn(
+    run_input: RunAgentInput,
+    events: Sequence[Event],
+    *,
+    reserved: Set[str] = frozenset(),
+    agent: str = "",
+    is_end_user: bool = True,
+) -> UserTurn:
     """Return the user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.
 
-    `PermissionDeniedError` for the result of a `reserved` tool, which runs on the server.
+    `PermissionDeniedError` for the result of a `reserved` tool, which runs on the server. A session without events also
+    takes the history of the client, as messages of `agent`.
     """
+    turn = _read_new(run_input, events, reserved)
+    # Also a session whose first input was interrupted while its history was stored.
+    if not all((event.custom_metadata or {}).get(CLIENT_HISTORY) for event in events):
+        return turn
+    earlier = messages_before(run_input.messages, turn.new_messages, stored={event.id for event in events})
+    history = list(_history(earlier, agent=agent, is_end_user=is_end_user))
+    return replace(turn, history=history, new_messages=[*earlier, *turn.new_messages])
+
+
+def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[str]) -> UserTurn:
     calls = OpenCalls.of(events)
     new = [
         message
@@ -99,6 +131,45 @@ def read_turn(run_input: RunAgentInput, events: Sequence[Event], *, reserved: Se
         # The client asks again. The log is never rewritten, so the question is stored twice.
         return UserTurn(_content(again), None, [], [])
     raise InvalidInputError("there is nothing to answer: the input has no new user message, tool result or resume")
+
+
+def _history(messages: Sequence[Message], *, agent: str, is_end_user: bool) -> Iterator[Event]:
+    """Yield the events of a client's history: in their roles, or quoted by the user if an end user brings them."""
+    names = {
+        call.id: call.function.name
+        for message in messages
+        if isinstance(message, AssistantMessage)
+        for call in message.tool_calls or ()
+    }
+    for message in messages:
+        author, role = "user", "user"
+        mark: JsonObject | bool = message.model_dump(mode="json", by_alias=True)
+        if isinstance(message, UserMessage):
+            mark, parts = True, _content(message).parts or []
+        elif isinstance(message, AssistantMessage) and not is_end_user:
+            author, role = agent, "model"
+            parts = [types.Part(text=message.content)] if message.content else []
+            parts += [_call(call) for call in message.tool_calls or ()]
+        elif isinstance(message, ToolMessage) and not is_end_user and message.tool_call_id in names:
+            author, parts = agent, [_tool_result(message, names[message.tool_call_id])]
+        else:
+            # ADK's history has no system messages, and no results without a call.
+            parts = [types.Part(text=quoted(message))]
+        yield Event(
+            id=message.id,
+            author=author,
+            content=types.Content(role=role, parts=parts),
+            custom_metadata={CLIENT_HISTORY: mark},
+        )
+
+
+def _call(call: ToolCall) -> types.Part:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        arguments = {"arguments": call.function.arguments}
+    args = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    return types.Part(function_call=types.FunctionCall(id=call.id, name=call.function.name, args=args))
 
 
 def _new_messages(messages: Sequence[Message], known_ids: set[str]) -> list[Message]:

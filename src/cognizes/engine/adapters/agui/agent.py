@@ -70,6 +70,7 @@ class AguiAgent:
             (self.name, user_id, run_input.thread_id),
             run_input,
             initial_state=client_state_delta(run_input.state, {}),
+            is_end_user=is_end_user,
         )
 
     async def read_continuation(
