@@ -30,7 +30,7 @@ from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
-from cognizes.engine.runs import Runs
+from cognizes.engine.runs import Runs, Schedules
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
 from cognizes.engine.streams.writer import MessageWriter
@@ -58,6 +58,7 @@ class Engine:
 
     sessions: Sessions
     runs: Runs
+    schedules: Schedules
     memory: Memory
     artifacts: Artifacts
     timeline: Timeline
@@ -144,6 +145,7 @@ class Engine:
             await self.streams.start()
             opened.push_async_callback(self.streams.close)
             opened.push_async_callback(self.runs.close)
+            opened.push_async_callback(self.schedules.close)
             await self._maintenance.start()
             opened.push_async_callback(self._maintenance.close)
             await self.memory.start()
@@ -272,6 +274,8 @@ class Engine:
             sweeper=self._sweeper,
             write_message=self.streams.write_message,
         )
+        self.schedules = Schedules(self._database, self.sessions, settings=self.settings, sweeper=self._sweeper)
+        self.runs.sweep.start_with(self.schedules.start)
         self.feed = Feed(
             self._database, self._listener, self.streams, sweeper=self._sweeper, supervisor=self._supervisor
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import asyncpg
 
 from cognizes.engine import Engine, Session
@@ -39,6 +41,17 @@ async def fill_session(engine: Engine, app: str, user: str, *, word: str = WORD)
     await engine.runs.wait(run, kind="human", correlation_key="k", reason=f"May the {word} eat?")
     await sessions.refresh(session)
     return session
+
+
+async def fill_schedules(engine: Engine, session: Session, *, word: str = WORD) -> None:
+    """Create a schedule in the session and one with new sessions, which has fired."""
+    await engine.schedules.create("0 8 * * *", "report", session=session, name=f"the {word}", input={"about": word})
+    owner = {"app_name": session.app_name, "user_id": session.user_id}
+    fired = await engine.schedules.create(timedelta(hours=1), "report", **owner, input=word)
+    connection = await asyncpg.connect(engine.settings.url)
+    await connection.execute("UPDATE schedules SET next_at = now() WHERE id = $1::uuid", fired.id)
+    await connection.close()
+    assert await engine.schedules.fire_due() == 1
 
 
 async def fill_memory(engine: Engine, session: Session, *, word: str = WORD) -> None:

@@ -16,7 +16,15 @@ from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
 from tests.integration.adapters.langgraph.graphs import two_nodes
-from tests.integration.archive.filled import WORD, fill_access, fill_artifacts, fill_memory, fill_session, rows_with
+from tests.integration.archive.filled import (
+    WORD,
+    fill_access,
+    fill_artifacts,
+    fill_memory,
+    fill_schedules,
+    fill_session,
+    rows_with,
+)
 
 NOT_FILLED = {
     "hidden_events": "ranges of sequence numbers, deleted with their thread",
@@ -47,6 +55,7 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
     await fill_memory(engine, ada)
     await fill_access(engine, ada)
     await fill_artifacts(engine, ada)
+    await fill_schedules(engine, ada)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
     async with OpenCheckpointSaver(app_name="shop", engine=engine) as saver:
         graph = two_nodes().compile(checkpointer=saver)
@@ -66,8 +75,8 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
 
     counts = await engine.user_data.erase("shop", "ada-lovelace")
     assert counts.keys() == filled | {"access_tickets", "api_keys", "audit_log"}
-    assert counts["threads"] == 1
-    assert counts["events"] == ada.last_sequence
+    assert counts["threads"] == 2, "the session, and that of a scheduled run"
+    assert counts["events"] == ada.last_sequence + 1
     assert await rows_with(connection, WORD) == {}
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
     assert await rows_with(connection, str(ada.thread_id)) == {}

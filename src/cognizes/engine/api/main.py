@@ -28,6 +28,7 @@ from cognizes.engine.api.routes import (
     memory,
     producers,
     runs,
+    schedules,
     server,
     sessions,
     signals,
@@ -73,6 +74,8 @@ def create_app(
         try:
             if exported is not None:
                 await exported.start()
+            # A server fires schedules and ends waits, whether it hosts agents or not.
+            app.state.engine.runs.sweep.start()
             await app.state.agents.start()
             with on_shutdown_signal(partial(_end_streams, app)):
                 yield
@@ -101,7 +104,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (server, sessions, live, runs, debug, agui, copilotkit, user_data):
+    for part in (server, sessions, live, runs, schedules, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

@@ -16,6 +16,7 @@ from cognizes.engine.api.responses import Problem
 TAGS = {
     "sessions": "Sessions with their events, scoped state, messages, snapshots and forks.",
     "runs": "Runs: create or enqueue, record progress, wait, signal, end. A run is named by its thread or by its id.",
+    "schedules": "Schedules: runs at times of a cron expression, or at an interval.",
     "contexts": "Signal-Pull: a session as a context, with messages, chunks, branches and tool approvals.",
     "signals": "Signal-Pull: streams of signals that say which context changed. The change itself is pulled.",
     "conversations": "The timeline of a session, and chat with its hosted agent.",

@@ -2,12 +2,15 @@
 
 from cognizes.engine.runs.context import HandledRun, InProcessRun, RunContext, RunMemory, WriteMessage
 from cognizes.engine.runs.runs import CLIENT_LEASE, Runs
+from cognizes.engine.runs.schedules import CatchUp, Firing, Schedule, Schedules
 from cognizes.engine.runs.steps import Step
 from cognizes.engine.runs.waits import Resumption, RunSuspended, SignalOutcome, WaitKind
 from cognizes.engine.runs.worker import Handler, Worker
 
 __all__ = [
     "CLIENT_LEASE",
+    "CatchUp",
+    "Firing",
     "HandledRun",
     "Handler",
     "InProcessRun",
@@ -16,6 +19,8 @@ __all__ = [
     "RunMemory",
     "RunSuspended",
     "Runs",
+    "Schedule",
+    "Schedules",
     "SignalOutcome",
     "Step",
     "WaitKind",

@@ -116,10 +116,17 @@ class RunSweep:
         self._loop: SupervisedLoop | None = None
         self._due = WakeUp()
         self._waiting: dict[WakeUp, tuple[UUID, str]] = {}
+        self._started_with: list[Callable[[], None]] = []
+
+    def start_with(self, start: Callable[[], None]) -> None:
+        """Call `start` when the sweep starts: another job of processes that execute runs."""
+        self._started_with.append(start)
 
     def start(self) -> None:
         """Start the periodic sweep, unless it runs."""
         if self._loop is None:
+            for start in self._started_with:
+                start()
             self._loop = self._sweeper.start("sweep-runs", self._round, seconds=_SWEEP_SECONDS, wake_up=self._due)
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 29 OR max(number) > 89 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 30 OR max(number) > 93 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1052,6 +1052,53 @@ VALUES ('0089_run_times.sql', 89, '588eeb62cd7ca1c00db8cf8e1095a06f532658890a9e7
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0093_schedules.sql
+-- schedules: runs that are created at times of a cron expression in a time zone, or at an interval. `thread_id` is the thread of
+-- all its runs; null: each run gets a session of its own. `next_at` is the next due time; a firing moves it forward.
+CREATE TABLE IF NOT EXISTS "public".schedules (
+    id              uuid PRIMARY KEY,
+    app_name        text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    user_id         text NOT NULL CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
+    thread_id       uuid REFERENCES "public".threads (id) ON DELETE CASCADE,
+    name            text NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 1000),
+    handler         text NOT NULL CHECK (octet_length(handler) BETWEEN 1 AND 1000),
+    input           json NOT NULL DEFAULT 'null',
+    max_attempts    integer NOT NULL CHECK (max_attempts > 0),
+    cron            text,
+    every           interval CHECK (every > interval '0'),
+    timezone        text NOT NULL DEFAULT 'UTC',
+    catch_up        text NOT NULL DEFAULT 'one' CHECK (catch_up IN ('skip', 'one', 'all')),
+    catch_up_limit  integer NOT NULL DEFAULT 100 CHECK (catch_up_limit > 0),
+    next_at         timestamptz NOT NULL,
+    paused_at       timestamptz,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CHECK ((cron IS NULL) <> (every IS NULL))
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS schedules_name ON "public".schedules (app_name, user_id, name);
+CREATE INDEX IF NOT EXISTS idx_schedules_next_at ON "public".schedules (next_at) WHERE paused_at IS NULL;
+CREATE INDEX IF NOT EXISTS idx_schedules_thread ON "public".schedules (thread_id) WHERE thread_id IS NOT NULL;
+
+-- schedule_firings: one row for each due time for which a run was created. The primary key makes a second firing impossible.
+-- A row is deleted with its run.
+CREATE TABLE IF NOT EXISTS "public".schedule_firings (
+    schedule_id  uuid NOT NULL REFERENCES "public".schedules (id) ON DELETE CASCADE,
+    due_at       timestamptz NOT NULL,
+    app_name     text NOT NULL,
+    thread_id    uuid NOT NULL,
+    run_id       text NOT NULL,
+    fired_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (schedule_id, due_at),
+    FOREIGN KEY (thread_id, run_id) REFERENCES "public".runs (thread_id, id) ON DELETE CASCADE
+);
+
+CREATE INDEX IF NOT EXISTS idx_schedule_firings_run ON "public".schedule_firings (thread_id, run_id);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0093_schedules.sql', 93, 'f4e6fdb6554c16ca895290c9235ed027d7e0350dfd93323a3f48a95312bf51bf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- views/run_rows.sql
 -- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
 CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
@@ -1399,6 +1446,8 @@ DECLARE
 BEGIN
     -- The lock of every writer of a user's memories: no writer stores a memory between the two deletions.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    -- A schedule that fires now creates its session before the threads are read; a locked one does not fire.
+    PERFORM FROM "public".schedules WHERE app_name = p_app_name AND user_id = p_user_id ORDER BY id FOR UPDATE;
     SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.session_id), '{}')
       INTO v_threads, v_names
       FROM (SELECT id, session_id FROM "public".threads
@@ -1469,7 +1518,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/erase_user.sql', 0, '350db8594b14b8733b6c4c34b09257453c8d96ff5c774c4061366906e530c172', '0.1.0')
+VALUES ('archive/erase_user.sql', 0, '07b18fffacc61fd272a70678ad6077c2c64d33f7c2a51bb15c3b58ed470bdd75', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1521,7 +1570,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- archive/prune_threads.sql
 -- Delete up to p_limit threads that were not changed for the days that p_rules gives for their app; the rule of `*` holds
--- for apps without one. A thread with a run that is not ended stays. Returns the number of deleted threads.
+-- for apps without one. A thread with a run that is not ended, or with a schedule that is not paused,
+-- stays. Returns the number of deleted threads.
 CREATE OR REPLACE FUNCTION "public".prune_threads(p_rules text, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH rules AS MATERIALIZED (
         SELECT key AS app_name, make_interval(secs => value::double precision * 86400) AS age
@@ -1533,6 +1583,7 @@ CREATE OR REPLACE FUNCTION "public".prune_threads(p_rules text, p_limit integer)
                                                (SELECT age FROM rules WHERE app_name = '*'))
            AND NOT EXISTS (SELECT FROM "public".runs r
                             WHERE r.thread_id = t.id AND r.status NOT IN ('completed', 'failed', 'cancelled'))
+           AND NOT EXISTS (SELECT FROM "public".schedules s WHERE s.thread_id = t.id AND s.paused_at IS NULL)
          ORDER BY t.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM "public".threads t USING idle WHERE t.id = idle.id RETURNING 1
@@ -1541,18 +1592,20 @@ CREATE OR REPLACE FUNCTION "public".prune_threads(p_rules text, p_limit integer)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/prune_threads.sql', 0, 'adf6590015f39e7995f5e44bb69f29d19f6c361b76a100073d0b97d6414b634f', '0.1.0')
+VALUES ('archive/prune_threads.sql', 0, 'eb878d72d6742eb391249d48bf53aed623c2921bf76a769ad3d9bb563f79a087', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- archive/read_thread_rows.sql
--- Return the tables whose rows belong to one thread and move with it. Queues, caches and chunks of open streams do not.
+-- Return the tables whose rows belong to one thread and move with it. Queues, caches, chunks of open streams and
+-- schedules do not: both installations would fire a schedule.
 CREATE OR REPLACE FUNCTION "public".thread_tables() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
     SELECT c.relname::text
       FROM pg_class c
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype
      WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-       AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes')
+       AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes', 'schedules',
+                             'schedule_firings')
      -- Rows of a run refer to it.
      ORDER BY c.relname <> 'runs', c.relname
 $$;
@@ -1585,7 +1638,7 @@ RETURNS TABLE (table_name text, content json) LANGUAGE sql STABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/read_thread_rows.sql', 0, '56c149cf13acb63bc46833ee10b15d69dd9fb7342fd6e42e8c1573d8f66615b1', '0.1.0')
+VALUES ('archive/read_thread_rows.sql', 0, 'b0ed305937ae6aaebd4c34fd853f267e18d2e39e98fc30e3849921932f54d09a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4953,6 +5006,55 @@ VALUES ('runs/wait_run.sql', 0, 'fba9e89ae229a9b1d4d1621b835a46fe357c54f234ceea3
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- schedules/fire_schedule.sql
+-- Fires a schedule: creates a run for each of p_due_at, with its event, and moves the schedule to p_next_at, in one transaction.
+-- It changes nothing and returns no rows when the schedule is paused or deleted, when another process fires it now, or when its
+-- next time is not p_expected: another process has fired it. p_thread_ids are the ids of the sessions that are created; they
+-- are not used by a schedule with a thread.
+CREATE OR REPLACE FUNCTION "public".fire_schedule(
+    p_schedule_id uuid, p_expected timestamptz, p_next_at timestamptz, p_due_at timestamptz[], p_thread_ids uuid[],
+    p_run_ids text[]
+) RETURNS TABLE (thread_id uuid, run_id text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_schedule "public".schedules;
+    v_place integer;
+BEGIN
+    -- The thread is locked before the schedule, as by a deletion of the thread.
+    PERFORM FROM "public".threads t
+      WHERE t.id = (SELECT s.thread_id FROM "public".schedules s WHERE s.id = p_schedule_id) FOR NO KEY UPDATE;
+    SELECT * INTO v_schedule FROM "public".schedules s
+     WHERE s.id = p_schedule_id AND s.next_at = p_expected AND s.paused_at IS NULL FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE "public".schedules s SET next_at = p_next_at WHERE s.id = p_schedule_id;
+    FOR v_place IN 1 .. coalesce(cardinality(p_due_at), 0) LOOP
+        thread_id := v_schedule.thread_id;
+        run_id := p_run_ids[v_place];
+        IF thread_id IS NULL THEN
+            thread_id := p_thread_ids[v_place];
+            PERFORM "public".create_sessions(
+                ARRAY[thread_id], ARRAY[v_schedule.app_name], ARRAY[v_schedule.user_id], ARRAY[thread_id::text],
+                ARRAY[v_schedule.name], NULL, NULL, NULL, NULL, 2147483647);
+        END IF;
+        PERFORM "public".create_run(
+            thread_id, run_id, 'pending', v_schedule.handler, v_schedule.input, v_schedule.max_attempts, NULL, NULL, NULL,
+            gen_random_uuid()::text,
+            json_build_object('run_id', run_id, 'status', 'pending', 'handler', v_schedule.handler,
+                              'schedule_id', v_schedule.id, 'due_at', p_due_at[v_place]));
+        INSERT INTO "public".schedule_firings (schedule_id, due_at, app_name, thread_id, run_id)
+        VALUES (v_schedule.id, p_due_at[v_place], v_schedule.app_name, thread_id, run_id);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('schedules/fire_schedule.sql', 0, 'c43f9dbde5df5adc29d8b2faf0da7021036e97356cd058396ad29b5fc9d4de5a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- sessions/change_session.sql
 -- Sets the title (null: unchanged, empty: removed) and merges metadata (null: unchanged), with an event. Returns null if the
 -- thread does not exist.
@@ -5872,5 +5974,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 29 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 30 WHERE number = 0;
 COMMIT;

@@ -16,6 +16,8 @@ DECLARE
 BEGIN
     -- The lock of every writer of a user's memories: no writer stores a memory between the two deletions.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    -- A schedule that fires now creates its session before the threads are read; a locked one does not fire.
+    PERFORM FROM {schema}.schedules WHERE app_name = p_app_name AND user_id = p_user_id ORDER BY id FOR UPDATE;
     SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.session_id), '{}')
       INTO v_threads, v_names
       FROM (SELECT id, session_id FROM {schema}.threads

@@ -1,10 +1,12 @@
--- Return the tables whose rows belong to one thread and move with it. Queues, caches and chunks of open streams do not.
+-- Return the tables whose rows belong to one thread and move with it. Queues, caches, chunks of open streams and
+-- schedules do not: both installations would fire a schedule.
 CREATE OR REPLACE FUNCTION {schema}.thread_tables() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
     SELECT c.relname::text
       FROM pg_class c
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype
      WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-       AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes')
+       AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes', 'schedules',
+                             'schedule_firings')
      -- Rows of a run refer to it.
      ORDER BY c.relname <> 'runs', c.relname
 $$;
