@@ -77,7 +77,7 @@ async def test_a_large_body_that_is_streamed_is_counted_as_it_comes(database_url
 async def test_who_sends_a_large_body_too_slowly_does_not_keep_its_slot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cognizes.engine.api.middleware.UPLOAD_SECONDS", 0.2)
+    monkeypatch.setattr("cognizes.engine.api.exchanges.UPLOAD_SECONDS", 0.2)
     limits = {"max_body_bytes": 4096, "max_large_bodies": 1}
     async with Engine.open(database_url, **limits) as engine, Guarded(engine).client() as client:
         thread = await new_thread(client, "a")

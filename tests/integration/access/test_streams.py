@@ -264,6 +264,9 @@ async def test_a_long_poll_goes_on_when_its_key_is_rotated_with_a_time_of_grace(
         ) as seen:
             await guarded.engine.access.keys.rotate(key_id(key), grace=timedelta(hours=1))
             await seen.end()
+        # The server watches the connection of a read that takes long, and must not take the rotation for a disconnect.
+        await asyncio.sleep(1)
+        assert not polling.done()
         await agent.post(f"{chunks}/chunks", json={"first_sequence": 1, "deltas": ["words"]})
         answer = await polling
         assert (answer.status_code, "words" in answer.text) == (200, True)

@@ -231,3 +231,36 @@ async def test_x_forwarded_for_counts_only_from_trusted_proxies(
 def test_a_proxy_is_an_address_or_a_network(quick: Cognizes) -> None:
     said = quick.fail("serve", COGNIZES_TRUSTED_PROXIES="*")
     assert "list addresses or networks such as 10.0.0.0/8" in said
+
+
+def test_a_response_of_a_direct_route_is_complete_on_every_kind_of_connection(
+    cognizes: Cognizes, database_url: str
+) -> None:
+    """Its head and its body are one write, which does not pass through uvicorn's own `send`."""
+    version = b"GET /version HTTP/1.1\r\nhost: localhost\r\n"
+    with cognizes.serve(program=WITHOUT_AGENTS, DATABASE_URL=database_url) as serving:
+        with connected(serving) as client:
+            client.sendall(version + b"x-request-id: first\r\n\r\n" + version + b"connection: close\r\n\r\n")
+            first, second = read_to_end(client).split(b"HTTP/1.1 200 OK\r\n")[1:]
+        for answer in (first, second):
+            head, _, body = answer.partition(b"\r\n\r\n")
+            fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n"))
+            assert int(fields[b"content-length"]) == len(body)
+            assert fields[b"content-type"] == b"application/json"
+            assert fields[b"x-content-type-options"] == b"nosniff"
+            assert fields.keys() >= {b"date", b"server"}
+            assert b"postgresql" in body
+        assert b"x-request-id: first\r\n" in first
+        assert b"connection: close" in second
+        assert b"connection: close" not in first
+        with connected(serving) as client:
+            body = b'{"app_name": "shop", "user_id": "ada"}'
+            head = b"POST /api/sessions HTTP/1.0\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body[:10])
+            client.sendall(body[10:])
+            created = read_to_end(client)
+            assert created.startswith(b"HTTP/1.1 201")
+            assert created.endswith(b"}")
+        answer = httpx.get(f"{serving.url}/version", headers={"x-request-id": "not sane!"})
+        other = httpx.get(f"{serving.url}/version")
+        assert answer.headers["x-request-id"] != other.headers["x-request-id"]

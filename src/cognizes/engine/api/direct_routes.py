@@ -118,8 +118,11 @@ class DirectRoutes:
                 return direct
         return None
 
-    async def serve(self, direct: DirectRoute, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Serve a request. When it is not valid, return the function with which FastAPI receives it again."""
+    async def serve(self, direct: DirectRoute, scope: Scope, receive: Receive, send: Send) -> Response | Receive:
+        """Return the response. When the request is not valid, return the function with which FastAPI receives it again.
+
+        An unexpected error is raised.
+        """
         request = Request(scope, receive, send)
         call = call_of(request)
         raw: bytes | None = None
@@ -131,7 +134,7 @@ class DirectRoutes:
             arguments = await direct.solve(request, {})
             if direct.body is not None:
                 arguments[direct.body.name] = _validate(direct.body, call.body)
-            response = await direct.endpoint(**arguments)
+            return await direct.endpoint(**arguments)
         except _InvalidError:
             # FastAPI parses the body again and may read it differently: the caller is authorized for what it reads.
             call.body = UNREAD
@@ -139,12 +142,10 @@ class DirectRoutes:
         except Exception as error:
             if (response_of := self._find_handler(error)) is None:
                 raise
-            response = await response_of(request, error)
-        await response(scope, receive, send)
-        return None
+            return await response_of(request, error)
 
     def _find_handler(self, error: Exception) -> Callable[[Request, Exception], Awaitable[Response]] | None:
-        """Return the handler of an error; None for an unexpected one, which Starlette logs and answers."""
+        """Return the handler of an error; None for an unexpected one."""
         for kind in type(error).__mro__:
             if kind is Exception:
                 return None

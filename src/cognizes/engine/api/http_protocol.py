@@ -19,8 +19,9 @@ from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
+from starlette.types import Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
@@ -305,6 +306,42 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         slot, self._slot = self._slot, None
         if slot is not None:
             self._limits.leave(slot)
+
+
+def cycle_of(send: Send) -> RequestResponseCycle | None:
+    """Return uvicorn's request that has this `send`; None under another server, or if a layer replaced `send`."""
+    cycle = getattr(send, "__self__", None)
+    return cycle if isinstance(cycle, RequestResponseCycle) and not cycle.access_log else None
+
+
+def take_body(cycle: RequestResponseCycle, largest: int) -> bytes | None:
+    """Return a body that has arrived completely, as `receive` does; None for another one and for a larger one."""
+    if cycle.more_body or cycle.disconnected or cycle.response_complete or len(cycle.body) > largest:
+        return None
+    body, cycle.body = bytes(cycle.body), bytearray()
+    cycle.message_event.clear()
+    cycle.flow.resume_reading()
+    return body
+
+
+async def send_response(cycle: RequestResponseCycle, status: int, headers: bytes, body: bytes) -> None:
+    """Send a whole response with one write. uvicorn writes headers and body separately, with a system call for each.
+
+    `headers` holds `content-length`. Each line of it ends with CR LF.
+    """
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    first = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+    last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    cycle.transport.write(b"".join((STATUS_LINE[status], first, headers, last, body)))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
+from starlette.types import ASGIApp
 
 from cognizes.engine.access.audit import keep_queries_out_of_logs
 from cognizes.engine.api.agents import ServedAgents
@@ -89,7 +90,7 @@ def create_app(
                 await app.state.engine.close()
 
     keep_queries_out_of_logs()
-    app = FastAPI(
+    app = _Application(
         title="Cognizes Engine",
         version=__version__,
         description=_DESCRIPTION,
@@ -100,7 +101,7 @@ def create_app(
         # Every route is authorized by what it declares with `@access`.
         dependencies=[Depends(authorize)],
     )
-    connections = app.state.connections = OpenConnections()
+    app.state.connections = OpenConnections()
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
@@ -114,8 +115,14 @@ def create_app(
     # As FastAPI documents it.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.mount("/monitor", server.MonitorFiles(), name="monitor")
-    app.add_middleware(Middleware, counts=connections)
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI below our middleware, which passes to it only the requests that it does not serve directly."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return Middleware(super().build_middleware_stack(), counts=self.state.connections)
 
 
 def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None, group: ProcessGroup | None) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import re
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache
 from http import HTTPStatus
@@ -68,11 +69,27 @@ _REFUSED_WEIGHTS = ("q=0", "q=0.0", "q=0.00", "q=0.000")
 class DocumentResponse(JSONResponse):
     """JSON whose strings may hold lone surrogates (escaped) and whose numbers may be NaN (``{"$float": "NaN"}``)."""
 
+    _type = b"application/json"
+    is_whole = True
+    """Whether the response is what `body` and `raw_headers` hold."""
+
     def render(self, content: Any) -> bytes:
         return dump_json(content).encode()
 
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        if headers is not None:
+            super().init_headers(headers)
+        else:
+            self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", self._type)]
+
+    def encode_headers(self) -> bytes:
+        """Return the headers as HTTP/1.1 writes them. Values that clients chose are checked where they are read."""
+        return b"".join([b"%b: %b\r\n" % header for header in self.raw_headers])
+
 
 class _CompressedDocument(DocumentResponse):
+    is_whole = False
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # At most one of both writes `Vary`: the responder leaves documents below its minimum size as they are.
         if len(self.body) < _MIN_COMPRESSED_BYTES:
@@ -113,6 +130,7 @@ def _accepts_gzip(accept_encoding: str) -> bool:
 
 class ProblemResponse(DocumentResponse):
     media_type = "application/problem+json"
+    _type = b"application/problem+json"
 
 
 class Problem(BaseModel):
@@ -209,5 +227,9 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 async def _answer_unexpected_error(_: Request, error: Exception) -> Response:
+    return answer_unexpected_error(error)
+
+
+def answer_unexpected_error(error: Exception) -> Response:
     logger.error("a request failed unexpectedly", exc_info=error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "unexpected error; the server's log has it under the request id")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -16,6 +17,8 @@ from cognizes.engine.settings import Settings
 
 _LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)}
 """Characters that JSON does not escape and that terminals or log readers interpret as line ends or commands."""
+_BUFFER_SECONDS = 0.05
+_BUFFERED_LINES = 1000
 _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 
 
@@ -42,7 +45,7 @@ LogFormatOption = Annotated[
 
 def configure_logging(settings: Settings) -> None:
     """Write the log to standard error, as text or as one JSON object per line."""
-    handler = logging.StreamHandler()
+    handler = BufferedLines()
     handler.addFilter(_is_not_a_cancellation)
     handler.addFilter(without_query)
     handler.setFormatter(
@@ -58,11 +61,58 @@ def _is_not_a_cancellation(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
+class BufferedLines(logging.StreamHandler[TextIO]):
+    """Write the lines of an event loop together: a system call for each request costs more than its line.
+
+    A warning or an error, a line of another thread and a full buffer are written at once, after the lines before them.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+            if record.levelno > logging.INFO or len(self._lines) >= _BUFFERED_LINES or not self._flush_soon():
+                self.flush()
+        except Exception:  # noqa: BLE001 - as every handler of `logging` treats it
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        with self.lock or nullcontext():
+            self._timer = None
+            if self._lines:
+                lines, self._lines = self._lines, []
+                self.stream.write("".join(f"{line}{self.terminator}" for line in lines))
+            super().flush()
+
+    def _flush_soon(self) -> bool:
+        """Set a timer of the running event loop; return False when there is none."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if self._timer is None:
+            self._timer = loop.call_later(_BUFFER_SECONDS, self.flush)
+        return True
+
+
 class TextLines(logging.Formatter):
     """Write a record as one line and indent its traceback, so that no text can imitate another record."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
-        record.message = printable(record.message)
+    _second = -1
+    _time = ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - overrides logging
+        if int(record.created) != self._second:
+            self._second, self._time = int(record.created), super().formatTime(record, datefmt)
+        return self._time
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = record.message if record.message.isprintable() else printable(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802

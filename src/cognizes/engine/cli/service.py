@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 10
 _WARM_UP_SECONDS = 60
-
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that computes, such as the embedder, keeps the event loop waiting; the default is 5 ms."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,6 +43,7 @@ def run_service(
     process_group: ProcessGroup | None = None,
 ) -> None:
     """Serve until one of the signals; call `announce` when the server accepts requests."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     service = Service(settings, listening, announce=announce, stop_signals=stop_signals, process_group=process_group)
     uvloop.run(service.run())
 
