@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 5.0
 _INDEX_POLL_SECONDS = 3.0
 """Longest time until texts are embedded that another process stored, because they set no event here."""
+_PAUSE_FACTOR = 4.0
+"""The pause after a batch of a backlog, in times of the batch, while the event loop is always busy."""
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 60.0
 _INDEX_SECONDS = 60.0
@@ -69,6 +71,7 @@ class MemoryBackground:
 
     async def _index_round(self) -> None:
         seen = self._wake_up.version
+        started, computed = time.monotonic(), time.thread_time()
         try:
             # Words first: they do not depend on the embedder.
             indexed = await self._messages.work()
@@ -80,6 +83,10 @@ class MemoryBackground:
                     await self._vector_index.grow()
                     await self._messages.build_vector_index()
                 await self._wake_up.wait(seen, timeout=_INDEX_POLL_SECONDS)
+            else:
+                # A backlog must leave the interpreter to requests: the busier this thread was, the longer the pause.
+                share = (time.thread_time() - computed) / max(time.monotonic() - started, 1e-6)
+                await asyncio.sleep(_PAUSE_FACTOR * min(share, 1.0) * (time.monotonic() - started))
             return
         except EmbedderUnavailableError as error:
             logger.warning("memories and messages cannot be embedded now: %s", error)

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from math import log, log1p, sqrt
 from typing import Any
@@ -383,8 +384,13 @@ def related_cosine(cosine: float) -> float:
 
 def vector_literal(vector: Sequence[float]) -> str:
     """Return a vector in the input format of pgvector."""
+    return _literal_format(len(vector)) % tuple(vector)
+
+
+@cache
+def _literal_format(dimension: int) -> str:
     # Half precision has four significant digits.
-    return f"[{','.join([f'{value:.6g}' for value in vector])}]"
+    return f"[{','.join(['%.6g'] * dimension)}]"
 
 
 def record_from_row(row: asyncpg.Record) -> MemoryRecord:
