@@ -178,14 +178,47 @@ async def test_a_key_is_never_in_two_batches_and_keeps_its_order(server: Server)
         assert [value // 100 for value in sent if value % 100 == key] == list(range(1, 40))
 
 
-async def test_two_ways_share_what_waits(server: Server) -> None:
+async def test_two_senders_share_many_items(server: Server) -> None:
     group = GroupCommit(server.send, server.send)
     server.gate.clear()
-    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(10)]
+    tasks = [asyncio.create_task(group.submit(Number(n))) for n in range(40)]
     await turns()
-    assert sorted(map(len, server.batches)) == [5, 5]
+    assert sorted(map(len, server.batches)) == [20, 20]
+    server.gate.set()
+    assert await asyncio.gather(*tasks) == [2 * n for n in range(40)]
+
+
+async def test_few_items_wait_for_the_batch_in_flight_and_share_the_next(server: Server) -> None:
+    group = GroupCommit(server.send, server.send)
+    tasks = await behind_one(server, group, *(Number(n) for n in range(1, 10)))
     server.gate.set()
     assert await asyncio.gather(*tasks) == [2 * n for n in range(10)]
+    assert server.batches == [[0], list(range(1, 10))]
+    await group.close()
+    assert group.is_idle
+
+
+async def test_an_item_does_not_wait_long_for_a_batch_that_hangs(server: Server) -> None:
+    group = GroupCommit(server.send, server.send)
+    tasks = await behind_one(server, group, Number(1))
+    async with asyncio.timeout(60):
+        while server.batches != [[0], [1]]:
+            await asyncio.sleep(0.001)
+    server.gate.set()
+    assert await asyncio.gather(*tasks) == [0, 2]
+    await group.close()
+
+
+async def test_few_items_do_not_wait_for_a_large_batch(server: Server) -> None:
+    group = GroupCommit(server.send, server.send)
+    server.gate.clear()
+    tasks = [asyncio.create_task(group.submit(Number(0, size=1024 * 1024)))]
+    await turns()
+    tasks.append(asyncio.create_task(group.submit(Number(1))))
+    await turns()
+    assert server.batches == [[0], [1]]
+    server.gate.set()
+    assert await asyncio.gather(*tasks) == [0, 2]
 
 
 async def test_closing_waits_for_the_queue_and_refuses_new_ones(server: Server) -> None:

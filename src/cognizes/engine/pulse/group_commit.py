@@ -53,11 +53,19 @@ Item = TypeVar("Item", bound=GroupItem)
 Answer = TypeVar("Answer")
 Entry = tuple[Item, "asyncio.Future[Answer]"]
 Send = Callable[[list[Item]], Awaitable["list[Answer | None]"]]
+_FURTHER_BATCH = 16
+"""The number of items that are worth a batch of their own while another one is in flight."""
+_LARGE_BATCH = 256 * 1024
+"""A batch of more bytes takes long: items behind it do not wait for it if a sender is free."""
+_LONGEST_WAIT = 0.01
+"""Seconds after which items stop waiting for a batch in flight: it may wait for a lock of another process."""
 
 
 class GroupCommit(Generic[Item, Answer]):
     """Sends items in batches, one batch at a time per sender, and answers each caller after its item's commit.
 
+    - A second sender works only while many items wait, or behind a large or slow batch: few items in one batch take
+      less time than in two, because a statement and a commit cost more than an item.
     - Items of one key keep their order. A key is held from the moment its items are sent until their result is known;
       a cancelled caller does not change that.
     - An item that a sender answers with None waits for a lock of another process. The `blocking_sender` sends it again,
@@ -82,6 +90,9 @@ class GroupCommit(Generic[Item, Answer]):
         self._ready: OrderedDict[Hashable, deque[Hashable]] = OrderedDict()
         self._queued = 0
         self._in_flight = 0
+        self._bytes_in_flight = 0
+        self._sent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -108,10 +119,30 @@ class GroupCommit(Generic[Item, Answer]):
         self._is_closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _use_free_sender(self) -> None:
-        if self._ready and self._free_senders:
+        if not (self._ready and self._free_senders):
+            return
+        if self._is_batch_due():
             self._start(self._send_batches(self._free_senders.pop()))
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._sent_at + _LONGEST_WAIT, self._end_wait, loop)
+
+    def _is_batch_due(self) -> bool:
+        return bool(self._ready) and (
+            not self._in_flight or self._queued >= _FURTHER_BATCH or self._bytes_in_flight >= _LARGE_BATCH
+        )
+
+    def _end_wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._ready and self._free_senders and loop.time() >= self._sent_at + _LONGEST_WAIT:
+            self._start(self._send_batches(self._free_senders.pop()))
+        else:
+            # Another batch was sent since.
+            self._use_free_sender()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         # Not the caller's task: cancelling a caller must not abort a batch in flight, or the order of its item and the
@@ -123,11 +154,15 @@ class GroupCommit(Generic[Item, Answer]):
     async def _send_batches(self, sender: Send[Item, Answer]) -> None:
         try:
             while batch := self._take_batch():
+                size = sum(item.size for item, _ in batch)
                 self._in_flight += len(batch)
+                self._bytes_in_flight += size
+                self._sent_at = asyncio.get_running_loop().time()
                 try:
                     postponed = await self._send(batch, sender)
                 finally:
                     self._in_flight -= len(batch)
+                    self._bytes_in_flight -= size
                 for key in {item.order_key for item, _ in batch}:
                     if key in postponed:
                         self._start(self._send_blocking(key, postponed[key]))
@@ -135,12 +170,15 @@ class GroupCommit(Generic[Item, Answer]):
                         self._release(key)
                 # The callers that were just answered may submit their next item: it joins the next batch.
                 await asyncio.sleep(0)
+                if not self._is_batch_due():
+                    break
         finally:
             self._free_senders.append(sender)
+            self._use_free_sender()
 
     def _take_batch(self) -> list[Entry[Item, Answer]]:
-        # A fair share: a sender that took everything would leave the others batches of single items.
-        share = -(-(self._queued + self._in_flight) // self._number_of_senders)
+        # A fair share: a sender that took everything would leave the others batches of few items.
+        share = max(-(-(self._queued + self._in_flight) // self._number_of_senders), _FURTHER_BATCH)
         batch: list[Entry[Item, Answer]] = []
         while self._ready and not batch:
             tenant_key, ready = self._ready.popitem(last=False)
