@@ -48,6 +48,7 @@ def jobs(settings: Settings) -> list[Job]:
         Job("release_expired_leases", timedelta(seconds=10), "10 seconds"),
         Job("resume_due_waits", timedelta(seconds=5), "5 seconds"),
         every_minutes(5, "prune_chunks", timedelta(hours=settings.chunks_kept_hours)),
+        every_minutes(5, "prune_graph_items", is_batched=True),
         every_minutes(15, "prune_snapshots", settings.snapshots_kept),
         every_minutes(60, "prune_runs", timedelta(days=settings.runs_kept_days)),
     ]

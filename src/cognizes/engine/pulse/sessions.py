@@ -78,10 +78,16 @@ class RunFence:
 _current: ContextVar[RunFence | None] = ContextVar("cognizes_run_fence", default=None)
 
 
+def current_fence() -> RunFence | None:
+    """Return the fence of the run that the calling task executes, on any thread."""
+    fence = _current.get()
+    return fence if fence is not None and not fence.is_over else None
+
+
 def fence_of_thread(thread_id: UUID) -> RunFence | None:
     """Return the fence of the run that the calling task executes on this thread, if any."""
-    fence = _current.get()
-    return fence if fence is not None and fence.thread_id == thread_id and not fence.is_over else None
+    fence = current_fence()
+    return fence if fence is not None and fence.thread_id == thread_id else None
 
 
 def attempt_at(thread_id: UUID, run_id: str) -> int | None:

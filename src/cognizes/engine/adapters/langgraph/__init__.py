@@ -1,7 +1,7 @@
-"""LangGraph on this engine: checkpoints in PostgreSQL.
+"""LangGraph on this engine: checkpoints and the store of long-term memory in PostgreSQL.
 
-async with OpenCheckpointSaver() as checkpointer:
-    graph = builder.compile(checkpointer=checkpointer)
+async with OpenCheckpointSaver() as checkpointer, OpenStore() as store:
+    graph = builder.compile(checkpointer=checkpointer, store=store)
 """
 
 import importlib.util
@@ -14,5 +14,6 @@ if importlib.util.find_spec("langgraph") is None:
     )
 
 from cognizes.engine.adapters.langgraph.checkpoint_saver import OpenCheckpointSaver
+from cognizes.engine.adapters.langgraph.store import OpenStore, StoreIndex, user_of_namespace
 
-__all__ = ["OpenCheckpointSaver"]
+__all__ = ["OpenCheckpointSaver", "OpenStore", "StoreIndex", "user_of_namespace"]

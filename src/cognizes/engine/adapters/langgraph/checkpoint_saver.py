@@ -22,8 +22,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from cognizes.engine.adapters.engines import EngineUser, lease_engine
-from cognizes.engine.adapters.langgraph.blocking_calls import BlockingCalls
+from cognizes.engine.adapters.engines import lease_engine
+from cognizes.engine.adapters.langgraph.blocking_calls import BlockingCalls, BlockingService
 from cognizes.engine.adapters.langgraph.checkpoint_format import WRITTEN_BY, CheckpointFormat
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
@@ -36,7 +36,7 @@ _PAGE = 50
 """The number of checkpoints that one statement of a listing reads."""
 
 
-class OpenCheckpointSaver(EngineUser, BaseCheckpointSaver[str]):
+class OpenCheckpointSaver(BlockingService, BaseCheckpointSaver[str]):
     """Checkpoints of LangGraph in PostgreSQL.
 
     - Connects when first used; services with the same settings share one engine. `close()` releases it.

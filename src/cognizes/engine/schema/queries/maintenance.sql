@@ -10,6 +10,9 @@ SELECT {schema}.prune_runs($1);
 -- prune_audit_log: Delete a batch of old entries of the audit log.
 SELECT {schema}.prune_audit_log($1, $2);
 
+-- prune_graph_items: Delete a batch of expired items of graphs' stores.
+SELECT {schema}.prune_graph_items($1);
+
 -- prune_streams: Delete a batch of old rows of completed streams.
 SELECT {schema}.prune_streams($1, $2);
 
