@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
+
+from tests.kits.sdists import download_sdist, run_suite
 
 pytestmark = [pytest.mark.kits, pytest.mark.timeout(900)]
 
@@ -48,51 +45,12 @@ _PASSED = 68
 calls any session. test_session_persistence_sanitize.py (27 tests) uses no session and is left out."""
 
 
-@pytest.fixture
-def sdist(tmp_path: Path) -> Path:
-    """The unpacked sdist; skipped where no package index can be reached."""
-    download = subprocess.run(
-        ["uvx", "--quiet", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--dest", tmp_path, _SDIST],
-        capture_output=True,
-        check=False,
-        text=True,
+def test_the_session_tests_of_the_sdk_pass(tmp_path: Path, database_url: str) -> None:
+    passed = run_suite(
+        download_sdist(_SDIST, tmp_path),
+        [f"tests/memory/{name}" for name in _FILES],
+        plugin="openai_session_plugin",
+        database_url=database_url,
+        left_out=[f"tests/memory/test_session.py::{name}" for names in _NEEDS_SQLITE.values() for name in names],
     )
-    archives = list(tmp_path.glob("openai_agents-*.tar.gz"))
-    if not archives:
-        pytest.skip(f"cannot download {_SDIST}: {download.stderr.strip()[-300:]}")
-    with tarfile.open(archives[0]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / archives[0].name.removesuffix(".tar.gz")
-
-
-def test_the_session_tests_of_the_sdk_pass(sdist: Path, database_url: str) -> None:
-    left_out = [name for names in _NEEDS_SQLITE.values() for name in names]
-    run = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:schemathesis",
-                "-p",
-                "no:xdist",
-            ),
-            *("-p", "openai_session_plugin", "-W", "ignore", "-rfE"),
-            *(f"--deselect=tests/memory/test_session.py::{name}" for name in left_out),
-            *(f"tests/memory/{name}" for name in _FILES),
-        ],
-        cwd=sdist,
-        env={**os.environ, "KIT_DATABASE_URL": database_url, "PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    summary = run.stdout.strip().splitlines()[-1]
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
-    found = re.search(r"(\d+) passed", summary)
-    assert found is not None, summary
-    assert int(found[1]) == _PASSED, summary
+    assert passed == _PASSED

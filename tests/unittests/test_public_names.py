@@ -112,7 +112,7 @@ PACKAGES = {
         "register",
     ],
     "adapters.agui": ["AguiAgent", "EventSource", "source_of"],
-    "adapters.langgraph": ["OpenCheckpointSaver"],
+    "adapters.langgraph": ["OpenCheckpointSaver", "OpenStore", "StoreIndex", "user_of_namespace"],
     "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
     "adapters.pydantic_ai": ["host_agent"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],

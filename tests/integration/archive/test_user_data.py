@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, NotFoundError, Settings
-from cognizes.engine.adapters.langgraph import OpenCheckpointSaver
+from cognizes.engine.adapters.langgraph import OpenCheckpointSaver, OpenStore
 from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
@@ -60,6 +60,10 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
     async with OpenCheckpointSaver(app_name="shop", engine=engine) as saver:
         graph = two_nodes().compile(checkpointer=saver)
         await graph.ainvoke({"log": [WORD]}, {"configurable": {"thread_id": ada.thread_id}})
+    async with OpenStore(app_name="shop", engine=engine) as store:
+        await store.aput(("users", "ada-lovelace", "notes"), "animal", {"text": WORD})
+        await store.aput(("users", "bob"), "animal", {"text": "wombat"})
+        await store.aput(("animals",), "list", {"text": "wombat"})
     bob = await fill_session(engine, "shop", "bob", word="wombat")
     await fill_memory(engine, bob, word="wombat")
     other = await fill_session(engine, "library", "ada-lovelace", word="numbat")

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.store.base import BaseStore
 from langgraph.types import interrupt
 
 from tests.integration.agui.gates import pass_gate
@@ -102,6 +104,23 @@ def _asker() -> StateGraph[State]:
     return builder
 
 
+async def _count(state: State, config: RunnableConfig, *, store: BaseStore) -> dict[str, Any]:
+    """Count the turns of a user in all threads."""
+    namespace = ("users", config["configurable"]["user_id"])
+    item = await store.aget(namespace, "turns")
+    turns = (item.value["count"] if item else 0) + 1
+    await store.aput(namespace, "turns", {"count": turns})
+    return {"messages": [AIMessage(f"turn {turns}")]}
+
+
+def _counter() -> StateGraph[State]:
+    builder = StateGraph(State)
+    builder.add_node("count", _count)
+    builder.add_edge(START, "count")
+    return builder
+
+
+counter = _counter().compile(name="counter")
 assistant = _assistant().compile(name="assistant")
 asker = _asker().compile(name="asker")
 keeper = _assistant().compile(name="keeper", checkpointer=InMemorySaver())

@@ -18,7 +18,10 @@ from tests.served import Served, serve
 
 AGENTS = ",".join(
     [
-        *(f"tests.integration.adapters.langgraph.agents:{name}" for name in ("assistant", "asker", "keeper")),
+        *(
+            f"tests.integration.adapters.langgraph.agents:{name}"
+            for name in ("assistant", "asker", "keeper", "counter")
+        ),
         "examples.langgraph.agent:weather",
     ]
 )
@@ -103,6 +106,13 @@ async def test_an_interrupt_waits_for_the_answer_and_continues_the_run(http: htt
     answered = await client.run(resume=[{"interruptId": question["id"], "status": "resolved", "payload": "you may"}])
     assert text_of(answered) == "You said: hello "
     assert client.view.state["approval"] == "you may"
+
+
+async def test_a_graph_without_a_store_shares_ours_between_the_threads_of_a_user(http: httpx.AsyncClient) -> None:
+    for turn in (1, 2):
+        assert text_of(await AgentClient(http, "counter").run("hello")) == f"turn {turn}"
+    http.headers["X-User-ID"] = f"user-{uuid4()}"
+    assert text_of(await AgentClient(http, "counter").run("hello")) == "turn 1"
 
 
 async def test_an_own_checkpointer_is_kept_and_said(http: httpx.AsyncClient) -> None:

@@ -26,6 +26,7 @@ from langgraph.types import Interrupt as GraphInterrupt
 
 from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.adapters.langgraph.checkpoint_saver import OpenCheckpointSaver
+from cognizes.engine.adapters.langgraph.store import OpenStore
 from cognizes.engine.adapters.langgraph.stream_translation import (
     MESSAGES,
     STREAM_MODES,
@@ -40,13 +41,18 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
     """Return a compiled graph as a hosted agent.
 
     A graph that was compiled without a checkpointer gets ours, and another server continues its runs after a crash. A
-    checkpointer of the graph's own is kept; whether it survives a crash is not known, so its runs fail then.
+    checkpointer of the graph's own is kept; whether it survives a crash is not known, so its runs fail then. A graph
+    without a store gets ours.
     """
     keeps_own = isinstance(graph.checkpointer, BaseCheckpointSaver) and not isinstance(
         graph.checkpointer, OpenCheckpointSaver
     )
+    ours: dict[str, Any] = {}
     if not isinstance(graph.checkpointer, BaseCheckpointSaver):
-        graph = graph.copy(update={"checkpointer": OpenCheckpointSaver(engine=engine, app_name=name)})
+        ours["checkpointer"] = OpenCheckpointSaver(engine=engine, app_name=name)
+    if graph.store is None:
+        ours["store"] = OpenStore(engine=engine, app_name=name)
+    graph = graph.copy(update=ours)
     description = "A LangGraph graph" + (
         f" with its own checkpointer ({type(graph.checkpointer).__name__}); its runs do not continue after a crash."
         if keeps_own
@@ -70,7 +76,7 @@ class _GraphSource:
 
     async def events(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         config: RunnableConfig = {
-            "configurable": {"thread_id": str(context.thread_id)},
+            "configurable": {"thread_id": str(context.thread_id), "user_id": context.session.user_id},
             "metadata": {"run_id": context.run.id},
         }
         stored = await self._graph.aget_state(config)
