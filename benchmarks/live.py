@@ -29,7 +29,7 @@ import uvloop
 from cognizes.engine import Engine, Event
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.pulse.state_manager import StateManager
-from live_client import Follower, Stream, open_stalled, open_stream, percentile
+from live_client import Follower, Stream, open_counting, open_stalled, open_stream, percentile
 from live_server import ApiServer, Writer, serve, start_writer
 from live_writer import append_beat
 from report import Bars, Grid, Report, Target
@@ -57,10 +57,11 @@ class Plan:
     signal_seconds: float
     flow_seconds: int
     rounds: int
+    append_seconds: float
 
 
-_FULL = Plan(seconds=60, connections=5000, signals=200, signal_seconds=40, flow_seconds=20, rounds=3)
-_QUICK = Plan(seconds=5, connections=500, signals=200, signal_seconds=5, flow_seconds=5, rounds=2)
+_FULL = Plan(seconds=60, connections=5000, signals=200, signal_seconds=40, flow_seconds=20, rounds=5, append_seconds=2)
+_QUICK = Plan(seconds=5, connections=500, signals=200, signal_seconds=5, flow_seconds=5, rounds=2, append_seconds=1)
 
 
 @dataclass(frozen=True)
@@ -356,47 +357,76 @@ def _latency_row(name: str, late: list[float]) -> tuple[str, float, float, float
 
 
 async def measure_appends(engine: Engine, writer: Writer, server: ApiServer, plan: Plan, report: Report) -> None:
-    """Measure the cost of subscribers for the writer, alternating: 0, 1, 100, 0, 1, 100, …"""
+    """Measure the cost of subscribers for the writer, alternating: 0, 1, 100, 0, 1, 100, …
+
+    One subscriber measures the latency of each frame; the others count their frames, so that the clients take little
+    of the processor time.
+    """
     rates: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
     frames: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
-    behind: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
+    late: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
+    cost: dict[int, list[float]] = {count: [] for count in _SUBSCRIBERS}
     warm = (await make_places(engine, 1))[0]
     await writer.append(thread=str(warm.thread), run=warm.run_id, writers=_WRITERS, bytes=0, seconds=0.5)
     for _ in range(plan.rounds):
         for count in _SUBSCRIBERS:
             place = (await make_places(engine, 1))[0]
-            followed = [await follow(server.url, place) for _ in range(count)]
+            measured = await follow(server.url, place) if count else None
+            counting = [await open_counting(server.url, place.run_id) for _ in range(count - 1)]
+            if not await _until(lambda: all(stream.newest for stream in counting), 20):  # noqa: B023
+                raise RuntimeError("a subscriber got no frame")
             order = {"thread": str(place.thread), "run": place.run_id, "writers": _WRITERS, "bytes": 0}
-            start = time.perf_counter()
-            wrote = await writer.append(**order, seconds=1)
+            start, used = time.perf_counter(), server.processor_seconds()
+            wrote = await writer.append(**order, seconds=plan.append_seconds)
             rates[count].append(wrote["appends"] / wrote["seconds"])
-            written = time.perf_counter()
-            if followed:
-                appends = int(wrote["appends"])
-                if not await _until(lambda: all(f.received >= appends for _, f in followed), 180):  # noqa: B023
+            appends = int(wrote["appends"])
+            if measured is not None:
+                stream, follower = measured
+                # Their first frame is that of the event before.
+                received = [lambda: follower.received, *(lambda one=one: one.received - 1 for one in counting)]  # noqa: B023
+                if not await _until(lambda: all(count_of() >= appends for count_of in received), 60):  # noqa: B023
                     raise RuntimeError("a subscriber did not get all events")
-                last = max(follower.last_at for _, follower in followed)
-                behind[count].append(max(0.0, last - written))
-                frames[count].append(sum(follower.received for _, follower in followed) / (last - start))
-            for stream, _ in followed:
+                if any(count_of() != appends for count_of in received) or follower.lost or follower.repeated:
+                    raise RuntimeError("a subscriber got an event twice, or not at all")
+                last = max(follower.last_at, *(one.last_at for one in counting), 0.0)
+                frames[count].append(appends * count / (last - start))
+                late[count] += follower.latencies
                 stream.close()
+            cost[count].append((server.processor_seconds() - used) / appends * 1e6)
+            for one in counting:
+                one.close()
         _progress("appends/s: " + ", ".join(f"{count}: {rates[count][-1]:.0f}" for count in _SUBSCRIBERS))
     best = {count: median(found) for count, found in rates.items()}
     report.grids.append(
         Grid(
             f"Appends per second on one thread, {_WRITERS} writers in one process",
-            ("subscribers", "appends/s", "against none", "frames/s sent", "last frame after the last append, s"),
+            (
+                "subscribers",
+                "appends/s",
+                "against none",
+                "frames/s sent",
+                "append → frame p50 ms",
+                "p99 ms",
+                "server, µs of processor time per append",
+            ),
             [
                 (
                     str(count),
                     best[count],
                     f"{best[count] / best[0]:.2f} x",
                     median(frames[count]) if count else "-",
-                    median(behind[count]) if count else "-",
+                    percentile(late[count], 0.5) if count else "-",
+                    percentile(late[count], 0.99) if count else "-",
+                    median(cost[count]),
                 )
                 for count in _SUBSCRIBERS
             ],
         )
+    )
+    most = _SUBSCRIBERS[-1]
+    report.targets.append(Target(f"appends with {most} subscribers against none", best[most] / best[0], 0.8))
+    report.targets.append(
+        Target(f"append → frame, {most} subscribers, p99", percentile(late[most], 0.99), 20, "ms", at_least=False)
     )
     report.panels.append(
         Bars(

@@ -42,15 +42,15 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve(database_url: str, directory: Path, name: str) -> AsyncIterator[ApiServer]:
-    """Start an API process with plain `uvicorn`."""
+    """Start `cognizes serve`."""
     log = directory / f"{name}.log"
-    command = [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, "--loop", "uvloop", "--http", "httptools", "--timeout-graceful-shutdown", "5"],
+            ["cognizes", "serve", "--port", "0"],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "DATABASE_URL": database_url},
+            # All connections of the benchmark have one address.
+            env={**os.environ, "DATABASE_URL": database_url, "COGNIZES_MAX_CONNECTIONS_PER_ADDRESS": "20000"},
         )
     try:
         server = ApiServer(psutil.Process(process.pid), await _find_url(process, log))
@@ -68,7 +68,7 @@ async def serve(database_url: str, directory: Path, name: str) -> AsyncIterator[
 async def _find_url(process: subprocess.Popen[bytes], log: Path) -> str:
     async with asyncio.timeout(_START_SECONDS):
         while process.poll() is None:
-            if found := re.search(r"Uvicorn running on (http://\S+)", log.read_text()):
+            if found := re.search(r"Page +(http://[^/\s]+)", log.read_text()):
                 return found[1]
             await asyncio.sleep(0.05)
     raise RuntimeError(f"the server did not start:\n{log.read_text()}")

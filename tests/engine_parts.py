@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cognizes.engine import Engine
 from cognizes.engine.agui.event_bridge import PulseEventBridge
+from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database, EmbeddedPostgres
@@ -49,6 +50,10 @@ def observer_of(engine: Engine) -> Observer:
 
 def debug_of(engine: Engine) -> StateDebugService:
     return engine._debug
+
+
+def monitor_of(engine: Engine) -> MonitorFrames:
+    return engine._monitor_frames
 
 
 def bridge_of(engine: Engine) -> PulseEventBridge:

@@ -12,7 +12,7 @@ import pytest
 from cognizes.engine import Engine, Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.engine_parts import bridge_of
+from tests.engine_parts import bridge_of, monitor_of
 from tests.integration.streams.conftest import PATIENCE, Pair
 
 
@@ -212,3 +212,43 @@ def _has_streams(pair: Pair) -> bool:
 def _text_of(reader: Reader, message_id: str) -> str:
     frames: list[dict[str, Any]] = [frame.data for frame in reader.frames if frame.type == "TEXT_MESSAGE_CONTENT"]
     return "".join(data["delta"] for data in frames if data["messageId"] == message_id)
+
+
+class Outlet:
+    """A connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str | bytes] = []
+
+    async def put(self, frames: str | bytes) -> None:
+        self.bodies.append(frames)
+
+
+async def test_subscribers_of_a_run_share_the_encoded_frames(pair: Pair) -> None:
+    session = await pair.ours.sessions.create("app", "user")
+    thread = thread_uuid(session.thread_id)
+    await pair.ours.sessions.append(session, author="a", kind="run_started", run_id="shared")
+    outlets = [Outlet() for _ in range(5)]
+    monitor = monitor_of(pair.other)
+    sending = [asyncio.create_task(monitor.send("shared", outlet, thread_id=thread)) for outlet in outlets]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not all(outlet.bodies for outlet in outlets):
+                await asyncio.sleep(0.005)
+            for number in range(20):
+                await pair.ours.sessions.append(
+                    session, author="a", kind="note", content={"n": number}, run_id="shared"
+                )
+            while not all(b'"n":19' in _joined(outlet) for outlet in outlets):
+                await asyncio.sleep(0.005)
+        assert len({_joined(outlet) for outlet in outlets}) == 1
+        # Each subscriber read the first event, which is older, by itself.
+        for bodies in zip(*(outlet.bodies[1:] for outlet in outlets), strict=True):
+            assert len({id(body) for body in bodies}) == 1, "the frames are encoded once"
+    finally:
+        for task in sending:
+            task.cancel()
+
+
+def _joined(outlet: Outlet) -> bytes:
+    return b"".join(body if isinstance(body, bytes) else body.encode() for body in outlet.bodies)

@@ -669,6 +669,26 @@ async def test_twenty_subscribers_cost_one_read_of_chunks(live: Live) -> None:
         await pages.aclose()
 
 
+async def test_a_busy_thread_with_many_subscribers_is_read_in_larger_pages(live: Live) -> None:
+    """Without the delay each event would be read, and sent to all subscribers, by itself."""
+    thread = live.log.create()
+    readers = [live.feed.follow(thread) for _ in range(200)]
+    for pages in readers:
+        await anext(pages)
+    live.append(thread)
+    assert {len(await anext(pages)) for pages in readers} == {1}
+    queries = live.log.queries
+    for _ in range(20):
+        live.append(thread)
+        await idle()
+    assert live.log.queries == queries, "the next read waits until the last delivery has paid off"
+    async with asyncio.timeout(10):
+        assert {len(await anext(pages)) for pages in readers} == {20}
+    assert live.log.queries == queries + 1
+    for pages in readers:
+        await pages.aclose()
+
+
 async def test_a_subscriber_waits_for_the_database_and_then_follows_streams(live: Live) -> None:
     thread = live.log.create(1)
     live.log.is_away = True

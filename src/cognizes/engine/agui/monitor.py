@@ -18,8 +18,9 @@ client may begin at any event and all clients share the frames. Only a message t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 from uuid import UUID
@@ -38,7 +39,8 @@ from cognizes.engine.timeline.event_reading import adk_field, is_partial, read_p
 _RUN_STATUS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
 _STEPS_KEPT = 256
 _LARGEST_KEPT = 16 * 1024
-_LARGEST_PUT = 4 * 1024
+_LARGEST_PUT = 16 * 1024
+_PAGES_KEPT = 16
 _OUTER = ("type", "timestamp")
 
 
@@ -125,7 +127,7 @@ class Step:
 class Outlet(Protocol):
     """A connection; `put` returns when it has room for more."""
 
-    async def put(self, text: str) -> None: ...
+    async def put(self, frames: str | bytes) -> None: ...
 
 
 class MonitorFrames:
@@ -134,6 +136,7 @@ class MonitorFrames:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._steps: dict[tuple[str, int | None], Step] = {}
+        self._pages: dict[tuple[str, str, int | None], _EncodedPage] = {}
 
     async def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
@@ -168,11 +171,27 @@ class MonitorFrames:
                     if greeting:
                         await outlet.put(greeting)
                         greeting = ""
-                    for text in _joined(step.text for step in encoder.encode(items)):
-                        await outlet.put(text)
+                    for body in self._encode_page(encoder, items):
+                        await outlet.put(body)
         except FeedRewoundError as error:
             data = {"message": str(error), "code": "FEED_REWOUND"}
             await outlet.put(AgUiEvent(AgUiEventType.RUN_ERROR, run_id, data=data).to_sse())
+
+    def _encode_page(self, encoder: _StepEncoder, items: list[FeedItem]) -> Sequence[bytes]:
+        """Return the frames of a page. Subscribers of a run at the same position share them."""
+        first, last = (items[0], items[-1]) if items else (None, None)
+        # Notifications precede events, and chunks follow them: between two events are only events.
+        if not isinstance(first, Event) or not isinstance(last, Event) or encoder.is_streaming:
+            return list(_joined(step.text for step in encoder.encode(items)))
+        key = (first.thread_id, first.run_id or "", first.sequence_num)
+        page = self._pages.get(key)
+        if page is None or page.first is not first or page.last is not last or page.length != len(items):
+            bodies = tuple(_joined(step.text for step in encoder.encode(items)))
+            self._pages.pop(key, None)
+            page = self._pages[key] = _EncodedPage(first, last, len(items), bodies)
+            if len(self._pages) > _PAGES_KEPT:
+                del self._pages[next(iter(self._pages))]
+        return page.bodies
 
     def step_of(self, event: Event) -> Step:
         """Return the step of an event of a run; all its subscribers share the step and its text."""
@@ -186,6 +205,16 @@ class MonitorFrames:
         return step
 
 
+@dataclass(frozen=True, slots=True)
+class _EncodedPage:
+    """The frames of consecutive events of a run, with the first and the last of the events."""
+
+    first: Event
+    last: Event
+    length: int
+    bodies: tuple[bytes, ...]
+
+
 class _StepEncoder:
     """Encodes the feed for one subscriber. It has a translator only while a message is being streamed."""
 
@@ -195,6 +224,10 @@ class _StepEncoder:
         self._monitor = monitor
         self._run_id = run_id
         self._streamed: StreamTranslator | None = None
+
+    @property
+    def is_streaming(self) -> bool:
+        return self._streamed is not None
 
     def encode(self, items: Iterable[FeedItem]) -> list[Step]:
         steps = [step for item in items if (step := self._encode(item)) is not None]
@@ -228,14 +261,14 @@ def _streamed_step(head: StreamHead, frames: Iterable[BaseEvent]) -> Step | None
     return Step(frames=plain, is_streamed=True) if plain else None
 
 
-def _joined(texts: Iterable[str]) -> Iterator[str]:
-    """Join texts, but only up to the size that a slow reader may cost."""
+def _joined(texts: Iterable[str]) -> Iterator[bytes]:
+    """Join and encode texts, but only up to the size that a slow reader may cost."""
     together, length = list[str](), 0
     for text in texts:
         together.append(text)
         length += len(text)
         if length >= _LARGEST_PUT:
-            yield "".join(together)
+            yield "".join(together).encode()
             together, length = [], 0
     if length:
-        yield "".join(together)
+        yield "".join(together).encode()

@@ -21,7 +21,7 @@ from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import Grant
 from cognizes.engine.api.authorization import Access, Reach, access_of, begin_call, only_reads
 from cognizes.engine.api.direct_routes import DirectRoutes
-from cognizes.engine.api.http_protocol import cycle_of, send_response, take_body
+from cognizes.engine.api.http_protocol import ChunkWriter, cycle_of, send_response, take_body
 from cognizes.engine.api.limits import OpenStreams
 from cognizes.engine.api.responses import DocumentResponse, answer_unexpected_error, problem, problem_of
 from cognizes.engine.engine import Engine
@@ -141,6 +141,16 @@ class WebSocketExchange(_Exchange):
         await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": reason})
 
 
+class SharedParts:
+    """What all requests of an application share."""
+
+    def __init__(self, direct: DirectRoutes, settings: Settings) -> None:
+        self.direct = direct
+        self.large_bodies = asyncio.Semaphore(settings.max_large_bodies)
+        self.watches = DisconnectWatches()
+        self.chunks = ChunkWriter()
+
+
 class HttpExchange(_Exchange):
     def __init__(
         self,
@@ -149,16 +159,12 @@ class HttpExchange(_Exchange):
         send: Send,
         *,
         request: str,
-        direct: DirectRoutes,
-        large_bodies: asyncio.Semaphore,
-        watches: DisconnectWatches,
+        shared: SharedParts,
     ) -> None:
         super().__init__(scope, receive, send)
         self.status = 500
         self._request_id = request.encode()
-        self._direct = direct
-        self._large_bodies = large_bodies
-        self._watches = watches
+        self._shared = shared
         self._watch: _DisconnectWatch | None = None
         self._task: asyncio.Task[Any] | None = None
         self._body: _Body | None = None
@@ -175,7 +181,7 @@ class HttpExchange(_Exchange):
         An idle connection would keep the frames of all layers and what FastAPI stores in the scope: half its memory.
         """
         self._task = asyncio.current_task()
-        self._watches.add(self)
+        self._shared.watches.add(self)
         try:
             await self._call(app)
         except asyncio.CancelledError:
@@ -195,8 +201,9 @@ class HttpExchange(_Exchange):
 
     async def _call(self, app: ASGIApp) -> None:
         receive: Receive = self.receive
-        if (route := self._direct.find(self.scope)) is not None:
-            answer = await self._direct.serve(route, self.scope, self.receive, self.send)
+        direct = self._shared.direct
+        if (route := direct.find(self.scope)) is not None:
+            answer = await direct.serve(route, self.scope, self.receive, self.send)
             if isinstance(answer, Response):
                 await self._answer(answer)
                 return
@@ -207,6 +214,7 @@ class HttpExchange(_Exchange):
         """Send the response of a direct route; a document as one write, if the server and no layer needs its parts."""
         if (
             self._cycle is None
+            or self._cycle.access_log
             or not isinstance(response, DocumentResponse)
             or not response.is_whole
             or self._is_withheld
@@ -233,7 +241,7 @@ class HttpExchange(_Exchange):
         return True
 
     def _stop_watching(self) -> None:
-        self._watches.discard(self)
+        self._shared.watches.discard(self)
         if self._watch is not None:
             self._watch.stop()
 
@@ -275,7 +283,7 @@ class HttpExchange(_Exchange):
 
     async def _receive_body(self) -> Message:
         if self._body is None:
-            self._body = _Body(self, self._receive, self._large_bodies)
+            self._body = _Body(self, self._receive, self._shared.large_bodies)
         return await self._body.receive()
 
     async def send(self, message: Message) -> None:
@@ -292,6 +300,10 @@ class HttpExchange(_Exchange):
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)
+
+    def write_now(self, body: bytes) -> bool:
+        """Write a part of a stream without waiting; return False when `send` must do it."""
+        return self._cycle is not None and not self._is_withheld and self._shared.chunks.write(self._cycle, body)
 
     async def _start(self, message: Message) -> None:
         headers = list(message.get("headers", ()))

@@ -6,7 +6,6 @@ an entry in the audit log. `api/exchanges` has what concerns the connection of o
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import re
@@ -22,7 +21,7 @@ from cognizes.engine.access import Principal
 from cognizes.engine.access.audit import printable
 from cognizes.engine.api.authorization import check_peer, credential_of, origins_of
 from cognizes.engine.api.direct_routes import DirectRoutes
-from cognizes.engine.api.exchanges import DisconnectWatches, HttpExchange, WebSocketExchange
+from cognizes.engine.api.exchanges import HttpExchange, SharedParts, WebSocketExchange
 from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.limits import FailedKeys
 from cognizes.engine.api.responses import request_id
@@ -58,8 +57,7 @@ class Middleware:
         self._counts = counts
         self._entry: ASGIApp | None = None
         self._direct: DirectRoutes | None = None
-        self._large_bodies: asyncio.Semaphore | None = None
-        self._watches = DisconnectWatches()
+        self._shared: SharedParts | None = None
         # Unique: random digits of this process and a counter. A UUID for each request costs more.
         self._process_id = ""
         self._numbers = itertools.count(1)
@@ -78,8 +76,7 @@ class Middleware:
 
     def _create_entry(self, app: FastAPI) -> ASGIApp:
         settings: Settings = app.state.engine.settings
-        self._direct = self._direct or DirectRoutes(app)
-        self._large_bodies = asyncio.Semaphore(settings.max_large_bodies)
+        self._shared = SharedParts(self._direct or DirectRoutes(app), settings)
         self._process_id = secrets.token_hex(8)
         origins = origins_of(settings.cors_origins)
         if not origins:
@@ -107,18 +104,9 @@ class Middleware:
         started = time.perf_counter()
         current = self._request_id(scope)
         token = request_id.set(current)
-        assert self._large_bodies is not None  # noqa: S101 - made with the entry
-        assert self._direct is not None  # noqa: S101 - the same
+        assert self._shared is not None  # noqa: S101 - made with the entry
         # FastAPI adds to the scope what it needs; the copy is released while a stream is open.
-        exchange = HttpExchange(
-            dict(scope),
-            receive,
-            send,
-            request=current,
-            direct=self._direct,
-            large_bodies=self._large_bodies,
-            watches=self._watches,
-        )
+        exchange = HttpExchange(dict(scope), receive, send, request=current, shared=self._shared)
         try:
             await self._serve_exchange(exchange)
         except Exception as error:

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cognizes.engine.api.exchanges import DEFERRED
+from cognizes.engine.api.exchanges import DEFERRED, HttpExchange
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -122,6 +122,8 @@ class EventStream(Response):
 
     async def run(self, receive: Receive, send: Send) -> None:
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
+        exchange = getattr(send, "__self__", None)
+        self._exchange = exchange if isinstance(exchange, HttpExchange) else None
         if (transport := self._transport) is not None:
             # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
@@ -148,10 +150,14 @@ class EventStream(Response):
                 task.cancel()
             await asyncio.wait(pending)
 
-    async def put(self, text: str) -> None:
+    async def put(self, frames: str | bytes) -> None:
         """Send frames; return when there is room for more. Frames after the end are dropped."""
-        if not self._is_complete:
-            await self._write(text.encode(), more_body=True)
+        if self._is_complete:
+            return
+        body = frames if isinstance(frames, bytes) else frames.encode()
+        # Most clients are fast enough: a write that needs no waiting needs no timer either.
+        if self._exchange is None or self._puts_waiting or not self._exchange.write_now(body):
+            await self._write(body, more_body=True)
 
     def offer(self, text: str) -> bool:
         """Send frames that may be dropped; return False if the client is too slow for them."""

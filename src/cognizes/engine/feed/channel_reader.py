@@ -56,6 +56,9 @@ _TRUSTED_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 _CHANNELS_KEPT = 10_000
 _FAR = 2**63
+_SECONDS_PER_SUBSCRIBER = 80e-6
+_LONGEST_DELAY = 0.02
+"""A delivery costs time for each subscriber: a busy thread with many of them is read less often, in larger pages."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -219,8 +222,18 @@ class ChannelReader:
         reached = _FAR if sequence is None else sequence
         if not channel.is_open:
             channel.notified = max(channel.notified, reached)
-        elif reached > channel.head:
-            self._due_events.add(thread_id)
+        elif reached > channel.head and not channel.is_delayed:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= channel.read_again_at:
+                self._due_events.add(thread_id)
+            else:
+                channel.is_delayed = True
+                loop.call_at(channel.read_again_at, self._end_delay, channel)
+
+    def _end_delay(self, channel: ThreadChannel) -> None:
+        channel.is_delayed = False
+        if self._channels.get(channel.thread_id) is channel:
+            self._due_events.add(channel.thread_id)
 
     def on_stream_notification(self, payload: str) -> None:
         if not self._channels:
@@ -285,6 +298,7 @@ class ChannelReader:
             # Advance the channel whose head was asked for: a channel opened since has a head of its own.
             if rows:
                 channels[thread_id].advance(rows)
+                self._set_delay(channels[thread_id])
                 self._note_healed(thread_id)
             if self._channels.get(thread_id) is not channels[thread_id]:
                 self._due_events.add(thread_id)
@@ -294,6 +308,10 @@ class ChannelReader:
             # The result is cut off, and may lack some threads.
             for thread_id in channels:
                 self._due_events.add(thread_id)
+
+    def _set_delay(self, channel: ThreadChannel) -> None:
+        delay = min(channel.subscribers * _SECONDS_PER_SUBSCRIBER, _LONGEST_DELAY)
+        channel.read_again_at = asyncio.get_running_loop().time() + delay
 
     async def _read_back_large(self, channel: ThreadChannel) -> None:
         page = await self._shared.fetch_page(

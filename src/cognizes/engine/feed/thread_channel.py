@@ -128,6 +128,7 @@ class ThreadChannel:
         "_ended",
         "_ends",
         "_ends_dropped",
+        "_page",
         "_recent",
         "changed",
         "checked_at",
@@ -135,9 +136,11 @@ class ThreadChannel:
         "has_ended",
         "head",
         "head_id",
+        "is_delayed",
         "kept_until",
         "needs_refresh",
         "notified",
+        "read_again_at",
         "streams",
         "subscribers",
         "thread_id",
@@ -162,6 +165,9 @@ class ThreadChannel:
         self.failure: EngineError | None = None
         self.kept_until = 0.0
         self.checked_at = 0.0
+        self.read_again_at = 0.0
+        self.is_delayed = False
+        self._page: tuple[int, list[Event]] | None = None
         self._recent: deque[tuple[Event, int]] | None = None
         self._bytes = 0
         self._ended: dict[str, None] | None = None
@@ -207,6 +213,7 @@ class ThreadChannel:
         """Take in the events after the head, which have no gap. The newest is always kept, older ones within limits."""
         if self._recent is None:
             self._recent = deque()
+        self._page = None
         for row in rows:
             event = event_from_row(row)
             self._recent.append((event, row["bytes"]))
@@ -219,7 +226,18 @@ class ThreadChannel:
         self.changed.notify()
 
     def recent_after(self, sequence: int) -> list[Event] | None:
-        """Return the events after a sequence; None if memory does not reach back to it."""
+        """Return the events after a sequence; None if memory does not reach back to it.
+
+        Subscribers at the same position share the list.
+        """
+        if self._page is not None and self._page[0] == sequence:
+            return self._page[1]
+        events = self._find_recent(sequence)
+        if events is not None:
+            self._page = (sequence, events)
+        return events
+
+    def _find_recent(self, sequence: int) -> list[Event] | None:
         if not self._recent or (self._recent[0][0].sequence_num or 0) > sequence + 1:
             return None
         first = self._recent[0][0].sequence_num or 0
