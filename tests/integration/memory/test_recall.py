@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cognizes.engine import Engine, InvalidInputError, LimitExceededError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.recall import Filters, Hit, Recall
+from cognizes.engine.memory.recall import Recall
+from cognizes.engine.memory.records import Filters, Hit
 from cognizes.engine.memory.scope import MemoryScope
 from tests.engine_parts import database_of
 

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from cognizes.engine.memory.recall import (
-    Candidate,
-    Edge,
-    Pool,
-    QueryTerms,
-    Weights,
-    explain,
-    keep_related,
-    rank,
-    weigh_words,
-)
+from cognizes.engine.memory.ranking import Candidate, Edge, Pool, Weights, explain, keep_related, rank
+from cognizes.engine.memory.recall import QueryTerms, weigh_words
 
 
 def order(*candidates: Candidate, edges: tuple[Edge, ...] = (), words: tuple[str, ...] = ()) -> list[int]:

@@ -5,7 +5,7 @@ from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTermMemoryStore
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.message_search import MessageHit
-from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord
+from cognizes.engine.memory.records import Filters, Hit, MemoryRecord
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot, MemorySnapshots
 from cognizes.engine.memory.working import WorkingMemory, WorkingMemoryStore

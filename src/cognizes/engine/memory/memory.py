@@ -17,7 +17,8 @@ from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
-from cognizes.engine.memory.recall import Filters, Hit, MemoryRecord, Recall, record_from_row
+from cognizes.engine.memory.recall import Recall
+from cognizes.engine.memory.records import Filters, Hit, MemoryRecord, record_from_row
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex

@@ -21,18 +21,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
-from cognizes.engine.memory.recall import (
-    Candidate,
-    Pool,
-    Weights,
-    check_limits,
-    explain,
-    keep_related,
-    rank,
-    read_query,
-    related_cosine,
-    vector_literal,
-)
+from cognizes.engine.memory.ranking import Candidate, Pool, Weights, explain, keep_related, rank, related_cosine
+from cognizes.engine.memory.recall import check_limits, read_query, vector_literal
 from cognizes.engine.memory.vectors import BUILD_SECONDS, bisect_failures, build_index
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Message

@@ -1,43 +1,38 @@
 """Recall: find the memories that match a query, by words and by meaning.
 
-The parts of a score are measured on scales that do not depend on the other memories, so that the two halves of the
-search can be added for short chat turns and for long texts alike. A hit contains the parts:
-
-- `words`: BM25 divided by its maximum for the query; 1 if the memory contains every word of the query often.
-- `meaning`: the cosine of the vectors. A frequent word of the user's memories weighs less in the vector of the query.
-  While a memory has no vector, its words stand in for its meaning.
-- `rarity`: 0.1 if the memory contains the query and one of its words is in no other memory; 1 for such an identifier.
-- `speaker`: 1 if the query contains the name of the author.
-- `neighbours`: what up to three memories before and after it in the session have, less with the distance, so that a
-  question raises its answer. A memory that is much shorter than its neighbour gets less.
-- `session`: what the best memory of its session has.
-
-The sum s becomes the score s / (1 + s), between 0 and 1.
+PostgreSQL finds candidates by BM25 and by vectors, `ranking` scores them, and the best are read.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from math import log, log1p, sqrt
 from typing import Any
 
 import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import Fetch
-from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.memory.embedders.embedder import Embedder, WeightedEmbedder
+from cognizes.engine.memory.ranking import (
+    RARE,
+    Candidate,
+    Edge,
+    Pool,
+    Weights,
+    explain,
+    keep_related,
+    rank,
+    related_cosine,
+)
+from cognizes.engine.memory.records import Filters, Hit, MemoryRecord, record_from_row
 from cognizes.engine.memory.words import identifiers, join_words, off_loop, spelled_words, split_words
-from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
-from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.models import MAX_QUERY_LENGTH
+from cognizes.engine.pulse.events import check_name
 
-KINDS = ("long_term", "episodic", "turn", "note")
 _POOL = 200
 _EXPANDED = 50
 """Candidates whose neighbours are read, if `k` is not larger."""
@@ -46,133 +41,8 @@ _MAX_WORDS = 256
 """Distinct words of a query that are sent to the database, which searches the first 64 that are not stop words."""
 _MAX_SPELLED = 4000
 """Characters of a query whose words are weighed in its vector."""
-_AUTHOR_LENGTH = 200
-_UNRELATED = 0.05
-"""Cosines below this are ignored: half of all unrelated texts reach them."""
-_RELATED = 0.15
-_SPREAD = 0.075
-"""The standard deviation of the cosines of unrelated texts, measured with WordLlama."""
-_RARE = 0.7
-"""A word of this weight or more, of at most 1, counts fully in the vector of a query."""
 _UNKNOWN = 0.6
 """The weight in the vector of a query of a word whose frequency is not known."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weight of each part of a score. A step of distance multiplies the weight of a neighbour by `decay`."""
-
-    words: float = 1.0
-    meaning: float = 1.0
-    rarity: float = 0.1
-    speaker: float = 0.2
-    previous: float = 0.4
-    next: float = 0.2
-    decay: float = 0.5
-    session: float = 0.8
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Filters of a recall; None matches all. `since` is inclusive, `until` is exclusive."""
-
-    agent: str | None = None
-    kinds: Sequence[str] | None = None
-    namespace: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.kinds or ()) - set(KINDS):
-            raise InvalidInputError(f"unknown kind of memory {sorted(unknown)[0]!r}; kinds are {', '.join(KINDS)}")
-        for moment in (self.since, self.until):
-            if moment is not None and moment.tzinfo is None:
-                raise InvalidInputError("since and until need a time zone; use an aware datetime")
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        return (
-            None if self.agent is None else check_text("agent", self.agent),
-            None if self.kinds is None else list(self.kinds),
-            None if self.namespace is None else check_text("namespace", self.namespace),
-            self.since,
-            self.until,
-        )
-
-
-@dataclass(frozen=True)
-class MemoryRecord:
-    """A stored memory. `forget` takes its `id`; `source_id` is the id given by the caller."""
-
-    id: str
-    agent_id: str
-    kind: str
-    namespace: str
-    source_id: str
-    session_id: str | None
-    author: str | None
-    text: str
-    content: Any
-    created_at: datetime
-
-    def to_json(self) -> JsonObject:
-        return vars(self) | {"created_at": self.created_at.isoformat()}
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A recalled memory, its score between 0 and 1, the parts of the score, and the reasons in words."""
-
-    memory: MemoryRecord
-    score: float
-    scores: dict[str, float]
-    why: str
-
-    @property
-    def text(self) -> str:
-        return self.memory.text
-
-    def to_json(self) -> JsonObject:
-        return {**self.memory.to_json(), "score": self.score, "scores": self.scores, "why": self.why}
-
-
-@dataclass
-class Candidate:
-    """A memory that may match a query, with the inputs and the parts of its score. A cosine of None: no vector."""
-
-    id: int
-    share: float = 0.0
-    bm25: float = 0.0
-    cosine: float | None = None
-    rarity: float = 0.0
-    matched: Sequence[int] = ()
-    session_id: str | None = None
-    author: str | None = None
-    length: int = 0
-    parts: dict[str, float] = field(default_factory=dict)
-    own: float = 0.0
-    score: float = 0.0
-
-    @property
-    def matches(self) -> bool:
-        """Whether it matches the query by a word or by its meaning, not only by its place in the session."""
-        return self.share > 0 or bool(self.cosine)
-
-
-@dataclass(frozen=True)
-class Edge:
-    earlier: int
-    later: int
-    distance: int
-
-
-@dataclass
-class Pool:
-    """Candidates, the pairs of neighbours among them, and the words of the query."""
-
-    candidates: list[Candidate]
-    edges: Collection[Edge]
-    words: Sequence[str]
 
 
 class Recall:
@@ -269,23 +139,9 @@ async def weigh_words(query: str, terms: QueryTerms, weights: Sequence[float | N
     def weigh() -> tuple[list[str], list[float]]:
         spelled = spelled_words(query[:_MAX_SPELLED])
         found = [max((known[word] for word in split_words(one) if word in known), default=None) for one in spelled]
-        return spelled, [_UNKNOWN if weight is None else min(1.0, weight / _RARE) for weight in found]
+        return spelled, [_UNKNOWN if weight is None else min(1.0, weight / RARE) for weight in found]
 
     return await off_loop(len(query), weigh)
-
-
-def keep_related(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that match by words or meaning, best first; none if the query matches neither.
-
-    The nearest of n unrelated texts has a cosine of about `_SPREAD` times the root of 2 ln n; more is a match.
-    """
-    found = list(candidates)
-    compared = sum(one.cosine is not None for one in found)
-    related = max(_RELATED, _SPREAD * sqrt(2 * log(max(compared, 2))))
-    if not any(one.share > 0 or (one.cosine or 0.0) >= related for one in found):
-        return []
-    matching = [one for one in found if one.matches]
-    return sorted(matching, key=lambda one: (-one.share - (one.share if one.cosine is None else one.cosine), -one.id))
 
 
 class _RecallQueries:
@@ -331,57 +187,6 @@ class _RecallQueries:
         return await self._run_query(query, *self._arguments, *arguments)
 
 
-def rank(pool: Pool, weights: Weights) -> list[Candidate]:
-    """Score the candidates and return them, best first. Needs no database."""
-    by_id = {candidate.id: candidate for candidate in pool.candidates}
-    _score_individually(pool, weights)
-    from_neighbours: dict[int, float] = defaultdict(float)
-    for edge in pool.edges:
-        earlier, later = by_id[edge.earlier], by_id[edge.later]
-        near = weights.decay ** (edge.distance - 1)
-        from_neighbours[later.id] += weights.previous * near * earlier.own * _gain(later, earlier)
-        from_neighbours[earlier.id] += weights.next * near * later.own * _gain(earlier, later)
-    best: dict[str, float] = defaultdict(float)
-    for candidate in by_id.values():
-        if candidate.session_id is not None:
-            best[candidate.session_id] = max(best[candidate.session_id], candidate.own)
-    for candidate in by_id.values():
-        session = 0.0 if candidate.session_id is None else best[candidate.session_id]
-        candidate.parts |= {"neighbours": from_neighbours[candidate.id], "session": weights.session * session}
-        total = sum(candidate.parts.values())
-        candidate.score = total / (1 + total)
-    return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
-
-
-def _score_individually(pool: Pool, weights: Weights) -> None:
-    words = set(pool.words)
-    named: dict[str | None, float] = {None: 0.0}
-    for candidate in pool.candidates:
-        if candidate.author not in named:
-            named[candidate.author] = weights.speaker if _is_named(candidate.author, words) else 0.0
-        candidate.parts = {
-            "words": weights.words * candidate.share,
-            "meaning": weights.meaning * (candidate.share if candidate.cosine is None else candidate.cosine),
-            "rarity": weights.rarity * candidate.rarity,
-            "speaker": named[candidate.author],
-        }
-        candidate.own = sum(candidate.parts.values())
-
-
-def _gain(candidate: Candidate, neighbour: Candidate) -> float:
-    """Return how much a memory gets of a neighbour's score: less if it is much shorter ("Go on." after a long text)."""
-    return min(1.0, log1p(candidate.length) / log1p(neighbour.length)) if neighbour.length else 1.0
-
-
-def _is_named(author: str | None, words: set[str]) -> bool:
-    return not words.isdisjoint(split_words((author or "")[:_AUTHOR_LENGTH]))
-
-
-def related_cosine(cosine: float) -> float:
-    """Return a cosine, 0 if it is not significant or NaN: the vector of a text without words is zero."""
-    return cosine if cosine >= _UNRELATED else 0.0
-
-
 def vector_literal(vector: Sequence[float]) -> str:
     """Return a vector in the input format of pgvector."""
     return _literal_format(len(vector)) % tuple(vector)
@@ -393,42 +198,6 @@ def _literal_format(dimension: int) -> str:
     return f"[{','.join(['%.6g'] * dimension)}]"
 
 
-def record_from_row(row: asyncpg.Record) -> MemoryRecord:
-    return MemoryRecord(
-        id=str(row["id"]),
-        agent_id=row["agent_id"],
-        kind=row["kind"],
-        namespace=row["namespace"],
-        source_id=row["source_id"],
-        session_id=row["session_id"],
-        author=unescape_text(row["author"]) if row["author"] is not None else None,
-        text=unescape_text(row["text"]),
-        content=load_json(row["content"]) if row["content"] is not None else None,
-        created_at=row["created_at"],
-    )
-
-
 def _hit(record: MemoryRecord, candidate: Candidate, words: Sequence[str]) -> Hit:
     measured = {"bm25": candidate.bm25} | ({} if candidate.cosine is None else {"cosine": candidate.cosine})
     return Hit(record, candidate.score, candidate.parts | measured, explain(candidate, words))
-
-
-_NAMED_WORDS = 5
-
-
-def explain(candidate: Candidate, words: Sequence[str]) -> str:
-    """Return the reasons of a hit in words."""
-    reasons = []
-    if candidate.matched:
-        found = [words[place - 1] for place in sorted(candidate.matched) if place <= len(words)]
-        more = f" and {len(found) - _NAMED_WORDS} more" if len(found) > _NAMED_WORDS else ""
-        reasons.append(f"contains {', '.join(found[:_NAMED_WORDS])}{more} ({candidate.share:.0%} of the query's words)")
-    if candidate.cosine:
-        reasons.append(f"similar in meaning (cosine {candidate.cosine:.2f})")
-    if candidate.rarity >= _RARE:
-        reasons.append("hardly any other memory contains one of these words")
-    if candidate.parts.get("speaker"):
-        reasons.append(f"said by {unescape_text(candidate.author or '')}")
-    if candidate.parts.get("neighbours", 0.0) > candidate.own:
-        reasons.append("next to memories that match")
-    return "; ".join(reasons) or "in a session that matches"

@@ -16,7 +16,7 @@ from cognizes.engine.api.views import Body, MessageView
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.recall import Filters
+from cognizes.engine.memory.records import Filters
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import MAX_QUERY_LENGTH
