@@ -13,10 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pydoc_data.topics import topics
 from statistics import mean, median
+from typing import Any
 
 from cognizes.engine import Engine
+from cognizes.engine.memory.filters import Range
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.scope import MemoryScope
@@ -29,6 +32,12 @@ _OTHERS = 1000
 """Memories of each user that is not measured."""
 _FIRST = 10
 _TURNS_OF_SESSION = 20
+_FILTERS: dict[str, dict[str, Any]] = {
+    "a tag of 1 in 100": {"tags": ["topic7"]},
+    "a tag of 1 in 2": {"tags": ["even"]},
+    "a range of metadata, 1 in 50": {"metadata": {"number": Range(gte=40, lt=60)}},
+    "kind and time, none excluded": {"kinds": ["turn"], "since": datetime(2020, 1, 1, tzinfo=UTC)},
+}
 
 _FILL = """
 INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, session_id, position, text, terms, length)
@@ -90,12 +99,16 @@ class Prose:
             words.append(pair[1])
         return " ".join(words[:length])
 
-    def turns(self, count: int) -> Iterator[Remembered]:
-        """Turns of sessions."""
+    def turns(self, count: int, *, labelled: bool) -> Iterator[Remembered]:
+        """Turns of sessions, with tags and metadata if they are labelled."""
         for number in range(count):
             text = self.sentence(self._dice.randint(8, 24))
             session = str(number // _TURNS_OF_SESSION)
-            yield Remembered(str(number), text, session_id=session, position=number, author="ada")
+            labels: dict[str, Any] = {}
+            if labelled:
+                tags = [f"topic{number % 100}", "even" if number % 2 == 0 else "odd"]
+                labels = {"tags": tags, "metadata": {"number": number % 1000}}
+            yield Remembered(str(number), text, session_id=session, position=number, author="ada", **labels)
 
 
 def questions(count: int) -> list[str]:
@@ -112,11 +125,12 @@ class Scale:
         self._plan = plan
         self.sizes: list[int] = []
         self.times: dict[str, list[list[float] | None]] = {_SMALL: [], _LARGE: []}
+        self.filtered: dict[tuple[str, str], list[float]] = {}
         self.seconds: dict[str, float] = {}
 
     async def ingest(self, user: str, count: int, *, embed: bool) -> float:
         """Measure memories per second until they are found by words, or also by meaning."""
-        items = list(Prose(count).turns(count))
+        items = list(Prose(count).turns(count, labelled=embed))
         started = time.perf_counter()
         await self._engine.memory.remember_turns(MemoryScope(_APP, user), items)
         while embed and await self._engine.memory.queue.work():  # type: ignore[union-attr]
@@ -155,7 +169,7 @@ class Scale:
     async def analyze(self) -> None:
         """Vacuum and analyse, as autovacuum would."""
         async with self._engine._database.connection() as connection:
-            for table in ("memories", "memory_vectors", "memory_scopes", "memory_embedding_queue"):
+            for table in ("memories", "memory_metadata", "memory_vectors", "memory_scopes", "memory_embedding_queue"):
                 await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
 
     async def measure(self, *users: str) -> None:
@@ -170,6 +184,16 @@ class Scale:
         self.sizes.append(await self._engine._database.pool.fetchval("SELECT count(*) FROM memories"))
         for user, measured in self.times.items():
             measured.append(sorted(times[user]) if user in times else None)
+
+    async def measure_filters(self) -> None:
+        """Measure milliseconds per recall of both users with each filter, alternating."""
+        for number, question in enumerate(questions(self._plan.compared + 5)):
+            for user in (_SMALL, _LARGE):
+                for name, filters in _FILTERS.items():
+                    started = time.perf_counter()
+                    await self._engine.memory.recall(question, app=_APP, user=user, k=_FIRST, **filters)
+                    if number >= 5:
+                        self.filtered.setdefault((user, name), []).append((time.perf_counter() - started) * 1000)
 
     async def agreement(self) -> tuple[list[float], list[float], list[float]]:
         """Compare with the exact ranking: share of its first ten, equal first hit, milliseconds of the exact recall."""
@@ -193,6 +217,7 @@ async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: R
     try:
         scale = Scale(engine, plan)
         embedded = await _stages(scale, plan)
+        await scale.measure_filters()
         plain = await scale.ingest("plain", plan.ingested, embed=False)
         shares, firsts, exact = await scale.agreement()
     finally:
@@ -206,6 +231,16 @@ async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: R
                 rows.append((row, median(measured), measured[int(len(measured) * 0.95)]))
     report.grids += [
         Grid("Recall, k = 10, milliseconds", ("", "p50", "p95"), rows),
+        Grid(
+            f"Recall with a filter, k = 10, {_spaced(scale.sizes[-1])} memories, milliseconds",
+            ("", "p50", "p95"),
+            [
+                (f"scope of {_spaced(size)}, {name}", median(times), sorted(times)[int(len(times) * 0.95)])
+                for owner, size in ((_SMALL, plan.small), (_LARGE, plan.large))
+                for (user, name), times in scale.filtered.items()
+                if user == owner
+            ],
+        ),
         Grid(
             f"Recall among {_spaced(plan.large)} memories against the exact ranking, {len(shares)} questions, percent",
             ("", ""),
@@ -227,6 +262,13 @@ async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: R
             list(scale.seconds.items()),
         ),
     ]
+    for user, size, wanted in ((_SMALL, plan.small, 15.0), (_LARGE, plan.large, 50.0)):
+        slowest = max(median(times) for (owner, _), times in scale.filtered.items() if owner == user)
+        last = median(scale.times[user][-1] or [])
+        report.targets += [
+            Target(f"p50, scope of {_spaced(size)}", last, wanted, "ms", at_least=False),
+            Target(f"p50 with the slowest filter, scope of {_spaced(size)}", slowest, wanted, "ms", at_least=False),
+        ]
     report.targets.append(Target("agreement with the exact first ten", 100 * mean(shares), 95.0, "%"))
     report.panels.append(
         Lines(

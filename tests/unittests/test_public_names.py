@@ -146,6 +146,7 @@ PACKAGES = {
         "MemorySnapshot",
         "MemorySnapshots",
         "MessageHit",
+        "Range",
         "Remembered",
         "WorkingMemory",
         "WorkingMemoryStore",

@@ -110,7 +110,7 @@ async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
 
 
 async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:
-    asked = ("a", "u", None, None, None, None, None, 10, False, "topic77", "")
+    asked = ("a", "u", None, None, 10, False, "topic77", "")
     with acting_for(["a"]):
         assert [hit.text for hit in await grown.memory.recall("topic77", app="a", user="u", k=1)] == ["topic77 word"]
         assert len(await database_of(grown).fetch("recall_by_words", *asked)) == 1

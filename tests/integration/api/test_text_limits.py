@@ -91,9 +91,7 @@ async def test_a_query_of_the_largest_length_is_answered(engine: Engine) -> None
 async def test_a_function_of_recall_bounds_its_own_work(engine: Engine) -> None:
     await engine.memory.remember(MemoryScope("shop", "ada"), [Remembered("1", "black tea at four")])
     words = "tea " + " ".join(f"w{n}" for n in range(300_000))
-    rows = await database_of(engine).fetch(
-        "recall_by_words", "shop", "ada", None, None, None, None, None, 10, True, words, "tea"
-    )
+    rows = await database_of(engine).fetch("recall_by_words", "shop", "ada", None, None, 10, True, words, "tea")
     assert len(rows) == 1
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cognizes.engine import Engine, InvalidInputError, LimitExceededError
 from cognizes.engine.memory.episodic import EpisodicEntry
+from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Filters, Hit
+from cognizes.engine.memory.records import Hit
 from cognizes.engine.memory.scope import MemoryScope
 from tests.engine_parts import database_of
 
@@ -101,7 +102,7 @@ class TestByWords:
         words = " ".join(f"word{n}x" for n in range(5000))
         await notes(engine, *(words[: 2000 + n] for n in range(30)), *FILLER)
         rows = await database_of(engine).fetch(
-            "recall_by_words", ADA.app_name, ADA.user_id, None, None, None, None, None, 200, False, words, ""
+            "recall_by_words", ADA.app_name, ADA.user_id, None, None, 200, False, words, ""
         )
         assert len(rows) == 30
         assert {len(row["matched"]) for row in rows} == {64}
@@ -397,7 +398,7 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
     )
     ids = [row["id"] for row in await pool.fetch("SELECT id FROM memories ORDER BY id LIMIT 50 OFFSET 5000")]
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {database_of(engine).queries['read_memory_neighbours']}"
-    plan = json.loads(await pool.fetchval(query, "app", "ada", None, None, None, None, None, ids))[0]["Plan"]
+    plan = json.loads(await pool.fetchval(query, "app", "ada", None, ids))[0]["Plan"]
     assert plan["Actual Rows"] == 50 * 7
     # Reading all memories of the user for each of the 50 would touch 20 000 blocks.
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4000

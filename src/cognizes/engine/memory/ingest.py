@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import dump_json, escape_text
+from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.memory.filters import MetadataValue, check_metadata, check_tags
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.pulse.events import check_text
@@ -20,7 +22,11 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Remembered:
-    """A text to store for recall. `source_id` is an id of the caller and makes storing idempotent."""
+    """A text to store for recall. `source_id` is an id of the caller and makes storing idempotent.
+
+    `tags` and `metadata` are for filters. `importance`, between 0 and 1, raises the score. A memory is not recalled
+    after `expires_at`, and deleted later. An item that has none of these keeps those that are stored.
+    """
 
     source_id: str
     text: str
@@ -30,6 +36,10 @@ class Remembered:
     namespace: str = ""
     content: Any = None
     created_at: datetime | None = None
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    importance: float | None = None
+    expires_at: datetime | None = None
 
 
 class Ingest:
@@ -53,6 +63,7 @@ class Ingest:
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
         length = sum(len(item.text) for item in batch)
         words = await off_loop(length, lambda: [index_words(item.text, item.author) for item in batch])
+        details = [_details(item) for item in batch]
         stored: int = await self._database.write_value(
             "store_memories",
             scope.app_name,
@@ -69,8 +80,25 @@ class Ingest:
             [None if item.content is None else dump_json(item.content) for item in batch],
             [item.created_at for item in batch],
             self.embeds,
+            details if any(detail is not None for detail in details) else None,
         )
         return stored
+
+
+def _details(item: Remembered) -> str | None:
+    """Return the attributes of the SQL type `memory_details`; None if the item has none of them."""
+    if item.importance is not None and not 0 <= item.importance <= 1:
+        raise InvalidInputError(f"invalid importance {item.importance}; it must be between 0 and 1")
+    if item.expires_at is not None and item.expires_at.tzinfo is None:
+        raise InvalidInputError("expires_at needs a time zone; use an aware datetime")
+    found = {
+        "tags": check_tags(item.tags) or None,
+        "metadata": check_metadata(item.metadata) or None,
+        "importance": item.importance,
+        "expires_at": None if item.expires_at is None else item.expires_at.isoformat(),
+    }
+    given = {name: value for name, value in found.items() if value is not None}
+    return dump_jsonb(given) if given else None
 
 
 def index_words(text: str, author: str | None) -> str:

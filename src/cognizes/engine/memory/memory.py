@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -14,11 +14,12 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.background import MemoryBackground
 from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.filters import Filters, MetadataValue, Range
 from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Filters, Hit, MemoryRecord, record_from_row
+from cognizes.engine.memory.records import Hit, MemoryRecord, record_from_row
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
@@ -116,13 +117,15 @@ class Memory:
         namespace: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue | Range] | None = None,
     ) -> list[Hit]:
         """Return the `k` best memories of a user for the query with at least `min_score`, between 0 and 1.
 
         Return none if the query matches no memory by a word or by its meaning. `scores` holds the parts of each score
         and `why` the reasons in words.
         """
-        filters = Filters(agent=agent, kinds=kinds, namespace=namespace, since=since, until=until)
+        filters = Filters(agent, kinds, namespace, since, until, tags, metadata)
         return await self._recall.recall(query, app=app, user=user, k=k, min_score=min_score, filters=filters)
 
     async def search_messages(
@@ -153,7 +156,7 @@ class Memory:
             "list_memories",
             app,
             user,
-            *(filters or Filters()).columns,
+            (filters or Filters()).document,
             limit,
             _MAX_ID if before is None else memory_number(before),
             None,
@@ -165,7 +168,7 @@ class Memory:
     ) -> MemoryPage[MemoryRecord]:
         start = _MAX_ID if before is None else memory_number(before)
         limits = limit + 1, start, self._database.page_bytes
-        rows = await self._database.fetch("list_memories", app, user, *filters.columns, *limits)
+        rows = await self._database.fetch("list_memories", app, user, filters.document, *limits)
         return MemoryPage.of(rows, limit, record_from_row)
 
     async def forget(self, app: str, user: str, memory_id: str) -> bool:

@@ -17,6 +17,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import Fetch
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.memory.embedders.embedder import Embedder, WeightedEmbedder
+from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ranking import (
     RARE,
     Candidate,
@@ -28,7 +29,7 @@ from cognizes.engine.memory.ranking import (
     rank,
     related_cosine,
 )
-from cognizes.engine.memory.records import Filters, Hit, MemoryRecord, record_from_row
+from cognizes.engine.memory.records import Hit, MemoryRecord, record_from_row
 from cognizes.engine.memory.words import identifiers, join_words, off_loop, spelled_words, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH
 from cognizes.engine.pulse.events import check_name
@@ -37,6 +38,8 @@ _POOL = 200
 _EXPANDED = 50
 """Candidates whose neighbours are read, if `k` is not larger."""
 _MAX_K = 1000
+_SELECTED = 5000
+"""Memories that match a filter up to which all of them are compared, of a user with many memories."""
 _MAX_WORDS = 256
 """Distinct words of a query that are sent to the database, which searches the first 64 that are not stop words."""
 _MAX_SPELLED = 4000
@@ -64,11 +67,12 @@ class Recall:
     ) -> list[Hit]:
         """Return the `k` best memories of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first."""
         check_limits(k, min_score)
-        scope = check_name("app", app), check_name("user", user), *(filters or Filters()).columns
+        scope = check_name("app", app), check_name("user", user), (filters or Filters()).document
         terms = await read_query(query)
         vector = await self._embed(query)
         async with self._database.one_connection() as fetch:
             search = _RecallQueries(fetch, scope, exact=self._exact)
+            await search.select()
             pool = await self._gather(search, query, terms, vector, k)
             ranked = [candidate for candidate in rank(pool, self.weights)[:k] if candidate.score >= min_score]
             records = await search.read((candidate.id for candidate in ranked), max_bytes=self._database.page_bytes)
@@ -80,7 +84,7 @@ class Recall:
         terms = await read_query(query)
         vector = await self._embed(query)
         async with self._database.one_connection() as fetch:
-            search = _RecallQueries(fetch, (app, user, *Filters().columns), exact=self._exact)
+            search = _RecallQueries(fetch, (app, user, None), exact=self._exact)
             return await self._gather(search, query, terms, vector, 2 * _EXPANDED)
 
     async def _gather(
@@ -149,11 +153,18 @@ class _RecallQueries:
         self._run_query = fetch
         self._arguments = arguments
         self._exact = exact
+        self._selected: list[int] | None = None
+
+    async def select(self) -> None:
+        """Read the ids of the memories that match the filter, if it selects few of many."""
+        if self._arguments[2] is not None and not self._exact:
+            ((selected,),) = await self._fetch("select_memories", _SELECTED)
+            self._selected = selected
 
     async def by_words(self, terms: QueryTerms, limit: int) -> tuple[dict[int, Candidate], list[float | None]]:
         """Return the candidates by words, and the weights of the distinct words of the query."""
         words, named = join_words(terms.words), join_words(terms.identifiers)
-        rows = await self._fetch("recall_by_words", limit, self._exact, words, named)
+        rows = await self._fetch("recall_by_words", self._selected, limit, self._exact, words, named)
         found = {
             row["id"]: Candidate(row["id"], row["share"], row["bm25"], rarity=row["rarity"], matched=row["matched"])
             for row in rows
@@ -163,7 +174,7 @@ class _RecallQueries:
     async def by_vector(self, found: dict[int, Candidate], embedder: Embedder, vector: list[float], limit: int) -> None:
         literal = vector_literal(vector)
         model = embedder.name, embedder.dimension, literal
-        for row in await self._fetch("recall_by_vector", limit, self._exact, *model, list(found)):
+        for row in await self._fetch("recall_by_vector", self._selected, limit, self._exact, *model, list(found)):
             found.setdefault(row["id"], Candidate(row["id"])).cosine = related_cosine(row["cosine"])
 
     async def neighbours(self, found: dict[int, Candidate], best: list[int]) -> tuple[list[Candidate], set[Edge]]:

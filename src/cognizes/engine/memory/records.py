@@ -1,48 +1,15 @@
-"""Memories as recall and lists return them, and the filters that choose them."""
+"""Memories as recall and lists return them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import asyncpg
 
-from cognizes.engine.database.documents import load_json, unescape_text
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
 from cognizes.engine.models import JsonObject
-from cognizes.engine.pulse.events import check_text
-
-KINDS = ("long_term", "episodic", "turn", "note")
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Filters of a recall; None matches all. `since` is inclusive, `until` is exclusive."""
-
-    agent: str | None = None
-    kinds: Sequence[str] | None = None
-    namespace: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.kinds or ()) - set(KINDS):
-            raise InvalidInputError(f"unknown kind of memory {sorted(unknown)[0]!r}; kinds are {', '.join(KINDS)}")
-        for moment in (self.since, self.until):
-            if moment is not None and moment.tzinfo is None:
-                raise InvalidInputError("since and until need a time zone; use an aware datetime")
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        return (
-            None if self.agent is None else check_text("agent", self.agent),
-            None if self.kinds is None else list(self.kinds),
-            None if self.namespace is None else check_text("namespace", self.namespace),
-            self.since,
-            self.until,
-        )
 
 
 @dataclass(frozen=True)
@@ -59,9 +26,16 @@ class MemoryRecord:
     text: str
     content: Any
     created_at: datetime
+    tags: list[str] = field(default_factory=list)
+    metadata: JsonObject = field(default_factory=dict)
+    importance: float | None = None
+    expires_at: datetime | None = None
 
     def to_json(self) -> JsonObject:
-        return vars(self) | {"created_at": self.created_at.isoformat()}
+        moments = {"created_at": self.created_at.isoformat(), "expires_at": None}
+        if self.expires_at is not None:
+            moments["expires_at"] = self.expires_at.isoformat()
+        return vars(self) | moments
 
 
 @dataclass(frozen=True)
@@ -93,4 +67,8 @@ def record_from_row(row: asyncpg.Record) -> MemoryRecord:
         text=unescape_text(row["text"]),
         content=load_json(row["content"]) if row["content"] is not None else None,
         created_at=row["created_at"],
+        tags=row["tags"],
+        metadata=load_jsonb(row["metadata"]),
+        importance=row["importance"],
+        expires_at=row["expires_at"],
     )

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 31 OR max(number) > 93 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 32 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1132,6 +1132,82 @@ CREATE INDEX IF NOT EXISTS idx_schedule_firings_run ON "public".schedule_firings
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0093_schedules.sql', 93, 'f4e6fdb6554c16ca895290c9235ed027d7e0350dfd93323a3f48a95312bf51bf', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0098_memory_filters.sql
+-- What memories are filtered by, and what upkeep records about them. `labels` are index keys of tags, metadata and sources:
+-- hashes that contain the user, as in `terms`, so a posting list never holds rows of two users.
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS tags text[] NOT NULL DEFAULT '{}';
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS metadata jsonb NOT NULL DEFAULT '{}';
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS labels bigint[] NOT NULL DEFAULT '{}';
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS sources jsonb;
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS importance real CHECK (importance BETWEEN 0 AND 1);
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS expires_at timestamptz;
+ALTER TABLE "public".memories ADD COLUMN IF NOT EXISTS duplicate_of bigint;
+
+COMMENT ON COLUMN "public".memories.labels IS 'Index keys of tags, metadata and sources (memory_labels).';
+COMMENT ON COLUMN "public".memories.sources IS 'The events that a fact or an episode came from: [{"session_id", "event_id"}].';
+COMMENT ON COLUMN "public".memories.duplicate_of IS 'The memory that recall returns in place of this one.';
+
+CREATE INDEX IF NOT EXISTS idx_memories_labels ON "public".memories USING gin (labels) WITH (fastupdate = off)
+    WHERE labels <> '{}';
+-- These do not begin with the user: on a table without statistics the planner would take them in place of the primary key.
+CREATE INDEX IF NOT EXISTS idx_memories_kind ON "public".memories (kind, app_name, user_id, created_at);
+CREATE INDEX IF NOT EXISTS idx_memories_namespace ON "public".memories (md5(namespace), app_name, user_id, created_at)
+    WHERE namespace <> '';
+CREATE INDEX IF NOT EXISTS idx_memories_expires_at ON "public".memories (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idx_memories_duplicate_of ON "public".memories (duplicate_of, app_name, user_id)
+    WHERE duplicate_of IS NOT NULL;
+
+-- memory_metadata: the numbers and texts of `metadata`, for ranges. Texts are compared by code point, as by jsonpath.
+CREATE TABLE IF NOT EXISTS "public".memory_metadata (
+    app_name    text NOT NULL,
+    user_id     text NOT NULL,
+    memory_id   bigint NOT NULL,
+    name        text NOT NULL,
+    number      numeric,
+    text        text COLLATE "C",
+    PRIMARY KEY (memory_id, app_name, user_id, name),
+    FOREIGN KEY (app_name, user_id, memory_id) REFERENCES "public".memories (app_name, user_id, id) ON DELETE CASCADE
+);
+
+CREATE INDEX IF NOT EXISTS idx_memory_metadata_number ON "public".memory_metadata (name, app_name, user_id, number)
+    INCLUDE (memory_id) WHERE number IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idx_memory_metadata_text ON "public".memory_metadata (name, app_name, user_id, text)
+    INCLUDE (memory_id) WHERE text IS NOT NULL;
+
+-- memory_filter: the filters of a recall; a null attribute matches everything. `ranges` has all ranges of metadata; of one of
+-- them `range_name` and its lower and upper bound, for the index: numbers or texts, each of which may be null. memory_details: optional columns of a memory.
+DO $$
+BEGIN
+    CREATE TYPE "public".memory_filter AS (
+        agent_id text, kinds text[], namespace text, since timestamptz, until timestamptz, tags text[], metadata jsonb,
+        ranges jsonpath,
+        range_name text, range_numbers numeric[], range_texts text[]);
+    CREATE TYPE "public".memory_details AS (
+        tags text[], metadata jsonb, sources jsonb, importance real, expires_at timestamptz);
+EXCEPTION WHEN duplicate_object THEN
+    NULL;
+END
+$$;
+
+-- Functions whose arguments or result columns change: PostgreSQL would refuse the new one, or keep both.
+DROP FUNCTION IF EXISTS "public".memory_neighbours(
+    text, text, text, text[], text, timestamptz, timestamptz, bigint[]);
+DROP FUNCTION IF EXISTS "public".recall_by_words(
+    text, text, text, text, text, text[], text, timestamptz, timestamptz, integer, boolean);
+DROP FUNCTION IF EXISTS "public".recall_by_vector(
+    text, text, text, integer, text, text, text[], text, timestamptz, timestamptz, integer, boolean, bigint[]);
+DROP FUNCTION IF EXISTS "public".find_by_frequent_terms(
+    text, text, bigint[], text, text[], text, timestamptz, timestamptz, integer, integer);
+DROP FUNCTION IF EXISTS "public".store_memories(
+    text, text, text, text[], text[], text[], text[], bigint[], text[], text[], text[], text[], timestamptz[], boolean);
+DROP FUNCTION IF EXISTS "public".memory_passes(
+    "public".memories, text, text[], text, timestamptz, timestamptz);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0098_memory_filters.sql', 98, '6bd137a4510f7ae1764b9a360dc713261a93bbdfd7b1fdc1283754556af7a61e', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3683,8 +3759,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- Find memories of a user that contain all of these keys, then all but one, and so on, until at least p_enough are found
 -- or p_fewest keys are left. Reads at most 5 000 memories per step, however frequent the keys are.
 CREATE OR REPLACE FUNCTION "public".find_by_frequent_terms(
-    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
-    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
+    p_app_name text, p_user_id text, p_keys bigint[], p_filter "public".memory_filter, p_enough integer,
+    p_fewest integer
 ) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_number integer := cardinality(p_keys);
@@ -3701,8 +3777,8 @@ BEGIN
             'SELECT array_agg(id) FROM (
                  SELECT m.id FROM "public".memories m
                   WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
-                    AND "public".memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
-        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
+                    AND "public".memory_passes(m, $3) LIMIT 5000) found', v_condition)
+        INTO v_found USING p_app_name, p_user_id, p_filter;
         v_all := v_all || v_found;
         EXIT WHEN cardinality(v_all) >= p_enough;
     END LOOP;
@@ -3711,7 +3787,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_by_frequent_terms.sql', 0, '12f6770aa44443e13be9805422aaed378abb1a3406368ff9c630971c3db72242', '0.1.0')
+VALUES ('memory/find_by_frequent_terms.sql', 0, '366b0237bd74a9afe0a63e17a633c2ce7ca4270bd82b561a82a223d9dfc402d0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3839,56 +3915,90 @@ VALUES ('memory/forget_threads.sql', 0, '9ae0de20a28e5bdc8224f87cc9a770efd08a119
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- memory/memory_labels.sql
+-- Return the index keys of tags, of the values of metadata and of source events. Each is a hash that contains the user. A list
+-- in metadata has one key per value; 1 and 1.0 have the same key.
+CREATE OR REPLACE FUNCTION "public".memory_labels(
+    p_app_name text, p_user_id text, p_tags text[], p_metadata jsonb, p_sources jsonb
+) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(array_agg(DISTINCT
+               ('x' || left(md5(concat_ws(chr(1), p_app_name, p_user_id, label.kind, label.name, label.value)), 16))::bit(64)::bigint), '{}')
+      FROM (SELECT 'tag' AS kind, tag AS name, '' AS value FROM unnest(p_tags) AS tag
+            UNION ALL
+            SELECT 'metadata', entry.key,
+                   CASE jsonb_typeof(item.value) WHEN 'number' THEN trim_scale((item.value #>> '{}')::numeric)::text
+                                                 ELSE item.value::text END
+              FROM jsonb_each(p_metadata) AS entry,
+                   jsonb_array_elements(CASE jsonb_typeof(entry.value) WHEN 'array' THEN entry.value
+                                                                       ELSE jsonb_build_array(entry.value) END) AS item
+            UNION ALL
+            SELECT 'event', source.value ->> 'session_id', source.value ->> 'event_id'
+              FROM jsonb_array_elements(p_sources) AS source) label
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/memory_labels.sql', 0, 'db463b15af5760bcaa4de4b1e6df4b0b76030ea12f8d753002945d4e9e1691a9', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- memory/memory_neighbours.sql
 -- Returns session, author and length of memories, and of the three before and after each in its session, with their distance,
 -- which is negative for those before. Without sorts the planner takes the neighbours from idx_memories_session, which has their
 -- order. On a table without statistics it expects one row per user and would read and sort all memories of the user instead,
 -- for every memory.
 CREATE OR REPLACE FUNCTION "public".memory_neighbours(
-    p_app_name text, p_user_id text, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz,
-    p_until timestamptz, p_ids bigint[]
-) RETURNS TABLE (origin bigint, session_id text, id bigint, distance bigint, author text, length integer)
+    p_app_name text, p_user_id text, p_filter "public".memory_filter, p_ids bigint[]
+) RETURNS TABLE (
+    origin bigint, session_id text, id bigint, distance bigint, author text, length integer, importance real,
+    created_at timestamptz
+)
 LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
-    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length
+    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length, near.importance, near.created_at
       FROM unnest(p_ids) AS wanted (id)
       JOIN "public".memories m ON m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = wanted.id
+       AND "public".memory_passes(m, p_filter)
      CROSS JOIN LATERAL (
-            SELECT m.id, 0 AS distance, m.author, m.length
+            SELECT m.id, 0 AS distance, m.author, m.length, m.importance, m.created_at
             UNION ALL
-            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length
-               FROM (SELECT n.id, n.position, n.author, n.length FROM "public".memories n
+            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length, x.importance, x.created_at
+               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM "public".memories n
                       WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
                         AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
                         AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
-                        AND "public".memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                        AND "public".memory_passes(n, p_filter)
                       ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
             UNION ALL
-            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length
-               FROM (SELECT n.id, n.position, n.author, n.length FROM "public".memories n
+            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length, x.importance, x.created_at
+               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM "public".memories n
                       WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
                         AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
                         AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
-                        AND "public".memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                        AND "public".memory_passes(n, p_filter)
                       ORDER BY n.position, n.id LIMIT 3) x)) near
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_neighbours.sql', 0, '8f38ccad11dcb91696bc6041e9fb7c577a7d33d1eff88a491dfa1a0fe1637bf1', '0.1.0')
+VALUES ('memory/memory_neighbours.sql', 0, '43e6e6c60713b4918c9c70871f3c617f7f54bc714e3674177d98f8a7168327f9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- memory/memory_passes.sql
--- Return whether a memory matches the filters of a recall; a null filter matches everything.
-CREATE OR REPLACE FUNCTION "public".memory_passes(
-    m "public".memories, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
-) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (p_agent_id IS NULL OR m.agent_id = p_agent_id) AND (p_kinds IS NULL OR m.kind = ANY (p_kinds))
-       AND (p_namespace IS NULL OR m.namespace = p_namespace)
-       AND (p_since IS NULL OR m.created_at >= p_since) AND (p_until IS NULL OR m.created_at < p_until)
+-- Return whether a memory is recalled at all and matches the filters of a recall; a null filter matches everything.
+CREATE OR REPLACE FUNCTION "public".memory_passes(m "public".memories, p_filter "public".memory_filter) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT m.duplicate_of IS NULL AND (m.expires_at IS NULL OR m.expires_at > now())
+       AND ((p_filter).agent_id IS NULL OR m.agent_id = (p_filter).agent_id)
+       AND ((p_filter).kinds IS NULL OR m.kind = ANY ((p_filter).kinds))
+       AND ((p_filter).namespace IS NULL OR m.namespace = (p_filter).namespace)
+       AND ((p_filter).since IS NULL OR m.created_at >= (p_filter).since)
+       AND ((p_filter).until IS NULL OR m.created_at < (p_filter).until)
+       AND ((p_filter).tags IS NULL OR m.tags @> (p_filter).tags)
+       AND ((p_filter).metadata IS NULL OR m.metadata @> (p_filter).metadata)
+       AND ((p_filter).ranges IS NULL OR m.metadata @@ (p_filter).ranges)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_passes.sql', 0, '30969627ef722f3abbac899046b5fe6daadcb3aafb5d7570f7b46e6fefcc3e4b', '0.1.0')
+VALUES ('memory/memory_passes.sql', 0, '7c20bea1eaec6195fd83fb979eb5e6a85d5a2993aa25f9c2a8c9adb4f5dba2d9', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3930,11 +4040,11 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- memory/recall_by_vector.sql
 -- Find the memories of a user nearest to a vector, with their cosine: by an exact scan for a user with few memories or
--- with p_exact, else by the HNSW index. Returns also the cosines of the memories p_ids, some of them twice.
+-- with p_exact, of the memories p_selected if they are given, else by the HNSW index. Returns also the cosines of the
+-- memories p_ids, some of them twice.
 CREATE OR REPLACE FUNCTION "public".recall_by_vector(
-    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean,
-    p_ids bigint[]
+    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_filter "public".memory_filter,
+    p_limit integer, p_exact boolean, p_selected bigint[], p_ids bigint[]
 ) RETURNS TABLE (id bigint, cosine double precision)
 LANGUAGE plpgsql STABLE
 SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_scan_tuples = 200000 AS $$
@@ -3944,10 +4054,13 @@ DECLARE
 BEGIN
     SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
       FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
-    IF coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL THEN
+    IF p_selected IS NOT NULL THEN
+        v_has_graph := false;
+        v_filter := 'AND memory_id = ANY ($7)';
+    ELSIF NOT (p_filter IS NULL) THEN
         v_filter := 'AND EXISTS (SELECT FROM "public".memories m
                                   WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
-                                    AND "public".memory_passes(m, $4, $5, $6, $7, $8))';
+                                    AND "public".memory_passes(m, $4))';
     END IF;
     IF v_has_graph THEN
         -- The planner underestimates the cost of sorting the rows of a btree scan.
@@ -3955,28 +4068,28 @@ BEGIN
         RETURN QUERY EXECUTE format(
             '(SELECT memory_id, 1 - (embedding::halfvec(%s) <=> $3::halfvec(%s)) FROM "public".memory_vectors v
               WHERE in_graph AND model = %L AND app_name IS NOT DISTINCT FROM $1 AND user_id IS NOT DISTINCT FROM $2 %s
-              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $9)
+              ORDER BY embedding::halfvec(%s) <=> $3::halfvec(%s) LIMIT $5)
              UNION ALL
              SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
-              WHERE app_name = $1 AND user_id = $2 AND memory_id = ANY ($10) AND model = %L',
+              WHERE app_name = $1 AND user_id = $2 AND memory_id = ANY ($6) AND model = %L',
             p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension, p_model)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
+        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected;
         PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
     ELSE
         RETURN QUERY EXECUTE format(
             'WITH compared AS MATERIALIZED (
                  SELECT memory_id, embedding <=> $3::halfvec AS distance FROM "public".memory_vectors v
                   WHERE app_name = $1 AND user_id = $2 AND model = %L %s)
-             (SELECT memory_id, 1 - distance FROM compared ORDER BY distance LIMIT $9)
+             (SELECT memory_id, 1 - distance FROM compared ORDER BY distance LIMIT $5)
              UNION ALL
-             SELECT memory_id, 1 - distance FROM compared WHERE memory_id = ANY ($10)', p_model, v_filter)
-        USING p_app_name, p_user_id, p_query, p_agent_id, p_kinds, p_namespace, p_since, p_until, p_limit, p_ids;
+             SELECT memory_id, 1 - distance FROM compared WHERE memory_id = ANY ($6)', p_model, v_filter)
+        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected;
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_vector.sql', 0, '77e0d9e9b5adfa04433bae33ab29171fcafbffd1323404db2f12afdb5afae931', '0.1.0')
+VALUES ('memory/recall_by_vector.sql', 0, '40dc56a7e9feafe9dc2a66f95e97d88642f126e0d16cb7a47f640248638aa47b', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3994,8 +4107,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
 -- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION "public".recall_by_words(
-    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_filter "public".memory_filter,
+    p_limit integer, p_exact boolean, p_selected bigint[]
 ) RETURNS TABLE (
     id bigint, bm25 double precision, share double precision, rarity double precision, matched integer[],
     weights double precision[]
@@ -4008,7 +4121,7 @@ DECLARE
     v_times bigint[];
     v_keys bigint[];
     v_identifiers bigint[] := "public".memory_term_keys(p_app_name, p_user_id, p_identifiers);
-    v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
+    v_filters boolean := NOT (p_filter IS NULL);
     v_memories double precision;
     v_length double precision;
     v_frequent bigint[] := '{}';
@@ -4037,13 +4150,17 @@ BEGIN
         SELECT f.keys, f.found INTO v_frequent, v_found
           FROM "public".find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
         v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
-        SELECT count(*) INTO v_brought FROM (
-            SELECT FROM "public".memories m
-             WHERE m.terms && v_rare
-               AND "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
-        v_others := "public".find_by_frequent_terms(
-            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
-            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
+        IF p_selected IS NOT NULL THEN
+            v_others := ARRAY(SELECT m.id FROM "public".memories m
+                               WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (p_selected)
+                                 AND m.terms && v_frequent);
+        ELSE
+            SELECT count(*) INTO v_brought FROM (
+                SELECT FROM "public".memories m
+                 WHERE m.terms && v_rare AND "public".memory_passes(m, p_filter) LIMIT v_enough) counted;
+            v_others := "public".find_by_frequent_terms(
+                p_app_name, p_user_id, v_frequent[:6], p_filter, v_enough, CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
+        END IF;
     END IF;
     RETURN QUERY
     WITH wanted AS (
@@ -4055,7 +4172,9 @@ BEGIN
         -- The key already contains the user. This condition separates users even after a hash collision, in a form that
         -- the planner cannot use to scan all memories of a user instead.
         SELECT m.id, m.length, m.terms,
-               NOT v_filters OR "public".memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+               CASE WHEN p_selected IS NOT NULL THEN m.id IN (SELECT unnest(p_selected))
+                    WHEN v_filters THEN "public".memory_passes(m, p_filter)
+                    ELSE m.duplicate_of IS NULL AND (m.expires_at IS NULL OR m.expires_at > now()) END AS passes
           FROM "public".memories m
          WHERE m.terms && v_rare
            AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id
@@ -4092,7 +4211,56 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, '05c49bead46dfe5f945163881681d56e8a11f0ce4989fe87f3e493ef853de238', '0.1.0')
+VALUES ('memory/recall_by_words.sql', 0, '3856dd7ea28ce8e137d709d72c8ad6292348b75bd2a9fd3c8a43fc1a81cb77ee', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/select_memories.sql
+-- Return the ids of the memories of a user that match a filter if at most p_limit match; null means that the filter is better
+-- applied to the rows that a search finds: it is not selective, or cheap and the user has few memories. The first condition that is present chooses the
+-- index: labels, a range of metadata, the namespace, kind and time.
+CREATE OR REPLACE FUNCTION "public".select_memories(
+    p_app_name text, p_user_id text, p_filter "public".memory_filter, p_limit integer
+) RETURNS bigint[] LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_labels bigint[] := "public".memory_labels(p_app_name, p_user_id, (p_filter).tags, (p_filter).metadata, NULL);
+    v_from text := '"public".memories m WHERE m.app_name = $1 AND m.user_id = $2';
+    v_column text;
+    v_ids bigint[];
+BEGIN
+    IF v_labels <> '{}' THEN
+        -- In a form that the planner cannot use to scan all memories of the user instead.
+        v_from := '"public".memories m WHERE m.labels @> $5 AND m.labels <> ''{}''
+                   AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2';
+    ELSIF (p_filter).range_name IS NOT NULL THEN
+        v_column := CASE WHEN (p_filter).range_numbers IS NULL THEN 'text' ELSE 'number' END;
+        v_from := format('(SELECT DISTINCT r.memory_id FROM "public".memory_metadata r
+                            WHERE r.name = ($3).range_name AND r.app_name = $1 AND r.user_id = $2 AND r.%1$I IS NOT NULL
+                              AND (($3).range_%1$ss[1] IS NULL OR r.%1$I >= ($3).range_%1$ss[1])
+                              AND (($3).range_%1$ss[2] IS NULL OR r.%1$I <= ($3).range_%1$ss[2])) chosen
+                          JOIN "public".memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = chosen.memory_id
+                         WHERE true', v_column);
+    ELSIF NOT EXISTS (SELECT FROM "public".memory_scopes s
+                       WHERE s.app_name = p_app_name AND s.user_id = p_user_id AND s.memories > 20000) THEN
+        RETURN NULL;
+    ELSIF (p_filter).namespace <> '' THEN
+        v_from := v_from || ' AND m.namespace <> '''' AND md5(m.namespace) = md5(($3).namespace)';
+    ELSIF coalesce((p_filter).kinds::text, (p_filter).since::text, (p_filter).until::text) IS NOT NULL THEN
+        v_from := v_from || ' AND m.kind = ANY (coalesce(($3).kinds, ''{long_term,episodic,turn,note}''))
+                              AND m.created_at >= coalesce(($3).since, ''-infinity'')
+                              AND m.created_at < coalesce(($3).until, ''infinity'')';
+    ELSE
+        RETURN NULL;
+    END IF;
+    EXECUTE format('SELECT coalesce(array_agg(id), ''{}'') FROM (
+                        SELECT m.id FROM %s AND "public".memory_passes(m, $3) LIMIT $4 + 1) chosen', v_from)
+       INTO v_ids USING p_app_name, p_user_id, p_filter, p_limit, v_labels;
+    RETURN CASE WHEN cardinality(v_ids) <= p_limit THEN v_ids END;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/select_memories.sql', 0, 'ed20fc80e1bba32444f2049db98f155c43c03c14f184fd58c038b1e9400d8832', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4130,12 +4298,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- memory/store_memories.sql
 -- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
--- changed. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
+-- changed. An item without details keeps those that are stored. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
 -- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION "public".store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
-    p_created_at timestamptz[], p_embed boolean
+    p_created_at timestamptz[], p_embed boolean, p_details text[] DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql
 -- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
@@ -4143,7 +4311,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_stored bigint;
+    v_stored bigint[];
 BEGIN
     -- One writer of a user's memories at a time: two that store the same ones in another order would deadlock, and
     -- they share the row of the user's counts.
@@ -4151,9 +4319,9 @@ BEGIN
     WITH given AS (
         SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
           FROM unnest(p_agent_ids, p_namespaces, p_source_ids, p_session_ids, p_positions, p_authors, p_texts, p_words,
-                      p_contents, p_created_at) WITH ORDINALITY
+                      p_contents, p_created_at, p_details) WITH ORDINALITY
                AS g (agent_id, namespace, source_id, session_id, position, author, text, words, content, created_at,
-                     place)
+                     details, place)
          WHERE p_kind <> 'turn' OR NOT EXISTS (
                SELECT FROM "public".memory_deletions d
                 WHERE d.app_name = p_app_name AND d.user_id = p_user_id
@@ -4170,11 +4338,21 @@ BEGIN
            AND t.session_id = sessions.session_id
     ), stored AS (
         INSERT INTO "public".memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
-                                            position, author, text, terms, length, content, created_at)
+                                            position, author, text, terms, length, content, created_at, tags,
+                                            metadata, sources, importance, expires_at, labels)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
-               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
-          FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms
+               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp()), tags, metadata, sources,
+               importance, expires_at, "public".memory_labels(p_app_name, p_user_id, tags, metadata, sources)
+          FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
+                       coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
+                       coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
+                       CASE WHEN g.details IS NULL THEN old.expires_at ELSE d.expires_at END AS expires_at
                   FROM given g
+                 CROSS JOIN LATERAL jsonb_populate_record(NULL::"public".memory_details, g.details::jsonb) d
+                  LEFT JOIN "public".memories old
+                    ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
+                   AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
+                   AND md5(old.source_id) = md5(g.source_id)
                  WHERE NOT EXISTS (
                        SELECT FROM deleted d
                         WHERE d.session_id = g.session_id
@@ -4187,9 +4365,13 @@ BEGIN
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
                author = excluded.author, position = excluded.position, created_at = excluded.created_at,
-               namespace = excluded.namespace, revision = m.revision + 1
-         WHERE (m.text, m.author, m.content::text, m.terms)
-               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms)
+               namespace = excluded.namespace, tags = excluded.tags, metadata = excluded.metadata,
+               sources = excluded.sources, importance = excluded.importance, expires_at = excluded.expires_at,
+               labels = excluded.labels, revision = m.revision + 1,
+               duplicate_of = CASE WHEN m.text = excluded.text THEN m.duplicate_of END
+         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at)
+               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms, excluded.tags,
+                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at)
         RETURNING m.id
     ), stale AS (
         DELETE FROM "public".memory_vectors v USING stored
@@ -4200,13 +4382,24 @@ BEGIN
         ON CONFLICT (app_name, user_id, memory_id)
            DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
     )
-    SELECT count(*) INTO v_stored FROM stored;
-    RETURN v_stored;
+    SELECT coalesce(array_agg(id), '{}') INTO v_stored FROM stored;
+    IF p_details IS NOT NULL THEN
+        DELETE FROM "public".memory_metadata
+         WHERE app_name = p_app_name AND user_id = p_user_id AND memory_id = ANY (v_stored);
+        INSERT INTO "public".memory_metadata (app_name, user_id, memory_id, name, number, text)
+        SELECT p_app_name, p_user_id, m.id, entry.key,
+               CASE jsonb_typeof(entry.value) WHEN 'number' THEN (entry.value #>> '{}')::numeric END,
+               CASE jsonb_typeof(entry.value) WHEN 'string' THEN entry.value #>> '{}' END
+          FROM "public".memories m, jsonb_each(m.metadata) AS entry
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_stored)
+           AND jsonb_typeof(entry.value) IN ('number', 'string');
+    END IF;
+    RETURN cardinality(v_stored);
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_memories.sql', 0, '050926a412e8492d714a1b9b77bfbc6fdb53cc11736b878171bd44a615082542', '0.1.0')
+VALUES ('memory/store_memories.sql', 0, '035339127e6b15d88154b5b511206b3d51c727cfff35dead7ada30dbe03033cf', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6247,5 +6440,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 31 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 32 WHERE number = 0;
 COMMIT;

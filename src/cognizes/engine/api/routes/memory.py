@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
@@ -15,8 +15,8 @@ from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
 from cognizes.engine.api.views import Body, MessageView
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
+from cognizes.engine.memory.filters import Filters, MetadataValue, Range
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import Filters
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import MAX_QUERY_LENGTH
@@ -26,6 +26,20 @@ Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
 SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]
 Kind = Literal["long_term", "episodic", "turn", "note"]
+Scalar = str | int | float | bool | None
+Tags = Annotated[list[str], Field(max_length=64)]
+
+
+class Bounds(Body):
+    """A range of numbers or of texts."""
+
+    gt: int | float | str | None = None
+    gte: int | float | str | None = None
+    lt: int | float | str | None = None
+    lte: int | float | str | None = None
+
+
+MetadataFilter = dict[str, Bounds | Scalar | list[Scalar]]
 
 
 class Owned(Body):
@@ -71,6 +85,10 @@ class NewNote(Body):
     namespace: str = ""
     content: Any = None
     created_at: datetime | None = None
+    tags: Tags = Field(default_factory=list)
+    metadata: dict[str, Scalar | list[Scalar]] = Field(default_factory=dict)
+    importance: float | None = Field(default=None, ge=0, le=1)
+    expires_at: AwareDatetime | None = None
 
 
 class NewNotes(Owned):
@@ -104,6 +122,8 @@ class Question(Body):
     namespace: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    tags: Tags | None = None
+    metadata: MetadataFilter | None = None
 
 
 class MessageQuestion(Body):
@@ -186,6 +206,10 @@ class MemoryView(BaseModel):
     text: str
     content: Any
     created_at: datetime
+    tags: list[str]
+    metadata: dict[str, Any]
+    importance: float | None
+    expires_at: datetime | None
 
 
 class Memories(BaseModel):
@@ -255,8 +279,16 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
         namespace=body.namespace,
         since=body.since,
         until=body.until,
+        tags=body.tags,
+        metadata=_metadata(body.metadata),
     )
     return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
+
+
+def _metadata(given: MetadataFilter | None) -> dict[str, MetadataValue | Range] | None:
+    if given is None:
+        return None
+    return {name: Range(**value.model_dump()) if isinstance(value, Bounds) else value for name, value in given.items()}
 
 
 @router.post(
@@ -299,10 +331,11 @@ async def list_memories(
     namespace: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    tag: Annotated[list[str] | None, Query()] = None,
     limit: Limit = 100,
     before: str | None = None,
 ) -> Response:
-    filters = Filters(agent=agent_id, kinds=kind, namespace=namespace, since=since, until=until)
+    filters = Filters(agent=agent_id, kinds=kind, namespace=namespace, since=since, until=until, tags=tag)
     page = await engine.memory.read_page(app_name, user_id, filters=filters, limit=limit, before=before)
     next_before = page.items[-1].id if page.has_more else None
     return DocumentResponse({"memories": [memory.to_json() for memory in page.items], "next_before": next_before})

@@ -141,22 +141,29 @@ SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_cal
  WHERE r.thread_id = $1 AND r.id = $2;
 
 -- store_memories: Store a batch of memories of one user in one transaction.
-SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT {schema}.store_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- recall_by_words: Find the best memories of a user by BM25; none of a user that row level security hides.
-SELECT * FROM {schema}.recall_by_words($1, $2, $10, $11, $3, $4, $5, $6, $7, $8, $9)
+SELECT * FROM {schema}.recall_by_words(
+           $1, $2, $7, $8, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $5, $6, $4)
  WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2);
 
 -- recall_by_vector: Find the memories of a user nearest to a vector, and the cosines of the given ones.
-SELECT * FROM {schema}.recall_by_vector($1, $2, $10, $11, $12, $3, $4, $5, $6, $7, $8, $9, $13);
+SELECT * FROM {schema}.recall_by_vector(
+           $1, $2, $7, $8, $9, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $5, $6, $4, $10);
+
+-- select_memories: Return the ids of the memories that match a filter, if it selects few of many; else null.
+SELECT {schema}.select_memories($1, $2, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $4);
 
 -- read_memory_neighbours: Read session, author and length of memories and of their neighbours in the session.
-SELECT origin, session_id, id, distance, author, length
-  FROM {schema}.memory_neighbours($1, $2, $3, $4, $5, $6, $7, $8);
+SELECT origin, session_id, id, distance, author, length, importance, created_at
+  FROM {schema}.memory_neighbours($1, $2, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $4);
 
 -- read_memories: Read memories by id, in the order of the ids: at most the given number of bytes, or one larger memory.
-SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at
-  FROM (SELECT m.id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at,
+SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at,
+       tags, metadata::text AS metadata, importance, expires_at
+  FROM (SELECT m.id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at, tags,
+               metadata, importance, expires_at,
                row_number() OVER best AS number, sum(size.bytes) OVER best AS total
           FROM unnest($3::bigint[]) WITH ORDINALITY AS wanted (id, place)
           JOIN {schema}.memories m ON m.id = wanted.id AND m.app_name = $1 AND m.user_id = $2
@@ -167,16 +174,19 @@ SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, conte
 
 -- list_memories: List memories with smaller ids than the given one, newest first; limits and `found` as in
 -- list_long_term.
-SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at, found
+SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at,
+       tags, metadata::text AS metadata, importance, expires_at, found
   FROM (SELECT listed.*, row_number() OVER newest AS place, count(*) OVER () AS found, sum(size.bytes) OVER newest AS total
-          FROM (SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at
+          FROM (SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content, created_at, tags,
+                       metadata, importance, expires_at
                   FROM {schema}.memories m
-                 WHERE app_name = $1 AND user_id = $2 AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) AND id < $9
-                 ORDER BY id DESC LIMIT $8) listed
+                 WHERE app_name = $1 AND user_id = $2 AND {schema}.memory_passes(
+                           m, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb)) AND id < $5
+                 ORDER BY id DESC LIMIT $4) listed
          CROSS JOIN LATERAL (SELECT octet_length(source_id) + octet_length(text)
                                     + CASE WHEN pg_column_compression(content) IS NULL THEN coalesce(pg_column_size(content), 0) ELSE octet_length(content::text) END AS bytes) size
         WINDOW newest AS (ORDER BY id DESC)) fitting
- WHERE place = 1 OR $10::bigint IS NULL OR total <= $10
+ WHERE place = 1 OR $6::bigint IS NULL OR total <= $6
  ORDER BY place;
 
 -- forget_memory: Delete a memory and its fact or episode.

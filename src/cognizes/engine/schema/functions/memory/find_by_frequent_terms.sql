@@ -1,8 +1,8 @@
 -- Find memories of a user that contain all of these keys, then all but one, and so on, until at least p_enough are found
 -- or p_fewest keys are left. Reads at most 5 000 memories per step, however frequent the keys are.
 CREATE OR REPLACE FUNCTION {schema}.find_by_frequent_terms(
-    p_app_name text, p_user_id text, p_keys bigint[], p_agent_id text, p_kinds text[], p_namespace text,
-    p_since timestamptz, p_until timestamptz, p_enough integer, p_fewest integer
+    p_app_name text, p_user_id text, p_keys bigint[], p_filter {schema}.memory_filter, p_enough integer,
+    p_fewest integer
 ) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_number integer := cardinality(p_keys);
@@ -19,8 +19,8 @@ BEGIN
             'SELECT array_agg(id) FROM (
                  SELECT m.id FROM {schema}.memories m
                   WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
-                    AND {schema}.memory_passes(m, $3, $4, $5, $6, $7) LIMIT 5000) found', v_condition)
-        INTO v_found USING p_app_name, p_user_id, p_agent_id, p_kinds, p_namespace, p_since, p_until;
+                    AND {schema}.memory_passes(m, $3) LIMIT 5000) found', v_condition)
+        INTO v_found USING p_app_name, p_user_id, p_filter;
         v_all := v_all || v_found;
         EXIT WHEN cardinality(v_all) >= p_enough;
     END LOOP;

@@ -3,29 +3,32 @@
 -- order. On a table without statistics it expects one row per user and would read and sort all memories of the user instead,
 -- for every memory.
 CREATE OR REPLACE FUNCTION {schema}.memory_neighbours(
-    p_app_name text, p_user_id text, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz,
-    p_until timestamptz, p_ids bigint[]
-) RETURNS TABLE (origin bigint, session_id text, id bigint, distance bigint, author text, length integer)
+    p_app_name text, p_user_id text, p_filter {schema}.memory_filter, p_ids bigint[]
+) RETURNS TABLE (
+    origin bigint, session_id text, id bigint, distance bigint, author text, length integer, importance real,
+    created_at timestamptz
+)
 LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
-    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length
+    SELECT m.id, m.session_id, near.id, near.distance, near.author, near.length, near.importance, near.created_at
       FROM unnest(p_ids) AS wanted (id)
       JOIN {schema}.memories m ON m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = wanted.id
+       AND {schema}.memory_passes(m, p_filter)
      CROSS JOIN LATERAL (
-            SELECT m.id, 0 AS distance, m.author, m.length
+            SELECT m.id, 0 AS distance, m.author, m.length, m.importance, m.created_at
             UNION ALL
-            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length
-               FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
+            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length, x.importance, x.created_at
+               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM {schema}.memories n
                       WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
                         AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
                         AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
-                        AND {schema}.memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                        AND {schema}.memory_passes(n, p_filter)
                       ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
             UNION ALL
-            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length
-               FROM (SELECT n.id, n.position, n.author, n.length FROM {schema}.memories n
+            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length, x.importance, x.created_at
+               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM {schema}.memories n
                       WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
                         AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
                         AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
-                        AND {schema}.memory_passes(n, p_agent_id, p_kinds, p_namespace, p_since, p_until)
+                        AND {schema}.memory_passes(n, p_filter)
                       ORDER BY n.position, n.id LIMIT 3) x)) near
 $$;

@@ -11,8 +11,8 @@
 -- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
 -- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
-    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
-    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_filter {schema}.memory_filter,
+    p_limit integer, p_exact boolean, p_selected bigint[]
 ) RETURNS TABLE (
     id bigint, bm25 double precision, share double precision, rarity double precision, matched integer[],
     weights double precision[]
@@ -25,7 +25,7 @@ DECLARE
     v_times bigint[];
     v_keys bigint[];
     v_identifiers bigint[] := {schema}.memory_term_keys(p_app_name, p_user_id, p_identifiers);
-    v_filters boolean := coalesce(p_agent_id, p_namespace, p_kinds::text, p_since::text, p_until::text) IS NOT NULL;
+    v_filters boolean := NOT (p_filter IS NULL);
     v_memories double precision;
     v_length double precision;
     v_frequent bigint[] := '{}';
@@ -54,13 +54,17 @@ BEGIN
         SELECT f.keys, f.found INTO v_frequent, v_found
           FROM {schema}.find_frequent_terms(p_app_name, p_user_id, v_keys, v_memories) f;
         v_rare := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE key <> ALL (v_frequent));
-        SELECT count(*) INTO v_brought FROM (
-            SELECT FROM {schema}.memories m
-             WHERE m.terms && v_rare
-               AND {schema}.memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) LIMIT v_enough) counted;
-        v_others := {schema}.find_by_frequent_terms(
-            p_app_name, p_user_id, v_frequent[:6], p_agent_id, p_kinds, p_namespace, p_since, p_until, v_enough,
-            CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
+        IF p_selected IS NOT NULL THEN
+            v_others := ARRAY(SELECT m.id FROM {schema}.memories m
+                               WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (p_selected)
+                                 AND m.terms && v_frequent);
+        ELSE
+            SELECT count(*) INTO v_brought FROM (
+                SELECT FROM {schema}.memories m
+                 WHERE m.terms && v_rare AND {schema}.memory_passes(m, p_filter) LIMIT v_enough) counted;
+            v_others := {schema}.find_by_frequent_terms(
+                p_app_name, p_user_id, v_frequent[:6], p_filter, v_enough, CASE WHEN v_brought < v_enough THEN 1 ELSE 2 END);
+        END IF;
     END IF;
     RETURN QUERY
     WITH wanted AS (
@@ -72,7 +76,9 @@ BEGIN
         -- The key already contains the user. This condition separates users even after a hash collision, in a form that
         -- the planner cannot use to scan all memories of a user instead.
         SELECT m.id, m.length, m.terms,
-               NOT v_filters OR {schema}.memory_passes(m, p_agent_id, p_kinds, p_namespace, p_since, p_until) AS passes
+               CASE WHEN p_selected IS NOT NULL THEN m.id IN (SELECT unnest(p_selected))
+                    WHEN v_filters THEN {schema}.memory_passes(m, p_filter)
+                    ELSE m.duplicate_of IS NULL AND (m.expires_at IS NULL OR m.expires_at > now()) END AS passes
           FROM {schema}.memories m
          WHERE m.terms && v_rare
            AND m.app_name IS NOT DISTINCT FROM p_app_name AND m.user_id IS NOT DISTINCT FROM p_user_id

@@ -1,10 +1,10 @@
 -- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
--- changed. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
+-- changed. An item without details keeps those that are stored. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
 -- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION {schema}.store_memories(
     p_app_name text, p_user_id text, p_kind text, p_agent_ids text[], p_namespaces text[], p_source_ids text[],
     p_session_ids text[], p_positions bigint[], p_authors text[], p_texts text[], p_words text[], p_contents text[],
-    p_created_at timestamptz[], p_embed boolean
+    p_created_at timestamptz[], p_embed boolean, p_details text[] DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql
 -- The plan is cached, possibly while the tables are empty, and must suit large tables.
 SET enable_seqscan = off
@@ -12,7 +12,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_stored bigint;
+    v_stored bigint[];
 BEGIN
     -- One writer of a user's memories at a time: two that store the same ones in another order would deadlock, and
     -- they share the row of the user's counts.
@@ -20,9 +20,9 @@ BEGIN
     WITH given AS (
         SELECT DISTINCT ON (agent_id, coalesce(session_id, ''), source_id) g.*
           FROM unnest(p_agent_ids, p_namespaces, p_source_ids, p_session_ids, p_positions, p_authors, p_texts, p_words,
-                      p_contents, p_created_at) WITH ORDINALITY
+                      p_contents, p_created_at, p_details) WITH ORDINALITY
                AS g (agent_id, namespace, source_id, session_id, position, author, text, words, content, created_at,
-                     place)
+                     details, place)
          WHERE p_kind <> 'turn' OR NOT EXISTS (
                SELECT FROM {schema}.memory_deletions d
                 WHERE d.app_name = p_app_name AND d.user_id = p_user_id
@@ -39,11 +39,21 @@ BEGIN
            AND t.session_id = sessions.session_id
     ), stored AS (
         INSERT INTO {schema}.memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
-                                            position, author, text, terms, length, content, created_at)
+                                            position, author, text, terms, length, content, created_at, tags,
+                                            metadata, sources, importance, expires_at, labels)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
-               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp())
-          FROM (SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms
+               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp()), tags, metadata, sources,
+               importance, expires_at, {schema}.memory_labels(p_app_name, p_user_id, tags, metadata, sources)
+          FROM (SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
+                       coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
+                       coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
+                       CASE WHEN g.details IS NULL THEN old.expires_at ELSE d.expires_at END AS expires_at
                   FROM given g
+                 CROSS JOIN LATERAL jsonb_populate_record(NULL::{schema}.memory_details, g.details::jsonb) d
+                  LEFT JOIN {schema}.memories old
+                    ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
+                   AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
+                   AND md5(old.source_id) = md5(g.source_id)
                  WHERE NOT EXISTS (
                        SELECT FROM deleted d
                         WHERE d.session_id = g.session_id
@@ -56,9 +66,13 @@ BEGIN
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
                author = excluded.author, position = excluded.position, created_at = excluded.created_at,
-               namespace = excluded.namespace, revision = m.revision + 1
-         WHERE (m.text, m.author, m.content::text, m.terms)
-               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms)
+               namespace = excluded.namespace, tags = excluded.tags, metadata = excluded.metadata,
+               sources = excluded.sources, importance = excluded.importance, expires_at = excluded.expires_at,
+               labels = excluded.labels, revision = m.revision + 1,
+               duplicate_of = CASE WHEN m.text = excluded.text THEN m.duplicate_of END
+         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at)
+               IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms, excluded.tags,
+                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at)
         RETURNING m.id
     ), stale AS (
         DELETE FROM {schema}.memory_vectors v USING stored
@@ -69,7 +83,18 @@ BEGIN
         ON CONFLICT (app_name, user_id, memory_id)
            DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
     )
-    SELECT count(*) INTO v_stored FROM stored;
-    RETURN v_stored;
+    SELECT coalesce(array_agg(id), '{}') INTO v_stored FROM stored;
+    IF p_details IS NOT NULL THEN
+        DELETE FROM {schema}.memory_metadata
+         WHERE app_name = p_app_name AND user_id = p_user_id AND memory_id = ANY (v_stored);
+        INSERT INTO {schema}.memory_metadata (app_name, user_id, memory_id, name, number, text)
+        SELECT p_app_name, p_user_id, m.id, entry.key,
+               CASE jsonb_typeof(entry.value) WHEN 'number' THEN (entry.value #>> '{}')::numeric END,
+               CASE jsonb_typeof(entry.value) WHEN 'string' THEN entry.value #>> '{}' END
+          FROM {schema}.memories m, jsonb_each(m.metadata) AS entry
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_stored)
+           AND jsonb_typeof(entry.value) IN ('number', 'string');
+    END IF;
+    RETURN cardinality(v_stored);
 END
 $$;
