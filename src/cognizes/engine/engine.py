@@ -30,7 +30,7 @@ from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
-from cognizes.engine.runs import Runs, Schedules
+from cognizes.engine.runs import Queues, Runs, Schedules
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
 from cognizes.engine.streams.writer import MessageWriter
@@ -59,6 +59,7 @@ class Engine:
     sessions: Sessions
     runs: Runs
     schedules: Schedules
+    queues: Queues
     memory: Memory
     artifacts: Artifacts
     timeline: Timeline
@@ -274,6 +275,7 @@ class Engine:
             sweeper=self._sweeper,
             write_message=self.streams.write_message,
         )
+        self.queues = Queues(self._database)
         self.schedules = Schedules(self._database, self.sessions, settings=self.settings, sweeper=self._sweeper)
         self.runs.sweep.start_with(self.schedules.start)
         self.feed = Feed(

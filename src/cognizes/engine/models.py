@@ -158,6 +158,8 @@ class Run:
     last_wait: RunWait | None = None
     resumption_context: JsonObject | None = None
     claimable_since: datetime | None = None
+    queue: str | None = None
+    priority: int = 0
 
     @property
     def wait(self) -> RunWait | None:

@@ -106,7 +106,7 @@ async def test_a_claim_does_not_read_runs_that_are_due_later(engine: Engine) -> 
         "FROM generate_series(1, 500) n",
         session.thread_id,
     )
-    read = "SELECT pg_stat_get_xact_tuples_returned('idx_runs_due'::regclass)"
+    read = "SELECT pg_stat_get_xact_tuples_returned('idx_runs_claim'::regclass)"
     async with database_of(engine).connection() as connection, connection.transaction():
         found = await connection.fetch(
             "SELECT id FROM claim_runs(ARRAY['work', 'idle'], ARRAY['w', 'w', 'w'], $1)", timedelta(minutes=1)

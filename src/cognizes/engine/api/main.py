@@ -28,6 +28,7 @@ from cognizes.engine.api.routes import (
     live,
     memory,
     producers,
+    queues,
     runs,
     schedules,
     server,
@@ -105,7 +106,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (server, sessions, live, runs, schedules, debug, agui, copilotkit, user_data):
+    for part in (server, sessions, live, runs, schedules, queues, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema
 
 from cognizes.engine.models import MAX_TEXT_LENGTH, Event, JsonObject, Message, Run, RunWait, Session
 from cognizes.engine.runs import CLIENT_LEASE, Resumption, Step
+from cognizes.engine.runs.queues import MAX_PRIORITY
 
 Content = Annotated[str, StringConstraints(max_length=2**30)]
 """A text that is stored as content: the settings limit its bytes."""
@@ -162,6 +163,8 @@ class NewRun(NewLease):
     input: Any = None
     max_attempts: int | None = Field(default=None, ge=1, le=1_000_000)
     available_at: AwareDatetime | None = None
+    queue: str | None = None
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class LongTermKeyView(Body):
@@ -328,6 +331,8 @@ class RunView(BaseModel):
     max_attempts: int
     available_at: datetime | None
     lease_expires_at: datetime | None
+    queue: str | None
+    priority: int
     wait: WaitView | None
 
 
@@ -480,6 +485,8 @@ def run_view(run: Run) -> JsonObject:
         "max_attempts": run.max_attempts,
         "available_at": format_time(run.available_at),
         "lease_expires_at": format_time(run.lease_expires_at),
+        "queue": run.queue,
+        "priority": run.priority,
         "wait": _wait_view(run.wait) if run.wait else None,
     }
 

@@ -17,6 +17,7 @@ from cognizes.engine.cli.database import migrate, psql
 from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
 from cognizes.engine.cli.memory import memory
+from cognizes.engine.cli.queues import queues
 from cognizes.engine.cli.schedules import schedules
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.cli.worker import worker
@@ -45,6 +46,7 @@ app.add_typer(user, name="user")
 app.add_typer(keys, name="keys")
 app.add_typer(memory, name="memory")
 app.add_typer(schedules, name="schedules")
+app.add_typer(queues, name="queues")
 # psql uses `-h` for the host.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from cognizes.engine.database import Database, EmbeddedPostgres
+from cognizes.engine.engine import Engine
 from cognizes.engine.errors import DatabaseError, SetupError
 from cognizes.engine.settings import Settings
 
+_Result = TypeVar("_Result")
 _SCHEMES = ("postgresql", "postgres")
 
 
@@ -27,6 +31,18 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
         database = await connect(url, settings)
         parts.push_async_callback(database.close)
         yield database
+
+
+def with_engine(settings: Settings, work: Callable[[Engine], Awaitable[_Result]]) -> _Result:
+    """Open an engine without its background work on memories, and return what `work` returns."""
+
+    async def run() -> _Result:
+        check_urls(settings)
+        async with Engine(settings.model_copy(update={"memory_background": False})) as engine:
+            return await work(engine)
+
+    with naming_server(settings):
+        return asyncio.run(run())
 
 
 async def connect(url: str, settings: Settings) -> Database:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, print_table
-from cognizes.engine.cli.connections import naming_server
+from cognizes.engine.cli.connections import with_engine
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.runs import CatchUp, Schedule
-from cognizes.engine.settings import Settings
 
-_Result = TypeVar("_Result")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 schedules = typer.Typer(help="Schedules: runs at times of a cron expression, or at an interval.", no_args_is_help=True)
@@ -41,6 +37,8 @@ def create(
     input_json: Annotated[str, typer.Option("--input", help="The input of its runs, as JSON.")] = "null",
     catch_up: Annotated[CatchUp, typer.Option(help="What happens to missed times.")] = CatchUp.ONE,
     catch_up_limit: Annotated[int, typer.Option(help="The most runs that `--catch-up all` creates at once.")] = 100,
+    queue: Annotated[str | None, typer.Option(help="The queue of its runs; by default that of the handler.")] = None,
+    priority: Annotated[int, typer.Option(help="Runs of a higher priority are claimed first.")] = 0,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
@@ -69,9 +67,11 @@ def create(
             timezone=timezone,
             catch_up=catch_up,
             catch_up_limit=catch_up_limit,
+            queue=queue,
+            priority=priority,
         )
 
-    _print(_run(load_settings(data_dir=data_dir, database_url=database_url), run), as_json=as_json)
+    _print(with_engine(load_settings(data_dir=data_dir, database_url=database_url), run), as_json=as_json)
 
 
 @schedules.command("list")
@@ -93,7 +93,7 @@ def list_schedules(
             if (cursor := page.next_cursor) is None:
                 return found
 
-    found = _run(load_settings(data_dir=data_dir, database_url=database_url), run)
+    found = with_engine(load_settings(data_dir=data_dir, database_url=database_url), run)
     if as_json:
         typer.echo(json.dumps([schedule.to_json() for schedule in found], indent=2))
         return
@@ -116,7 +116,7 @@ def show(
 ) -> None:
     """Print a schedule with its next times, as JSON."""
     settings = load_settings(data_dir=data_dir, database_url=database_url)
-    found = _run(settings, lambda engine: engine.schedules.get(schedule_id))
+    found = with_engine(settings, lambda engine: engine.schedules.get(schedule_id))
     typer.echo(json.dumps(found.to_json(count), indent=2))
 
 
@@ -124,7 +124,7 @@ def show(
 def pause(schedule_id: ScheduleId, data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
     """Stop firing a schedule until it is resumed."""
     settings = load_settings(data_dir=data_dir, database_url=database_url)
-    _run(settings, lambda engine: engine.schedules.pause(schedule_id))
+    with_engine(settings, lambda engine: engine.schedules.pause(schedule_id))
     typer.echo(f"paused {schedule_id}")
 
 
@@ -132,7 +132,7 @@ def pause(schedule_id: ScheduleId, data_dir: DataDirectory = None, database_url:
 def resume(schedule_id: ScheduleId, data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
     """Continue a paused schedule at its next time after now."""
     settings = load_settings(data_dir=data_dir, database_url=database_url)
-    found = _run(settings, lambda engine: engine.schedules.resume(schedule_id))
+    found = with_engine(settings, lambda engine: engine.schedules.resume(schedule_id))
     typer.echo(f"resumed {schedule_id}; next at {found.next_at.isoformat(timespec='seconds')}")
 
 
@@ -140,7 +140,7 @@ def resume(schedule_id: ScheduleId, data_dir: DataDirectory = None, database_url
 def delete(schedule_id: ScheduleId, data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
     """Delete a schedule. Its runs stay."""
     settings = load_settings(data_dir=data_dir, database_url=database_url)
-    _run(settings, lambda engine: engine.schedules.delete(schedule_id))
+    with_engine(settings, lambda engine: engine.schedules.delete(schedule_id))
     typer.echo(f"deleted {schedule_id}")
 
 
@@ -160,12 +160,3 @@ def _interval(text: str) -> timedelta:
         return timedelta(**{_UNITS[found[2]]: float(found[1])})
     except OverflowError as error:
         raise InvalidInputError(f"--every is {text!r}; use an interval of at most ten years") from error
-
-
-def _run(settings: Settings, work: Callable[[Engine], Awaitable[_Result]]) -> _Result:
-    async def run() -> _Result:
-        async with Engine(settings.model_copy(update={"memory_background": False})) as engine:
-            return await work(engine)
-
-    with naming_server(settings):
-        return asyncio.run(run())

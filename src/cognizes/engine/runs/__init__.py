@@ -1,6 +1,7 @@
 """Runs: created, claimed by workers, waiting for signals, resumed after any crash, ended once."""
 
 from cognizes.engine.runs.context import HandledRun, InProcessRun, RunContext, RunMemory, WriteMessage
+from cognizes.engine.runs.queues import Queue, Queues
 from cognizes.engine.runs.runs import CLIENT_LEASE, Runs
 from cognizes.engine.runs.schedules import CatchUp, Firing, Schedule, Schedules
 from cognizes.engine.runs.steps import Step
@@ -14,6 +15,8 @@ __all__ = [
     "HandledRun",
     "Handler",
     "InProcessRun",
+    "Queue",
+    "Queues",
     "Resumption",
     "RunContext",
     "RunMemory",

@@ -37,6 +37,8 @@ def run_from_row(row: asyncpg.Record) -> Run:
         max_attempts=row["max_attempts"],
         available_at=row["available_at"],
         lease_expires_at=row["lease_expires_at"],
+        queue=row["queue"] or None,
+        priority=row["priority"],
         last_wait=_wait(row),
         resumption_context=_document(row["resumption_context"]),
         claimable_since=row["claimable_since"],

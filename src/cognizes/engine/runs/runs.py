@@ -33,6 +33,7 @@ from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
 from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
 from cognizes.engine.runs.notifications import RunNotifications, RunSweep
+from cognizes.engine.runs.queues import check_priority
 from cognizes.engine.runs.run_rows import checked_document, make_cursor, read_cursor, run_from_row
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
@@ -115,8 +116,13 @@ class Runs:
         run_id: str | None = None,
         max_attempts: int | None = None,
         available_at: datetime | None = None,
+        queue: str | None = None,
+        priority: int = 0,
     ) -> Run:
-        """Create a pending run for the workers that have this handler, claimable now or from a time on."""
+        """Create a pending run for the workers that have this handler, claimable now or from a time on.
+
+        A run without a `queue` is in the queue of its handler's name. Runs of a higher `priority` are claimed first.
+        """
         return await self._create(
             session,
             run_id,
@@ -125,6 +131,8 @@ class Runs:
             input=input,
             max_attempts=max_attempts,
             available_at=available_at,
+            queue=check_name("queue", queue) if queue is not None else "",
+            priority=check_priority(priority),
         )
 
     async def begin_leased(
@@ -534,6 +542,8 @@ class Runs:
         available_at: datetime | None = None,
         worker_id: str | None = None,
         lease: timedelta | None = None,
+        queue: str = "",
+        priority: int = 0,
     ) -> Run:
         if max_attempts is not None and max_attempts < 1:
             raise InvalidInputError("max_attempts must be at least 1")
@@ -560,6 +570,8 @@ class Runs:
             lease or self.leases.duration,
             event_id,
             dump_json(content),
+            queue,
+            priority,
         )
         return created or await self._read(thread_id, run_id)
 

@@ -33,6 +33,7 @@ from cognizes.engine.errors import (
 from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.sessions import Sessions
+from cognizes.engine.runs.queues import check_priority
 from cognizes.engine.runs.recurrence import Recurrence
 from cognizes.engine.runs.run_rows import checked_document
 from cognizes.engine.settings import Settings
@@ -81,6 +82,8 @@ class Schedule:
     next_at: datetime
     paused_at: datetime | None
     created_at: datetime
+    queue: str | None = None
+    priority: int = 0
 
     @property
     def recurrence(self) -> Recurrence:
@@ -104,6 +107,8 @@ class Schedule:
             "handler": self.handler,
             "input": self.input,
             "max_attempts": self.max_attempts,
+            "queue": self.queue,
+            "priority": self.priority,
             "cron": self.cron,
             "every_seconds": self.every.total_seconds() if self.every is not None else None,
             "timezone": self.timezone,
@@ -167,6 +172,8 @@ class Schedules:
         catch_up: str = CatchUp.ONE,
         catch_up_limit: int = 100,
         max_attempts: int | None = None,
+        queue: str | None = None,
+        priority: int = 0,
     ) -> Schedule:
         """Create a schedule: a cron expression such as `0 8 * * MON-FRI` in a time zone, or an interval.
 
@@ -206,6 +213,8 @@ class Schedules:
             catch_up,
             catch_up_limit,
             recurrence.after(now, anchor=now),
+            check_name("queue", queue) if queue is not None else "",
+            check_priority(priority),
         )
         if row is None:
             raise AlreadyExistsError(f"the user {user_id!r} of the app {app_name!r} has a schedule {label!r}")
@@ -321,6 +330,8 @@ def _schedule(row: asyncpg.Record) -> Schedule:
         next_at=row["next_at"],
         paused_at=row["paused_at"],
         created_at=row["created_at"],
+        queue=row["queue"] or None,
+        priority=row["priority"],
     )
 
 

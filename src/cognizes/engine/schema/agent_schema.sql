@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 32 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 33 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1135,6 +1135,41 @@ VALUES ('0093_schedules.sql', 93, 'f4e6fdb6554c16ca895290c9235ed027d7e0350dfd933
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0094_queues.sql
+-- Runs of one queue share its limits; '' is the queue that has the name of the run's handler. Higher priorities are claimed first.
+ALTER TABLE "public".runs
+    ADD COLUMN IF NOT EXISTS queue text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS priority integer NOT NULL DEFAULT 0;
+
+ALTER TABLE "public".schedules
+    ADD COLUMN IF NOT EXISTS queue text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS priority integer NOT NULL DEFAULT 0;
+
+-- Claims step from one combination of queue and priority to the next, and read each in the order of its due times.
+CREATE INDEX IF NOT EXISTS idx_runs_claim
+    ON "public".runs (handler, queue, (-priority), greatest(created_at, available_at), id) WHERE status = 'pending';
+DROP INDEX IF EXISTS "public".idx_runs_due;
+
+-- run_queues: the limits of a queue, over all processes. `concurrency` limits running runs, `rate` limits claims per `period`:
+-- a bucket of `rate` tokens, which had `tokens` at `refilled_at`. A null limit does not exist.
+CREATE TABLE IF NOT EXISTS "public".run_queues (
+    name         text PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 1000),
+    concurrency  integer CHECK (concurrency >= 0),
+    rate         integer CHECK (rate > 0),
+    period       interval NOT NULL DEFAULT interval '1 second' CHECK (period > interval '0'),
+    tokens       double precision NOT NULL DEFAULT 0,
+    refilled_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- The arguments have changed.
+DROP FUNCTION IF EXISTS "public".create_run(
+    uuid, text, text, text, json, integer, timestamptz, text, interval, text, json);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0094_queues.sql', 94, 'b3e21eb3a276b4606ba3ec336099b8f4388d059dc7baa5fb24b5b9cf8defe337', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0098_memory_filters.sql
 -- What memories are filtered by, and what upkeep records about them. `labels` are index keys of tags, metadata and sources:
 -- hashes that contain the user, as in `terms`, so a posting list never holds rows of two users.
@@ -1217,11 +1252,12 @@ CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
 SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, tool_calls::text AS tool_calls, error,
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
-       wait_timeout_node, resumption_context::text AS resumption_context, claimable_since, waiting_since
+       wait_timeout_node, resumption_context::text AS resumption_context, claimable_since, waiting_since,
+       queue, priority
   FROM "public".runs;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('views/run_rows.sql', 0, '050f6d96497b854d8dbaaaffeec4a36179a7dd2c8ec10c8fa03861e5a6562dd8', '0.1.0')
+VALUES ('views/run_rows.sql', 0, 'e4bf48058e05ac6dea6b7bf88085bd0bc94b981d171e8d3769b12b86d6e03810', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4805,8 +4841,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- runs/claim_runs.sql
 -- Claims pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
--- once), in the order in which they became due. Runs and threads that another transaction has locked are skipped, so a
--- claim never waits. With several handlers the one with the oldest run is served first.
+-- once). Runs of a higher priority come first, then those that became due first. A run whose queue is full, or has used its rate,
+-- stays. Runs, threads and limited queues that another transaction has locked are skipped, so a claim never waits. Runs of one
+-- handler, queue and priority are a group; groups of one priority are served in the order of their oldest run.
 CREATE OR REPLACE FUNCTION "public".claim_runs(p_handlers text[], p_worker_ids text[], p_lease interval)
 RETURNS SETOF "public".run_rows LANGUAGE plpgsql
 -- A plan made for an empty table must stay good: scan the index of pending runs and stop at the limit.
@@ -4817,25 +4854,66 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_handler text;
+    v_group record;
+    v_limits "public".run_queues;
     v_run record;
+    v_room integer;
+    v_tokens double precision;
+    v_before integer;
     v_claimed integer := 0;
     -- A constant bounds the index scan: entries that are due later are not read.
     v_now timestamptz := clock_timestamp();
 BEGIN
-    FOR v_handler IN
-        SELECT asked.handler FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
-         CROSS JOIN LATERAL (SELECT greatest(r.created_at, r.available_at) AS due_at FROM "public".runs r
-                              WHERE r.handler = asked.handler AND r.status = 'pending'
-                                AND greatest(r.created_at, r.available_at) <= v_now
-                              ORDER BY greatest(r.created_at, r.available_at) LIMIT 1) AS oldest
-         ORDER BY oldest.due_at
+    FOR v_group IN
+        -- The first entry of each group in the index. One step per group: the length of a queue does not matter.
+        WITH RECURSIVE groups AS (
+            SELECT first.*
+              FROM (SELECT DISTINCT unnest(p_handlers)) AS asked (handler)
+             CROSS JOIN LATERAL (
+                   SELECT r.handler, r.queue, -r.priority AS rank, greatest(r.created_at, r.available_at) AS due_at
+                     FROM "public".runs r
+                    WHERE r.handler = asked.handler AND r.status = 'pending'
+                    ORDER BY r.queue, -r.priority, greatest(r.created_at, r.available_at) LIMIT 1) AS first
+             UNION ALL
+            SELECT next.*
+              FROM groups
+             CROSS JOIN LATERAL (
+                   SELECT r.handler, r.queue, -r.priority AS rank, greatest(r.created_at, r.available_at) AS due_at
+                     FROM "public".runs r
+                    WHERE r.handler = groups.handler AND r.status = 'pending'
+                      AND (r.queue, -r.priority) > (groups.queue, groups.rank)
+                    ORDER BY r.queue, -r.priority, greatest(r.created_at, r.available_at) LIMIT 1) AS next
+        )
+        SELECT handler, queue, rank FROM groups WHERE due_at <= v_now ORDER BY rank, due_at
     LOOP
+        v_room := cardinality(p_worker_ids) - v_claimed;
+        SELECT * INTO v_limits FROM "public".run_queues q
+         WHERE q.name = CASE v_group.queue WHEN '' THEN v_group.handler ELSE v_group.queue END;
+        IF FOUND THEN
+            -- The lock makes the count of running runs and the tokens true until the commit.
+            SELECT * INTO v_limits FROM "public".run_queues q WHERE q.name = v_limits.name FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            IF v_limits.concurrency IS NOT NULL THEN
+                v_room := least(v_room, v_limits.concurrency - (
+                    SELECT count(*) FROM "public".runs r
+                     WHERE r.status = 'running'
+                       AND (r.queue = v_limits.name OR r.queue = '' AND r.handler = v_limits.name)));
+            END IF;
+            IF v_limits.rate IS NOT NULL THEN
+                v_tokens := least(v_limits.rate, v_limits.tokens + v_limits.rate
+                    * extract(epoch FROM greatest(clock_timestamp() - v_limits.refilled_at, interval '0'))
+                    / extract(epoch FROM v_limits.period));
+                v_room := least(v_room, floor(v_tokens)::integer);
+            END IF;
+            CONTINUE WHEN v_room <= 0;
+        END IF;
+        v_before := v_claimed;
         FOR v_run IN
             SELECT r.thread_id, r.id FROM "public".runs r JOIN "public".threads t ON t.id = r.thread_id
-             WHERE r.handler = v_handler AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
+             WHERE r.handler = v_group.handler AND r.queue = v_group.queue AND -r.priority = v_group.rank
+               AND r.status = 'pending' AND greatest(r.created_at, r.available_at) <= v_now
              ORDER BY greatest(r.created_at, r.available_at), r.id
-             LIMIT cardinality(p_worker_ids) - v_claimed
+             LIMIT v_room
                FOR UPDATE OF r SKIP LOCKED
                FOR NO KEY UPDATE OF t SKIP LOCKED
         LOOP
@@ -4843,13 +4921,17 @@ BEGIN
             RETURN QUERY SELECT * FROM "public".claim_run(
                 v_run.thread_id, v_run.id, p_worker_ids[v_claimed], p_lease, gen_random_uuid()::text, false);
         END LOOP;
+        IF v_limits.rate IS NOT NULL AND v_claimed > v_before THEN
+            UPDATE "public".run_queues q SET tokens = v_tokens - (v_claimed - v_before), refilled_at = clock_timestamp()
+             WHERE q.name = v_limits.name;
+        END IF;
         EXIT WHEN v_claimed >= cardinality(p_worker_ids);
     END LOOP;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_runs.sql', 0, 'ed23f76f31d42a0d819e4395df3268038f2b006ef5a3d1884634353dc256795d', '0.1.0')
+VALUES ('runs/claim_runs.sql', 0, '91fdd7a7ae455c02f534f076a92898400cdaa72d942299434d0636c7e5e46820', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4858,7 +4940,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".create_run(
     p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
-    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_content json
+    p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_content json,
+    p_queue text DEFAULT '', p_priority integer DEFAULT 0
 ) RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
 DECLARE
     v_app_name text;
@@ -4870,12 +4953,12 @@ BEGIN
     END IF;
     INSERT INTO "public".runs (
         thread_id, id, app_name, status, handler, input, max_attempts, available_at, started_at, attempt, worker_id,
-        lease_duration, lease_expires_at)
+        lease_duration, lease_expires_at, queue, priority)
     VALUES (
         p_thread_id, p_run_id, v_app_name, p_status, p_handler, p_input, p_max_attempts, p_available_at,
         CASE WHEN v_is_running THEN clock_timestamp() END, v_is_running::integer,
         CASE WHEN v_is_running THEN p_worker_id END, CASE WHEN v_is_running THEN p_lease END,
-        CASE WHEN v_is_running THEN clock_timestamp() + p_lease END)
+        CASE WHEN v_is_running THEN clock_timestamp() + p_lease END, p_queue, p_priority)
     ON CONFLICT (thread_id, id) DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
@@ -4888,7 +4971,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/create_run.sql', 0, 'ca2195b0a8be09995185007a77598515d8bfb6fcc5e3beb1ac9b45390dfc4d54', '0.1.0')
+VALUES ('runs/create_run.sql', 0, '23b5d0c368f93ce050e68c5977d83707ecef8749092fb8337b6d0304b4552d69', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5508,7 +5591,8 @@ BEGIN
             thread_id, run_id, 'pending', v_schedule.handler, v_schedule.input, v_schedule.max_attempts, NULL, NULL, NULL,
             gen_random_uuid()::text,
             json_build_object('run_id', run_id, 'status', 'pending', 'handler', v_schedule.handler,
-                              'schedule_id', v_schedule.id, 'due_at', p_due_at[v_place]));
+                              'schedule_id', v_schedule.id, 'due_at', p_due_at[v_place]),
+            v_schedule.queue, v_schedule.priority);
         INSERT INTO "public".schedule_firings (schedule_id, due_at, app_name, thread_id, run_id)
         VALUES (v_schedule.id, p_due_at[v_place], v_schedule.app_name, thread_id, run_id);
         RETURN NEXT;
@@ -5517,7 +5601,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('schedules/fire_schedule.sql', 0, 'c43f9dbde5df5adc29d8b2faf0da7021036e97356cd058396ad29b5fc9d4de5a', '0.1.0')
+VALUES ('schedules/fire_schedule.sql', 0, '175a8a896a3e3d6818d8ea562a75ccfbb2740fac3baf5f8751433843dce21718', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6440,5 +6524,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 32 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 33 WHERE number = 0;
 COMMIT;

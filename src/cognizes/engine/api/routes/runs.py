@@ -102,6 +102,8 @@ async def create_run(thread_id: ThreadId, engine: CurrentEngine, body: NewRun | 
             run_id=new.run_id,
             max_attempts=new.max_attempts,
             available_at=new.available_at,
+            queue=new.queue,
+            priority=new.priority,
         )
     return DocumentResponse(run_view(run), status_code=201)
 

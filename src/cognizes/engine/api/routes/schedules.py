@@ -16,6 +16,7 @@ from cognizes.engine.api.responses import CONFLICT, NOT_FOUND, DocumentResponse
 from cognizes.engine.api.views import Body
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject
+from cognizes.engine.runs.queues import MAX_PRIORITY
 from cognizes.engine.runs.schedules import MAX_CATCH_UP, MAX_NEXT_TIMES, Firing
 
 router = APIRouter(prefix="/api/schedules", tags=["schedules"])
@@ -38,6 +39,8 @@ class NewSchedule(Body):
     catch_up: Literal["skip", "one", "all"] = "one"
     catch_up_limit: int = Field(default=100, ge=1, le=MAX_CATCH_UP)
     max_attempts: int | None = Field(default=None, ge=1, le=1_000_000)
+    queue: str | None = None
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> NewSchedule:
@@ -55,6 +58,8 @@ class ScheduleView(BaseModel):
     handler: str
     input: Any
     max_attempts: int
+    queue: str | None
+    priority: int
     cron: str | None
     every_seconds: float | None
     timezone: str
@@ -106,6 +111,8 @@ async def create_schedule(body: NewSchedule, engine: CurrentEngine) -> Response:
         catch_up=body.catch_up,
         catch_up_limit=body.catch_up_limit,
         max_attempts=body.max_attempts,
+        queue=body.queue,
+        priority=body.priority,
     )
     return DocumentResponse(schedule.to_json(), status_code=201)
 

@@ -1,8 +1,8 @@
 -- create_schedule: Store a schedule. No row when its user has one of this name.
 INSERT INTO {schema}.schedules (
     id, app_name, user_id, thread_id, name, handler, input, max_attempts, cron, every, timezone, catch_up, catch_up_limit,
-    next_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13, $14)
+    next_at, queue, priority)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT (app_name, user_id, name) DO NOTHING
 RETURNING *, input::text AS input_text;
 

@@ -33,7 +33,8 @@ BEGIN
             thread_id, run_id, 'pending', v_schedule.handler, v_schedule.input, v_schedule.max_attempts, NULL, NULL, NULL,
             gen_random_uuid()::text,
             json_build_object('run_id', run_id, 'status', 'pending', 'handler', v_schedule.handler,
-                              'schedule_id', v_schedule.id, 'due_at', p_due_at[v_place]));
+                              'schedule_id', v_schedule.id, 'due_at', p_due_at[v_place]),
+            v_schedule.queue, v_schedule.priority);
         INSERT INTO {schema}.schedule_firings (schedule_id, due_at, app_name, thread_id, run_id)
         VALUES (v_schedule.id, p_due_at[v_place], v_schedule.app_name, thread_id, run_id);
         RETURN NEXT;
