@@ -42,6 +42,7 @@ EXPORTED = [
     "MessageWriter",
     "MigrationError",
     "NotFoundError",
+    "OpenInterruptsError",
     "Page",
     "PastState",
     "PermissionDeniedError",

@@ -10,6 +10,7 @@ EngineError
 │   ├── ConcurrencyConflictError   the state has another version (carries expected and actual)
 │   ├── AlreadyExistsError         the session or run id is taken
 │   ├── DuplicateEventError        another event has this id
+│   ├── OpenInterruptsError        a run waits for answers, and the input of a client has none
 │   ├── IllegalTransitionError     a run cannot move from this status to that one
 │   ├── FeedRewoundError           a thread's head is before what was delivered: reload the thread
 │   └── LeaseLostError             another worker holds the run, or the run has ended
@@ -31,6 +32,8 @@ EngineError
 └── SetupError                     the server or the data directory cannot be used
     └── MigrationError             the schema is newer than this engine, or differs from it
 """
+
+from collections.abc import Sequence
 
 
 class EngineError(Exception):
@@ -85,6 +88,19 @@ class AlreadyExistsError(ConflictError):
 
 class DuplicateEventError(ConflictError):
     """The thread has an event of this id with another content, which is unchanged; nothing was stored."""
+
+
+class OpenInterruptsError(ConflictError):
+    """A hosted run waits for the answers to interrupts, and the input of a client has none; no run was started."""
+
+    def __init__(self, run_id: str, interrupts: Sequence[str], *, reason: str | None) -> None:
+        question = f" ({reason})" if reason else ""
+        super().__init__(
+            f"run {run_id} waits for the answer to {', '.join(interrupts)}{question}; answer with `resume`, cancel the "
+            'run, or withdraw its question with forwardedProps.cognizes.onBusy = "cancel"'
+        )
+        self.run_id = run_id
+        self.interrupts = list(interrupts)
 
 
 class IllegalTransitionError(ConflictError):

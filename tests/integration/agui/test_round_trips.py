@@ -11,7 +11,7 @@ from ag_ui.core import ResumeEntry, RunAgentInput, RunStartedEvent, UserMessage
 
 from cognizes.engine import Engine, RunStatus
 from cognizes.engine.adapters.loading import load_agents
-from cognizes.engine.errors import ConflictError
+from cognizes.engine.errors import ConflictError, OpenInterruptsError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.hosting.host import begin_hosted
@@ -85,24 +85,36 @@ async def test_a_begin_that_is_sent_twice_begins_one_run(engine: Engine) -> None
 
 
 @pytest.mark.parametrize(
-    ("answered", "has_text", "status"),
-    [(["q1"], False, RunStatus.COMPLETED), ([], True, RunStatus.CANCELLED), ([], False, RunStatus.WAITING)],
+    ("answered", "withdraws", "status"),
+    [(["q1"], False, RunStatus.COMPLETED), ([], True, RunStatus.CANCELLED)],
 )
-async def test_a_waiting_run_ends_with_an_answer_or_a_text(
-    engine: Engine, answered: list[str], has_text: bool, status: RunStatus
+async def test_a_waiting_run_ends_with_an_answer_or_is_withdrawn(
+    engine: Engine, answered: list[str], withdraws: bool, status: RunStatus
 ) -> None:
     session = await engine.sessions.create("demo", "ada")
     asking = await engine.runs.begin_leased(session, run_id="asking", handler="agui/demo")
     await engine.runs.wait(asking, kind="human", correlation_key="q1")
     name = "asking" if answered else "next"
     run, current = await begin_hosted(
-        engine, session, run_id=name, handler="agui/demo", input={}, answered=answered, has_text=has_text
+        engine, session, run_id=name, handler="agui/demo", input={}, answered=answered, withdraws=withdraws
     )
     assert (await engine.runs.get(session.thread_id, "asking")).status == status
     assert run.status == RunStatus.RUNNING
     # A client that answers may send the id of the run that asked.
     assert (run.id == "next") if not answered else (run.id != "asking")
     assert current.last_sequence == len(await engine.sessions.events(session))
+
+
+async def test_an_input_without_an_answer_to_a_waiting_run_is_refused(engine: Engine) -> None:
+    session = await engine.sessions.create("demo", "ada")
+    asking = await engine.runs.begin_leased(session, run_id="asking", handler="agui/demo")
+    await engine.runs.wait(asking, kind="human", correlation_key="q1,q2", reason="Sure?")
+    with pytest.raises(OpenInterruptsError, match=r"asking waits for the answer to q1, q2 \(Sure\?\)") as refused:
+        await begin_hosted(engine, session, run_id="next", handler="agui/demo", input={}, answered=[], withdraws=False)
+    assert (refused.value.run_id, refused.value.interrupts) == ("asking", ["q1", "q2"])
+    assert [run.status for run in await engine.runs.list(session.thread_id)] == [RunStatus.WAITING]
+    # A run of another handler on the thread has questions of its own.
+    await begin_hosted(engine, session, run_id="next", handler="agui/x", input={}, answered=[], withdraws=False)
 
 
 async def test_an_answer_to_a_cancelled_run_is_refused(engine: Engine) -> None:
@@ -112,5 +124,5 @@ async def test_an_answer_to_a_cancelled_run_is_refused(engine: Engine) -> None:
     await engine.runs.cancel(session.thread_id, "asking")
     with pytest.raises(ConflictError, match="asking, which asked, was cancelled"):
         await begin_hosted(
-            engine, session, run_id="next", handler="agui/demo", input={}, answered=["q1"], has_text=False
+            engine, session, run_id="next", handler="agui/demo", input={}, answered=["q1"], withdraws=False
         )

@@ -201,9 +201,16 @@ async def test_the_answer_completes_the_run_that_waited(http: httpx.AsyncClient,
     await assert_as_stored(engine, client)
 
 
-async def test_another_message_cancels_the_run_that_waited(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_another_message_needs_the_policy_to_cancel_the_run_that_waits(
+    http: httpx.AsyncClient, engine: Engine
+) -> None:
     client, interrupt, run = await asked(http, engine)
-    assert "outcome" not in (await client.run("never mind"))[-1]
+    refused = await http.post("/agui/demo", json=client.input("never mind"))
+    assert refused.status_code == 409
+    assert (refused.json()["run_id"], refused.json()["interrupts"]) == (run.id, [interrupt["id"]])
+    assert (await engine.runs.get(run.thread_id, run.id)).status == RunStatus.WAITING
+    frames = await client.run("never mind", forwardedProps={"cognizes": {"onBusy": "cancel"}})
+    assert "outcome" not in frames[-1]
     assert (await engine.runs.get(run.thread_id, run.id)).status == RunStatus.CANCELLED
     answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}
     assert (await http.post("/agui/demo", json=client.input(resume=[answer]))).status_code == 422

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import pytest
 from ag_ui.core import ResumeEntry, RunErrorEvent, RunFinishedEvent, RunFinishedInterruptOutcome
 from agents import Agent as OpenAiAgent
 from agents import function_tool
@@ -15,6 +16,7 @@ from pydantic_ai.models.test import TestModel
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters.loading import host as host_object
+from cognizes.engine.errors import OpenInterruptsError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.models import RunStatus
 from tests.integration.hosting.test_recording import say, stored, turn
@@ -65,6 +67,8 @@ async def test_a_pydantic_ai_agent_waits_for_an_approval(engine: Engine) -> None
     assert isinstance(frames[-1], RunFinishedEvent)
     assert isinstance(frames[-1].outcome, RunFinishedInterruptOutcome)
     asked = frames[-1].outcome.interrupts[0]
+    with pytest.raises(OpenInterruptsError, match=asked.id):
+        await say(host, "Never mind.", thread_id=thread)
     resume = [ResumeEntry(interrupt_id=asked.id, status="resolved", payload={"approved": True})]
     await turn(host, None, thread_id=thread, resume=resume)
     snapshot = await stored(engine, thread)

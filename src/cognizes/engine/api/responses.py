@@ -34,6 +34,7 @@ from cognizes.engine.errors import (
     InvalidInputError,
     LimitExceededError,
     NotFoundError,
+    OpenInterruptsError,
     PermissionDeniedError,
     PoolTimeoutError,
     TooManyRequestsError,
@@ -177,6 +178,8 @@ def problem_of(error: EngineError) -> Response:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
     if isinstance(error, ConcurrencyConflictError):
         return problem(status, str(error), expected=error.expected, actual=error.actual)
+    if isinstance(error, OpenInterruptsError):
+        return problem(status, str(error), run_id=error.run_id, interrupts=error.interrupts)
     return problem(status, str(error), headers=_headers_of(error, status))
 
 

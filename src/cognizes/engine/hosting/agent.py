@@ -51,14 +51,10 @@ class AgentCapabilities:
 
 @dataclass(frozen=True)
 class Turn:
-    """The new part of a client's input on a thread. Adapters extend it with what their agent needs.
-
-    `has_text` says that the user wrote a text, which abandons questions that are open.
-    """
+    """The new part of a client's input on a thread. Adapters extend it with what their agent needs."""
 
     thread_id: UUID
     new_messages: Sequence[Message] = ()
-    has_text: bool = False
 
 
 @dataclass

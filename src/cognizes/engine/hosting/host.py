@@ -20,7 +20,7 @@ from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, OpenInterruptsError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
@@ -96,7 +96,7 @@ class AgentHost:
                 if self._is_closing:
                     raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
                 try:
-                    run = await self._begin_run(agent, key, run_input, is_end_user=is_end_user)
+                    run = await self._begin_run(agent, key, run_input, policy, is_end_user=is_end_user)
                 except ThreadBusyError as busy:
                     await self._end_elsewhere(key, busy, policy.on_busy)
                     continue
@@ -104,7 +104,7 @@ class AgentHost:
                 return run
 
     async def _begin_run(
-        self, agent: HostedAgent, key: ThreadKey, run_input: RunAgentInput, *, is_end_user: bool
+        self, agent: HostedAgent, key: ThreadKey, run_input: RunAgentInput, policy: RunPolicy, *, is_end_user: bool
     ) -> HostedRun:
         try:
             turn = await agent.read_turn(run_input, key[1], is_end_user=is_end_user)
@@ -114,7 +114,7 @@ class AgentHost:
             if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
                 raise executes_on_thread(elsewhere) from error
             raise
-        context = await self._begin(key, run_input, turn)
+        context = await self._begin(key, run_input, turn, withdraws=policy.on_busy is OnBusy.CANCEL)
         return self._start(agent, key, context, run_input)
 
     async def _end_active(self, active: HostedRun, on_busy: OnBusy) -> None:
@@ -203,7 +203,7 @@ class AgentHost:
         found: str | None = await self._engine._database.fetch_value("find_leased_run", thread_id)
         return found
 
-    async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn) -> RunContext:
+    async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn, *, withdraws: bool) -> RunContext:
         """Begin the run in the database; no other run executes on its thread."""
         app_name, user_id, session_id = key
         run, session = await begin_hosted(
@@ -213,7 +213,7 @@ class AgentHost:
             handler=handler_of(app_name),
             input=_kept_input(run_input),
             answered=[entry.interrupt_id for entry in run_input.resume or ()],
-            has_text=turn.has_text,
+            withdraws=withdraws,
         )
         try:
             if delta := await self._client_changes(session, run_input):
@@ -322,13 +322,13 @@ async def begin_hosted(
     handler: str,
     input: Any,  # noqa: A002
     answered: Sequence[str],
-    has_text: bool,
+    withdraws: bool,
 ) -> tuple[Run, Session]:
     """Begin a run of a hosted agent in one round trip; return it and its session as they are then.
 
     The session needs its ids only. Runs of the handler that wait for a person end: completed when `answered` names
-    questions, cancelled when the user wrote a text instead. `ConflictError` when another run executes on the
-    thread, or when the run that asked was cancelled.
+    questions, cancelled when the input `withdraws` them. `ConflictError` when another run executes on the thread, when
+    the run that asked was cancelled, or when a run waits and the input has no answer for it.
     """
     runs, settings = engine.runs, engine.settings
     runs.leases.start()
@@ -346,7 +346,7 @@ async def begin_hosted(
         runs.leases.duration,
         str(new_id()),
         list(answered),
-        has_text,
+        withdraws,
     )
     row = await retry_while_unavailable(
         lambda: engine._database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds
@@ -354,6 +354,8 @@ async def begin_hosted(
     assert row is not None  # noqa: S101 - the function returns one row
     if row["outcome"] == "busy":
         raise executes_on_thread(row["id"])
+    if row["outcome"] == "waiting":
+        raise OpenInterruptsError(row["id"], (row["wait_key"] or "").split(","), reason=row["wait_reason"])
     if row["outcome"] == "withdrawn":
         raise ConflictError(f"run {row['id']}, which asked, was cancelled with its question; connect again")
     states = (load_jsonb(row[name] or "{}") for name in ("state", "user_state", "app_state"))

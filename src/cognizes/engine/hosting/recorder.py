@@ -92,6 +92,15 @@ class _Text:
 
 
 @dataclass(eq=False)
+class _NewText:
+    """A text without content so far. Clients receive its START with the first content; an empty text is dropped."""
+
+    id: str
+    role: Literal["user", "system", "assistant"]
+    name: str | None
+
+
+@dataclass(eq=False)
 class _ToolCall:
     """A tool call whose arguments arrive. A second attempt to store it has the same event id."""
 
@@ -127,6 +136,7 @@ class FrameRecorder:
         self._call_ids: set[str] = set()
         self._used_ids: dict[tuple[str, str], str] = {}
         self._texts: dict[str, _Text] = {}
+        self._new_texts: dict[str, _NewText] = {}
         self._thoughts: dict[str, _Text] = {}
         self._calls: dict[str, _ToolCall] = {}
         self._from_chunks: tuple[str, str] | None = None
@@ -209,20 +219,25 @@ class FrameRecorder:
     # Texts and thoughts
 
     async def _start_text(self, frame: TextMessageStartEvent) -> None:
-        if frame.message_id in self._texts:
+        if frame.message_id in self._texts or frame.message_id in self._new_texts:
             return
         if frame.message_id in self._thoughts:
             await self._end_thought(ReasoningMessageEndEvent(message_id=frame.message_id, timestamp=now()))
-        role: Literal["user", "system", "assistant"] = _ROLES.get(frame.role or "") or "assistant"
         used = self._assign("message", frame.message_id, self._message_ids)
-        self._emit([TextMessageStartEvent(message_id=used, role=role, name=frame.name, timestamp=frame.timestamp)])
-        self._texts[frame.message_id] = _Text(used, await self._open_stream(used, role=role))
+        self._new_texts[frame.message_id] = _NewText(used, _ROLES.get(frame.role or "") or "assistant", frame.name)
+
+    async def _begin_text(self, given: str, timestamp: int | None) -> _Text:
+        if given not in self._new_texts:
+            await self._start_text(TextMessageStartEvent(message_id=given))
+        new = self._new_texts.pop(given)
+        self._emit([TextMessageStartEvent(message_id=new.id, role=new.role, name=new.name, timestamp=timestamp)])
+        text = self._texts[given] = _Text(new.id, await self._open_stream(new.id, role=new.role))
+        return text
 
     async def _write_text(self, frame: TextMessageContentEvent) -> None:
-        if (text := self._texts.get(frame.message_id)) is None:
-            await self._start_text(TextMessageStartEvent(message_id=frame.message_id, timestamp=frame.timestamp))
-            text = self._texts[frame.message_id]
         if frame.delta:
+            if (text := self._texts.get(frame.message_id)) is None:
+                text = await self._begin_text(frame.message_id, frame.timestamp)
             delta = clean_text(frame.delta)
             await text.writer.write(delta)
             if text.id != frame.message_id or delta is not frame.delta:
@@ -230,6 +245,7 @@ class FrameRecorder:
             self._emit([frame])
 
     async def _end_text(self, frame: TextMessageEndEvent) -> None:
+        self._new_texts.pop(frame.message_id, None)
         if text := self._texts.get(frame.message_id):
             await text.writer.complete()
             del self._texts[frame.message_id]

@@ -60,7 +60,6 @@ async def read_thread_turn(
     new = _new_messages(run_input.messages, history)
     if not new and not run_input.resume:
         new = _asked_again(run_input.messages, history)
-    has_text = any(isinstance(message, UserMessage) for message in new)
     resume = tuple(run_input.resume or ())
     earlier: list[Message] = []
     # Also a thread whose first input was interrupted while its history was stored.
@@ -70,7 +69,6 @@ async def read_thread_turn(
         thread_id,
         new_messages=[*earlier, *new],
         client_history=list(history_events(earlier, agent=key[0], is_end_user=is_end_user)),
-        has_text=has_text,
         builder=builder,
         resume=resume,
         waiting_calls=_asked_calls(history, resume),

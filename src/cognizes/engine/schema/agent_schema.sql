@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 33 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 34 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1071,6 +1071,16 @@ CREATE TABLE IF NOT EXISTS "public".graph_item_vectors (
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0076_graph_items.sql', 76, '9cc9b73e6e63999d1c439a5713e6c5bf14363cd410b5690a9a2904cfba4c0439', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0081_open_questions.sql
+-- Whether a new run withdraws the questions of a waiting run is an argument of begin_hosted_run; it was p_has_text.
+DROP FUNCTION IF EXISTS "public".begin_hosted_run(
+    uuid, text, text, text, json, integer, text, interval, text, text[], boolean);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0081_open_questions.sql', 81, '792685f587b5dcd6e2152900fe8f929b32ee118aba0cb26df639464e2da2d3f7', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3530,14 +3540,15 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- Begins a run of a hosted agent, leased to its worker, and returns it with the state of its thread. The row lock of the
 -- thread makes the checks and the creation one step: two servers cannot begin runs on one thread at once. Outcomes:
 --   begun      `run` executes; runs of the handler that waited for a person have ended: completed when p_answered names
---              their questions, cancelled when the user wrote a text instead (p_has_text)
+--              their questions, cancelled when the input withdraws them (p_withdraws)
 --   busy       `run` has a valid lease on this thread; nothing changed
+--   waiting    `run` of the handler waits for a person, and the input neither answers nor withdraws; nothing changed
 --   withdrawn  the run that asked p_answered was cancelled; nothing changed
 -- A client that answers may send the id of the run that asked; p_spare_id replaces an id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
-    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_has_text boolean
+    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean
 ) RETURNS TABLE (
     outcome text, run "public".run_rows, state text, user_state text, app_state text, version bigint,
     last_sequence bigint, user_version bigint, app_version bigint
@@ -3571,10 +3582,19 @@ BEGIN
             IF FOUND THEN
                 outcome := 'withdrawn';
             END IF;
+        ELSIF NOT p_withdraws THEN
+            SELECT r.id INTO v_run_id FROM "public".runs r
+             WHERE r.thread_id = p_thread_id AND r.status = 'waiting' AND r.handler = p_handler
+               AND r.wait_kind = 'human'
+             ORDER BY r.created_at, r.id
+             LIMIT 1;
+            IF FOUND THEN
+                outcome := 'waiting';
+            END IF;
         END IF;
     END IF;
     IF v_run_id IS NULL THEN
-        IF v_is_answered OR p_has_text THEN
+        IF v_is_answered OR p_withdraws THEN
             FOR v_waiting IN
                 SELECT r.id FROM "public".runs r
                  WHERE r.thread_id = p_thread_id AND r.status = 'waiting' AND r.handler = p_handler
@@ -3608,7 +3628,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('hosting/begin_hosted_run.sql', 0, 'c46034d4ebf34ed2127fa6da41ea7ffe4599e29f8e0b1c7cb24463942539b8e5', '0.1.0')
+VALUES ('hosting/begin_hosted_run.sql', 0, '38125033a7a1c11d1394da224784421196ce9fbc11b0a619f9bc5c59ddad447a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6524,5 +6544,5 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 33 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 34 WHERE number = 0;
 COMMIT;

@@ -103,9 +103,14 @@ async def test_an_interrupt_waits_for_the_answer_and_continues_the_run(http: htt
     frames = await client.run("hello")
     [question] = frames[-1]["outcome"]["interrupts"]
     assert question["message"] == "May I?"
+    refused = await http.post("/agui/asker", json=client.input("never mind"))
+    assert (refused.status_code, refused.json()["interrupts"]) == (409, [question["id"]])
     answered = await client.run(resume=[{"interruptId": question["id"], "status": "resolved", "payload": "you may"}])
     assert text_of(answered) == "You said: hello "
     assert client.view.state["approval"] == "you may"
+    await client.run("hello again")
+    withdrawn = await client.run("something else", forwardedProps={"cognizes": {"onBusy": "cancel"}})
+    assert [asked["message"] for asked in withdrawn[-1]["outcome"]["interrupts"]] == ["May I?"]
 
 
 async def test_a_graph_without_a_store_shares_ours_between_the_threads_of_a_user(http: httpx.AsyncClient) -> None:

@@ -256,7 +256,6 @@ def _turn(session: Session, turn: UserTurn) -> AdkTurn:
     return AdkTurn(
         revision.thread_id,
         new_messages=turn.new_messages,
-        has_text=turn.has_text,
         content=turn.content,
         history=turn.history,
         earlier=turn.earlier,

@@ -75,12 +75,6 @@ class UserTurn:
     new_messages: list[Message]
     history: list[Event] = field(default_factory=list)
 
-    @property
-    def has_text(self) -> bool:
-        """Return whether the user wrote a text, which abandons open questions."""
-        contents = (self.content, *(content for _, content in self.earlier))
-        return any(part.text for content in contents for part in content.parts or ())
-
 
 def read_turn(
     run_input: RunAgentInput,

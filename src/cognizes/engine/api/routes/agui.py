@@ -61,7 +61,8 @@ async def run_agent(
 ) -> Response:
     """Start a run and stream it. The run belongs to the server: it continues when the client leaves.
 
-    409 while another run executes on the thread.
+    409 while another run executes on the thread, and when a run waits and the input does not answer it; `interrupts`
+    of the problem lists the open ones.
     """
     run = await host.run(agent, user, run_input, is_end_user=is_end_user(caller))
     return streams.open(host.watch(run), protocol_version=run_input.protocol_version)

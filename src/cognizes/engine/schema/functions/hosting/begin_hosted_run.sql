@@ -1,14 +1,15 @@
 -- Begins a run of a hosted agent, leased to its worker, and returns it with the state of its thread. The row lock of the
 -- thread makes the checks and the creation one step: two servers cannot begin runs on one thread at once. Outcomes:
 --   begun      `run` executes; runs of the handler that waited for a person have ended: completed when p_answered names
---              their questions, cancelled when the user wrote a text instead (p_has_text)
+--              their questions, cancelled when the input withdraws them (p_withdraws)
 --   busy       `run` has a valid lease on this thread; nothing changed
+--   waiting    `run` of the handler waits for a person, and the input neither answers nor withdraws; nothing changed
 --   withdrawn  the run that asked p_answered was cancelled; nothing changed
 -- A client that answers may send the id of the run that asked; p_spare_id replaces an id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION {schema}.begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
-    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_has_text boolean
+    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean
 ) RETURNS TABLE (
     outcome text, run {schema}.run_rows, state text, user_state text, app_state text, version bigint,
     last_sequence bigint, user_version bigint, app_version bigint
@@ -42,10 +43,19 @@ BEGIN
             IF FOUND THEN
                 outcome := 'withdrawn';
             END IF;
+        ELSIF NOT p_withdraws THEN
+            SELECT r.id INTO v_run_id FROM {schema}.runs r
+             WHERE r.thread_id = p_thread_id AND r.status = 'waiting' AND r.handler = p_handler
+               AND r.wait_kind = 'human'
+             ORDER BY r.created_at, r.id
+             LIMIT 1;
+            IF FOUND THEN
+                outcome := 'waiting';
+            END IF;
         END IF;
     END IF;
     IF v_run_id IS NULL THEN
-        IF v_is_answered OR p_has_text THEN
+        IF v_is_answered OR p_withdraws THEN
             FOR v_waiting IN
                 SELECT r.id FROM {schema}.runs r
                  WHERE r.thread_id = p_thread_id AND r.status = 'waiting' AND r.handler = p_handler
