@@ -10,6 +10,7 @@ from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.database.maintenance import Maintenance
+from cognizes.engine.database.replicas import ReadDatabase
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.supervision import Supervisor
 
@@ -17,6 +18,11 @@ from cognizes.engine.supervision import Supervisor
 def database_of(engine: Engine) -> Database:
     """Return the connections of an engine, for SQL that checks what is stored."""
     return engine._database
+
+
+def reads_of(engine: Engine) -> ReadDatabase:
+    """Return the database whose reads replicas answer."""
+    return engine._reads
 
 
 def embedded_of(engine: Engine) -> EmbeddedPostgres:

@@ -20,16 +20,25 @@ from cognizes.engine.artifacts import Artifacts
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
-from cognizes.engine.database.listener import ACCESS_CHANNEL, DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener
+from cognizes.engine.database.listener import (
+    ACCESS_CHANNEL,
+    DEFAULT_CHANNEL,
+    STREAM_CHANNEL,
+    PgNotifyListener,
+    parse_payload,
+)
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.migrations import Migrator
 from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.replicas import ReadDatabase
 from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.feed import Feed
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, Session
+from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
+from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.runs import Queues, Runs, Schedules
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
@@ -75,6 +84,9 @@ class Engine:
 
     # Parts for the outer layers of this distribution: hosting, adapters, api, cli.
     _database: Database
+    _reads: ReadDatabase
+    _history: EventLog
+    _past: TimeTravel
     _listener: PgNotifyListener
     _notifier: Notifier
     _maintenance: Maintenance
@@ -132,6 +144,8 @@ class Engine:
             await self.migrate()
             await self._open_tenant_pool()
             self._wire()
+            await self._reads.start(self._sweeper)
+            opened.push_async_callback(self._reads.close)
             await self._notifier.start()
             opened.push_async_callback(self._notifier.close)
             checking = self._sweeper.start(
@@ -242,11 +256,16 @@ class Engine:
         listen_url = self.settings.listen_url
         direct_url = listen_url.get_secret_value() if listen_url else self._url
         schema = self.settings.db_schema
+        self._reads = ReadDatabase(self._database, self.settings)
         self._notifier = Notifier(direct_url, schema=schema, supervisor=self._supervisor)
         self.sessions = Sessions(self._database, self.settings, notifier=self._notifier)
-        self.memory = Memory(self._database, self.sessions, self.settings, supervisor=self._supervisor)
+        self.memory = Memory(
+            self._database, self.sessions, self.settings, reads=self._reads, supervisor=self._supervisor
+        )
         self.artifacts = Artifacts(self._database, self.settings, sweeper=self._sweeper)
-        self._debug = StateDebugService(self._database)
+        self._debug = StateDebugService(self._reads)
+        self._history = EventLog(self._reads)
+        self._past = TimeTravel(self._reads)
         self._maintenance = Maintenance(self._database, self.settings, sweeper=self._sweeper)
         self._listener = PgNotifyListener(
             direct_url,
@@ -256,6 +275,9 @@ class Engine:
             connect_seconds=self.settings.connect_timeout,
         )
         self._listener.on_reconnect(self._sweeper.sweep)
+        if self._database.gate is not None:
+            self._listener.tap(DEFAULT_CHANNEL, self._note_event)
+            self._listener.on_reconnect(self._database.gate.on_reconnect)
         backend = choose_backend(self.settings, self._database, self._supervisor)
         self.streams = MessageStreams(
             self._database,
@@ -289,7 +311,7 @@ class Engine:
             time_travel=self.sessions.time_travel,
             feed=self.feed,
         )
-        self.timeline = Timeline(self._database)
+        self.timeline = Timeline(self._reads)
         # Credentials are read with the privileges of the engine, whatever the tenant of the request.
         unrestricted = self._database.without_tenants()
         tokens = Tokens(self.settings) if self.settings.jwt_jwks else None
@@ -301,7 +323,7 @@ class Engine:
         self._wire_sync()
 
     def _wire_sync(self) -> None:
-        self.contexts = Contexts(self._database, self.streams)
+        self.contexts = Contexts(self._database, self.streams, reads=self._reads)
         self.branches = Branches(
             self._database,
             self.settings,
@@ -313,6 +335,16 @@ class Engine:
         self.approvals = ToolApprovals(self.sessions, self.contexts, self.runs)
         self.archive = ThreadArchive(self._database)
         self.user_data = UserData(self._database, self.streams, self.artifacts)
+
+    def _note_event(self, text: str) -> None:
+        """Note an event that another process or tool stored: reads on replicas must see it."""
+        payload = parse_payload(text)
+        sequence = payload.get("sequence_num")
+        if isinstance(sequence, int):
+            try:
+                self._database.note_sequence(UUID(str(payload.get("thread_id"))), sequence)
+            except ValueError:
+                logger.debug("a notification names no thread: %.200s", text)
 
     async def _watch_embedded(self, embedded: EmbeddedPostgres) -> None:
         """Restart the embedded server if it died; writers retry in the meantime."""

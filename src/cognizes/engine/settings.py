@@ -42,6 +42,16 @@ class Settings(BaseSettings):
     listen_url: SecretStr | None = Field(
         default=None, description="Direct URL for LISTEN if database_url goes through PgBouncer."
     )
+    read_url: SecretStr | None = Field(
+        default=None,
+        description="URL of replicas for timelines, pulls, history, debug and recall; several hosts are allowed.",
+    )
+    read_tenant_url: SecretStr | None = Field(
+        default=None, description="The same hosts as read_url, for a member of cognizes_server (see tenant_url)."
+    )
+    read_timeout: float = Field(
+        default=2.0, gt=0, description="Seconds for a replica to answer before the primary is asked."
+    )
     data_dir: Path = Field(default_factory=_default_data_dir, description="Directory of the embedded PostgreSQL.")
     db_schema: str = Field(default="public", description="PostgreSQL schema of the tables.")
     embedding_dimension: int = Field(

@@ -112,6 +112,9 @@ class Log:
     def without_tenants(self) -> Log:
         return self
 
+    def note_sequence(self, thread: UUID, sequence: int) -> None:
+        assert len(self.threads[thread]) >= sequence
+
     def open_stream(self, thread: UUID, name: str, *, role: str = "assistant", run_id: str | None = None) -> StreamKey:
         key = StreamKey(thread, name)
         self.streams.setdefault(thread, []).append({

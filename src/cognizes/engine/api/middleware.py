@@ -25,6 +25,7 @@ from cognizes.engine.api.exchanges import HttpExchange, SharedParts, WebSocketEx
 from cognizes.engine.api.http_protocol import CONNECTION_LIMITS
 from cognizes.engine.api.limits import FailedKeys
 from cognizes.engine.api.responses import request_id
+from cognizes.engine.database.replicas import having_seen
 from cognizes.engine.database.tenancy import acting_as_engine, acting_for, serving_request
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
@@ -39,6 +40,16 @@ from cognizes.engine.telemetry import instruments
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("cognizes.engine.access")
+_SEQUENCE_DIGITS = 19
+_ALLOWED_HEADERS = (
+    "authorization",
+    "content-type",
+    "x-api-key",
+    "x-request-id",
+    "x-user-id",
+    "x-seen-sequence",
+    "last-event-id",
+)
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -85,7 +96,7 @@ class Middleware:
             self._serve,
             allow_origins=origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", "x-user-id", "last-event-id"],
+            allow_headers=_ALLOWED_HEADERS,
             expose_headers=["x-request-id", "retry-after", "etag"],
             max_age=600,
         )
@@ -134,6 +145,14 @@ class Middleware:
 
     async def _serve_exchange(self, exchange: HttpExchange | WebSocketExchange) -> None:
         engine: Engine = exchange.scope["app"].state.engine
+        if engine.settings.read_url is None:
+            await self._serve_caller(engine, exchange)
+            return
+        seen = exchange.call.headers.get(b"x-seen-sequence", b"")
+        with having_seen(int(seen) if seen.isdigit() and len(seen) < _SEQUENCE_DIGITS else 0):
+            await self._serve_caller(engine, exchange)
+
+    async def _serve_caller(self, engine: Engine, exchange: HttpExchange | WebSocketExchange) -> None:
         if not engine.access.is_required:
             try:
                 if not engine.settings.insecure:

@@ -8,7 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -22,12 +23,15 @@ from cognizes.engine.database.driver_errors import (
     translate,
     translated,
 )
-from cognizes.engine.database.hosts import HostConnector
+from cognizes.engine.database.hosts import ANY_SERVER, READ_WRITE, HostConnector
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
 from cognizes.engine.telemetry import instruments
+
+if TYPE_CHECKING:
+    from cognizes.engine.database.replicas import SequenceGate
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +71,10 @@ class Database:
     ) -> None:
         self.pool = pool
         self.retry_seconds = retry_seconds
+        self.writes = 0
+        """The number of writes by `write_row` and `write_value`, which no notification announces."""
+        self.gate: SequenceGate | None = None
+        """What replicas must have; None without replicas."""
         self.reuse_seconds = reuse_seconds
         self.page_bytes = page_bytes
         self.queries = Queries(schema)
@@ -79,6 +87,11 @@ class Database:
         self._in_use: dict[PoolConnectionProxy[Any], tuple[asyncpg.Pool[Any], float]] = {}
         # Acquiring and releasing a connection takes a fifth of the time of a short query.
         self._reused = ReusedConnection(self) if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE else None
+
+    def note_sequence(self, thread_id: UUID, sequence: int) -> None:
+        """Note that a caller was told of an event: reads on replicas must see it."""
+        if self.gate is not None:
+            self.gate.note(thread_id, sequence)
 
     @property
     def has_waiters(self) -> bool:
@@ -95,10 +108,14 @@ class Database:
         return {"engine": self.pool} | ({"tenants": self._tenant_pool} if self._tenant_pool is not None else {})
 
     @classmethod
-    async def connect(cls, url: str, settings: Settings) -> Database:
-        """Open a pool on a URL. Connections are made when first needed, up to `pool_size`."""
+    async def connect(cls, url: str, settings: Settings, *, for_reading: bool = False) -> Database:
+        """Open a pool on a URL: of the primary, or of any server `for_reading`.
+
+        Connections are made when first needed, up to `pool_size`.
+        """
+        target = ANY_SERVER if for_reading else READ_WRITE
         with translated():
-            pool, connector, limits_statements = await _create_pool(url, settings)
+            pool, connector, limits_statements = await _create_pool(url, settings, target)
         database = cls(
             pool,
             schema=settings.db_schema,
@@ -262,10 +279,14 @@ class Database:
     async def write_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         """Run a write that has the same effect when it is sent twice: again while PostgreSQL is unavailable, for
         `retry_seconds`."""
-        return await retry_while_unavailable(lambda: self.fetch_row(query, *arguments), seconds=self.retry_seconds)
+        row = await retry_while_unavailable(lambda: self.fetch_row(query, *arguments), seconds=self.retry_seconds)
+        self.writes += 1
+        return row
 
     async def write_value(self, query: str, *arguments: Any) -> Any:
-        return await retry_while_unavailable(lambda: self.fetch_value(query, *arguments), seconds=self.retry_seconds)
+        value = await retry_while_unavailable(lambda: self.fetch_value(query, *arguments), seconds=self.retry_seconds)
+        self.writes += 1
+        return value
 
     async def _call(self, method: str, query: str, arguments: tuple[Any, ...]) -> Any:
         if self._reused is not None and self._reused.is_free:
@@ -379,14 +400,21 @@ class Database:
             retry_seconds=self.retry_seconds,
         )
 
-    async def open_tenant_pool(self, url: str, settings: Settings, *, take_role: bool) -> str | None:
+    async def open_tenant_pool(
+        self, url: str, settings: Settings, *, take_role: bool, for_reading: bool = False
+    ) -> str | None:
         """Open the pool for requests of tenants. Return why it cannot be used; it is closed then.
 
         With `take_role` its connections log in as the engine and take the role `cognizes_server`; without, the URL
         names a member of it. `DatabaseUnavailableError` when PostgreSQL cannot be reached.
         """
         try:
-            pool, connector, _ = await _create_pool(url, settings, **({"role": SERVER_ROLE} if take_role else {}))
+            pool, connector, _ = await _create_pool(
+                url,
+                settings,
+                ANY_SERVER if for_reading else READ_WRITE,
+                **({"role": SERVER_ROLE} if take_role else {}),
+            )
         except DRIVER_ERRORS as error:
             return _reason(error)
         try:
@@ -557,7 +585,7 @@ async def _skip_reset(connection: Any) -> None:
 
 
 async def _create_pool(
-    url: str, settings: Settings, **server_settings: str
+    url: str, settings: Settings, target: str, **server_settings: str
 ) -> tuple[asyncpg.Pool[Any], HostConnector, bool]:
     """Return a pool, what connects it, and whether its server limits the time of statements.
 
@@ -565,7 +593,7 @@ async def _create_pool(
     by a cancel request; set `statement_timeout` for the role on the server.
     """
     seconds = settings.statement_timeout
-    connector = HostConnector(url, seconds=settings.connect_timeout)
+    connector = HostConnector(url, seconds=settings.connect_timeout, target=target)
 
     async def create(**parameters: str) -> asyncpg.Pool[Any]:
         return await asyncpg.create_pool(

@@ -19,7 +19,7 @@ from cognizes.engine.database.driver_errors import is_unavailable
 from cognizes.engine.errors import DatabaseUnavailableError
 
 READ_WRITE = "read-write"
-PREFER_STANDBY = "prefer-standby"
+ANY_SERVER = "any"
 
 
 def split_hosts(url: str) -> list[str]:

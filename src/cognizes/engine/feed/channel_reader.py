@@ -299,6 +299,7 @@ class ChannelReader:
             if rows:
                 channels[thread_id].advance(rows)
                 self._set_delay(channels[thread_id])
+                self._database.note_sequence(thread_id, channels[thread_id].head)
                 self._note_healed(thread_id)
             if self._channels.get(thread_id) is not channels[thread_id]:
                 self._due_events.add(thread_id)
@@ -324,6 +325,7 @@ class ChannelReader:
         )
         if page.rows:
             channel.advance(page.rows)
+            self._database.note_sequence(channel.thread_id, channel.head)
             self._note_healed(channel.thread_id)
         if page.has_more:
             self._due_events.add(channel.thread_id)

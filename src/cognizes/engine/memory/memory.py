@@ -42,7 +42,13 @@ class Memory:
     """
 
     def __init__(
-        self, database: Database, sessions: Sessions, settings: Settings, *, supervisor: Supervisor | None = None
+        self,
+        database: Database,
+        sessions: Sessions,
+        settings: Settings,
+        *,
+        reads: Database | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._sessions = sessions
@@ -58,10 +64,10 @@ class Memory:
             long_term=self.long_term,
             max_state_bytes=settings.max_state_bytes,
         )
-        self._recall = Recall(database, embedder=self.embedder)
+        self._recall = Recall(reads or database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
         self.message_index = MessageIndex(database, self.embedder)
-        self._message_search = MessageSearch(database, self.embedder)
+        self._message_search = MessageSearch(database, self.embedder, reads=reads)
         self.background = MemoryBackground(
             database,
             self._ingest.wake_up,

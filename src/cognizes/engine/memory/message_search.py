@@ -80,8 +80,9 @@ class MessageHit:
 class MessageSearch:
     """Searches messages. Row level security applies to every message that it returns."""
 
-    def __init__(self, database: Database, embedder: Embedder | None) -> None:
+    def __init__(self, database: Database, embedder: Embedder | None, *, reads: Database | None = None) -> None:
         self._database = database
+        self._reads = reads or database
         self._embedder = embedder
 
     async def search(
@@ -99,7 +100,7 @@ class MessageSearch:
         roles = None if filters.roles is None else list(filters.roles)
         where = app, user, thread_id, roles, filters.since, filters.until, max(_CANDIDATES, k)
         found: dict[Key, Candidate] = {}
-        async with self._database.one_connection() as fetch:
+        async with self._reads.one_connection() as fetch:
             for row in await fetch("find_messages_by_words", *where, join_words(terms.words)):
                 candidate = _candidate(found, row)
                 candidate.share, candidate.matched = row["share"], row["matched"]

@@ -448,6 +448,7 @@ class AppendBatcher:
                 # A duplicate may be the event of a commit whose answer was lost, which was not notified.
                 if answer is not None and answer.status in _IN_THE_LOG:
                     self._notifier.notify(DEFAULT_CHANNEL, _notification(item, answer))
+                    self._database.note_sequence(item.thread_id, answer.sequence_num)
         return answers
 
     async def _call_until_available(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:

@@ -169,6 +169,7 @@ class SignalPullClient:
         self._unknown_messages: dict[str, None] = {}
         self._pending_chunks: dict[str, int] = {}
         self._sequence_nums: dict[str, int] = {}
+        self._seen_sequence = 0
         self._has_work = WakeUp()
         self._changed = WakeUp()
         self._tasks: list[asyncio.Task[None]] = []
@@ -253,6 +254,9 @@ class SignalPullClient:
     def handle(self, signal: JsonObject) -> None:
         """Record what a signal announces. A signal may arrive twice or never."""
         name = signal.get("message_id", "")
+        if signal.get("messages_removed"):
+            self._seen_sequence = 0
+        self._seen_sequence = max(self._seen_sequence, signal.get("sequence_num", 0))
         match signal["type"]:
             case "state_changed":
                 self._signalled_branch = signal.get("active_branch_name", self._signalled_branch)
@@ -451,7 +455,9 @@ class SignalPullClient:
                 return
 
     async def _get(self, path: str, **params: Any) -> JsonObject:
-        response = await self._http.get(self._path + path, params=params)
+        # A server that reads from replicas answers with no less than the client has seen.
+        headers = {"X-Seen-Sequence": str(self._seen_sequence)}
+        response = await self._http.get(self._path + path, params=params, headers=headers)
         response.raise_for_status()
         document: JsonObject = load_json(response.text)
         return document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,8 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.database.replicas import ReadDatabase
+from cognizes.engine.errors import DatabaseUnavailableError, InvalidInputError, NotFoundError, PoolTimeoutError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import event_from_row
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -21,6 +23,8 @@ from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.sync.context_state import RESETS, ContextState, StateFold
 from cognizes.engine.sync.llm_context import LlmContext, read_llm_context
 from cognizes.engine.timeline.event_reading import Call, Question, Result, read_parts
+
+logger = logging.getLogger(__name__)
 
 DESCRIPTIVE: Final = ("model_id", "mode", "system_prompt_id", "workspace_path")
 """The keys of a thread's metadata that describe a context."""
@@ -107,13 +111,14 @@ class FoundMessages:
 class Contexts:
     """Reads contexts. The cost does not depend on the length of the conversation."""
 
-    def __init__(self, database: Database, streams: MessageStreams) -> None:
+    def __init__(self, database: Database, streams: MessageStreams, *, reads: ReadDatabase) -> None:
         self._database = database
+        self._reads = reads
         self._streams = streams
 
     async def metadata(self, thread_id: str | UUID) -> ContextMetadata:
         thread = thread_uuid(thread_id)
-        row = await self._read(thread)
+        row = await self._read(thread, self._database)
         described: JsonObject = load_jsonb(row["metadata"])
         fold = await self.fold(thread, up_to=row["last_sequence"], running=row["running"])
         heads = await self._streams.heads([thread])
@@ -138,7 +143,7 @@ class Contexts:
 
     async def llm_context(self, thread_id: str | UUID, *, max_tokens: int, branch: str | None = None) -> LlmContext:
         """Return the newest messages within `max_tokens` in the format of chat models; see `read_llm_context`."""
-        return await read_llm_context(self._database, thread_id, max_tokens=max_tokens, branch=branch)
+        return await read_llm_context(self._reads, thread_id, max_tokens=max_tokens, branch=branch)
 
     async def fold(self, thread_id: UUID, *, up_to: int, running: Iterable[str] = ()) -> StateFold:
         """Return the state after an event, ready to apply further events.
@@ -182,11 +187,12 @@ class Contexts:
             raise InvalidInputError(f"invalid offset {offset}; it must not be negative")
         if after is not None and before is not None:
             raise InvalidInputError("give either after or before, not both")
-        context = await self._read(thread)
-        name = context["branch"] if branch is None else branch
         # Read before the messages: one that ends between the two reads is in at least one of them.
-        heads = await self._streams.heads([thread]) if name == context["branch"] else []
-        page = await self._database.fetch_page(
+        heads = await self._streams.heads([thread])
+        await self._reads.catch_up(thread)
+        context = await self._read(thread, self._reads)
+        name = context["branch"] if branch is None else branch
+        page = await self._reads.fetch_page(
             "read_branch_messages" if before is None else "read_branch_messages_before",
             thread,
             name,
@@ -201,8 +207,9 @@ class Contexts:
         name_tools(messages)
         if before is None and not page.has_more:
             stored = {message.id for message in messages}
-            messages += [message_from_head(head) for head in heads if head.message_id not in stored]
-        total = await self._database.fetch_value("count_branch_messages", thread, name)
+            streamed = heads if name == context["branch"] else []
+            messages += [message_from_head(head) for head in streamed if head.message_id not in stored]
+        total = await self._reads.fetch_value("count_branch_messages", thread, name)
         is_inside = offset > 0 or bool(after) if before is None else before <= context["last_sequence"]
         has_more, has_earlier = (page.has_more, is_inside) if before is None else (is_inside, page.has_more)
         return MessagesPage(messages, branch=name, total=total, has_more=has_more, has_earlier=has_earlier)
@@ -220,7 +227,8 @@ class Contexts:
         thread = thread_uuid(thread_id)
         wanted = list(dict.fromkeys(ids))
         heads = await self._streams.heads([thread])
-        page = await self._database.fetch_page(
+        await self._reads.catch_up(thread)
+        page = await self._reads.fetch_page(
             "read_messages_by_id", thread, wanted, limit=MAX_IDS, whole="read_branch_messages_at", owner=(thread,)
         )
         found = {message.id: message for message in map(message_from_row, page.rows)}
@@ -228,12 +236,17 @@ class Contexts:
         found = {head.message_id: message_from_head(head) for head in heads} | found
         return FoundMessages([found[name] for name in wanted[: last + 1] if name in found], page.has_more)
 
-    async def _read(self, thread_id: UUID) -> asyncpg.Record:
-        row = await self._database.fetch_row("read_context", thread_id)
+    async def _read(self, thread_id: UUID, database: Database) -> asyncpg.Record:
+        row = await database.fetch_row("read_context", thread_id)
         if row is None:
             raise NotFoundError(f"there is no context {thread_id}")
+        self._database.note_sequence(thread_id, row["last_sequence"])
         if row["counted_to"] is not None:
-            await self._database.fetch_value("save_message_count", thread_id, row["counted_to"], row["messages_to"])
+            try:
+                await self._database.fetch_value("save_message_count", thread_id, row["counted_to"], row["messages_to"])
+            except (DatabaseUnavailableError, PoolTimeoutError) as error:
+                # A later reader counts again. A standby answers reads and stores nothing.
+                logger.debug("the number of messages of context %s is not stored: %s", thread_id, error)
         return row
 
 

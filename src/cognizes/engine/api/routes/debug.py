@@ -122,7 +122,7 @@ async def preview_events(
 async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     """Return an event; `frames` has the Monitor's profile, `agui` what a strict AG-UI client receives for it alone."""
     event = await _event(engine, thread_id, sequence_num)
-    before = await engine.sessions.time_travel.at(thread_id, sequence=sequence_num - 1)
+    before = await engine._past.at(thread_id, sequence=sequence_num - 1)
     translator = Translator(
         thread_id=event.thread_id, run_id=event.run_id or "", state=before.state, root_agent=None, with_user=True
     )
@@ -447,7 +447,7 @@ def _plain(item: JsonObject) -> JsonObject:
 
 
 async def _event(engine: Engine, thread_id: UUID, sequence_num: int) -> Event:
-    found = await engine.sessions.log.read(thread_id, after=sequence_num - 1, limit=1)
+    found = await engine._history.read(thread_id, after=sequence_num - 1, limit=1)
     if not found or found[0].sequence_num != sequence_num:
         raise NotFoundError(f"there is no event {sequence_num} in thread {thread_id}")
     return found[0]

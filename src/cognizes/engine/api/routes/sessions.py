@@ -155,10 +155,11 @@ async def read_events(
     A page also ends at `COGNIZES_PAGE_BYTES`. `has_more`: there are events after the page; `has_earlier`: before it.
     """
     last_sequence = await _last_sequence(engine, thread_id)
+    engine._database.note_sequence(thread_id, last_sequence)
     if recent is not None or before is not None:
-        page = await engine.sessions.log.recent_page(thread_id, limit=recent or limit, before=before)
+        page = await engine._history.recent_page(thread_id, limit=recent or limit, before=before)
     else:
-        page = await engine.sessions.log.read_page(thread_id, after=after, limit=limit)
+        page = await engine._history.read_page(thread_id, after=after, limit=limit)
     events = page.events
     newest = (events[-1].sequence_num or 0) if events else last_sequence if before is None else 0
     return DocumentResponse(
@@ -185,7 +186,7 @@ async def read_state(
         return DocumentResponse(
             {"state": session.state, "version": session.version, "sequence_num": session.last_sequence}
         )
-    past = await engine.sessions.time_travel.at(thread_id, sequence=sequence, version=version)
+    past = await engine._past.at(thread_id, sequence=sequence, version=version)
     return DocumentResponse({"state": past.state, "version": past.version, "sequence_num": past.sequence_num})
 
 
