@@ -285,7 +285,8 @@ async def read_history(log: EventLog, thread_id: UUID, *, up_to: int | None = No
         if not page.has_more:
             return fold_events(events)
         before = events[0].sequence_num
-        if any(True for event in page.events for _ in read_parts(event)):
+        # A result alone is no message: clients refuse it without its call.
+        if any(not isinstance(part, Result) for event in page.events for part in read_parts(event)):
             break
     first = _aligned_start(events)
     history = fold_events(events[first:])
