@@ -22,6 +22,7 @@ from cognizes.engine.api.metrics import MetricsExport, ProcessGroup
 from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import HandledRun
+from tests.engine_parts import database_of
 from tests.listeners import kill_listeners
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
@@ -32,7 +33,7 @@ class Samples:
 
     def __init__(self, text: str) -> None:
         self.families = list(text_string_to_metric_families(text))
-        self._values = {
+        self.values = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in self.families
             for sample in family.samples
@@ -42,13 +43,13 @@ class Samples:
         """Return the sum of the samples of a name that have these labels."""
         return sum(
             value
-            for (found, has), value in self._values.items()
+            for (found, has), value in self.values.items()
             if found == name and labels.items() <= dict(has).items()
         )
 
     @property
     def names(self) -> set[str]:
-        return {name for name, _ in self._values}
+        return {name for name, _ in self.values}
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ async def _done(value: bool) -> bool:
 
 async def test_a_lost_listener_is_counted(measured: Engine, client: httpx.AsyncClient) -> None:
     assert (await scrape(client))("cognizes_listener_connected") == 1
-    await kill_listeners(measured._database.pool)
+    await kill_listeners(database_of(measured).pool)
 
     async def reconnected() -> bool:
         return (await scrape(client))("cognizes_listener_reconnections_total") >= 1
@@ -205,7 +206,7 @@ async def _status(engine: Engine, thread_id: str, run_id: str, status: str) -> b
 
 
 async def test_a_scrape_without_the_database_still_answers(measured: Engine, client: httpx.AsyncClient) -> None:
-    await measured._database.pool.close()
+    await database_of(measured).pool.close()
     after = await scrape(client)
     assert after("cognizes_database_up") == 0
     assert "cognizes_runs" not in after.names
@@ -221,11 +222,12 @@ async def test_metrics_are_off_by_default(engine: Engine) -> None:
 
 
 async def test_a_scrape_has_the_samples_of_every_process_of_the_group(measured: Engine, tmp_path: Path) -> None:
-    exports = [MetricsExport(measured, group=ProcessGroup(tmp_path, str(number))) for number in range(3)]
+    exports = [MetricsExport(measured, group=ProcessGroup(tmp_path, number)) for number in "02"]
     for export in exports:
         await export.start()
     # The second was killed and left its socket; the fourth accepts and never answers.
-    exports[1]._server.close()  # type: ignore[union-attr]
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "1.sock"))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "3.sock"))
         silent.listen()
@@ -234,9 +236,9 @@ async def test_a_scrape_has_the_samples_of_every_process_of_the_group(measured: 
         await export.close()
     up = {process: samples("cognizes_process_up", process=process) for process in "023"}
     assert up == {"0": 1, "2": 1, "3": 0}
-    assert ("cognizes_process_up", (("process", "1"),)) not in samples._values
+    assert ("cognizes_process_up", (("process", "1"),)) not in samples.values
     assert samples("cognizes_listener_connected", process="2") == 1
-    assert ("cognizes_database_up", ()) in samples._values, "a value of the database has no process"
+    assert ("cognizes_database_up", ()) in samples.values, "a value of the database has no process"
 
 
 async def test_names_follow_the_conventions_and_the_dashboard_uses_only_these(
