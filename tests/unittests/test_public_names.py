@@ -41,6 +41,7 @@ EXPORTED = [
     "Message",
     "MessageWriter",
     "MigrationError",
+    "ModelTotals",
     "NotFoundError",
     "OpenInterruptsError",
     "Page",
@@ -57,8 +58,10 @@ EXPORTED = [
     "StatementTimeoutError",
     "StepInterruptedError",
     "StreamUnavailableError",
+    "TokenUsage",
     "TooManyRequestsError",
     "UnreadableCheckpointError",
+    "UsageTotals",
     "WaitExpiredError",
     "WaitKind",
     "Worker",
@@ -94,6 +97,7 @@ OF_AN_ENGINE = [
     "stream_message",
     "streams",
     "timeline",
+    "usage",
     "user_data",
 ]
 

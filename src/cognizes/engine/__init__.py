@@ -36,10 +36,22 @@ from cognizes.engine.errors import (
     WaitExpiredError,
 )
 from cognizes.engine.memory.scope import MemoryScope
-from cognizes.engine.models import DELETE, Event, Message, Page, PastState, Run, RunStatus, RunWait, Session
+from cognizes.engine.models import (
+    DELETE,
+    Event,
+    Message,
+    Page,
+    PastState,
+    Run,
+    RunStatus,
+    RunWait,
+    Session,
+    TokenUsage,
+)
 from cognizes.engine.runs import WaitKind, Worker
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.writer import MessageWriter
+from cognizes.engine.usage import ModelTotals, UsageTotals
 from cognizes.engine.version import __version__
 
 __all__ = [
@@ -70,6 +82,7 @@ __all__ = [
     "Message",
     "MessageWriter",
     "MigrationError",
+    "ModelTotals",
     "NotFoundError",
     "OpenInterruptsError",
     "Page",
@@ -86,8 +99,10 @@ __all__ = [
     "StatementTimeoutError",
     "StepInterruptedError",
     "StreamUnavailableError",
+    "TokenUsage",
     "TooManyRequestsError",
     "UnreadableCheckpointError",
+    "UsageTotals",
     "WaitExpiredError",
     "WaitKind",
     "Worker",

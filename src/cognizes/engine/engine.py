@@ -50,6 +50,7 @@ from cognizes.engine.sync.signal_subscription import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.telemetry import enable_metrics
 from cognizes.engine.timeline.timeline import Timeline
+from cognizes.engine.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Engine:
     branches: Branches
     signals: Signals
     approvals: ToolApprovals
+    usage: Usage
     archive: ThreadArchive
     user_data: UserData
 
@@ -263,6 +265,7 @@ class Engine:
             self._database, self.sessions, self.settings, reads=self._reads, supervisor=self._supervisor
         )
         self.artifacts = Artifacts(self._database, self.settings, sweeper=self._sweeper)
+        self.usage = Usage(self._database, self.settings)
         self._debug = StateDebugService(self._reads)
         self._history = EventLog(self._reads)
         self._past = TimeTravel(self._reads)
@@ -296,6 +299,7 @@ class Engine:
             supervisor=self._supervisor,
             sweeper=self._sweeper,
             write_message=self.streams.write_message,
+            usage=self.usage,
         )
         self.queues = Queues(self._database)
         self.schedules = Schedules(self._database, self.sessions, settings=self.settings, sweeper=self._sweeper)

@@ -106,9 +106,32 @@ class Session:
     app_version: int = field(default=-1, compare=False)
 
 
+UNKNOWN_MODEL = "unknown"
+"""The model of usage whose framework does not name it."""
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """The tokens of one call of a model.
+
+    `input_tokens` and `output_tokens` are totals. `cached_tokens` (read from a cache of the provider) and
+    `cache_write_tokens` are parts of the input, `reasoning_tokens` are a part of the output.
+    """
+
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
 @dataclass
 class Event:
-    """An entry of a thread's log, immutable once stored. With `id=""` the engine assigns an id."""
+    """An entry of a thread's log, immutable once stored. With `id=""` the engine assigns an id.
+
+    `usage` is what a model used for it. It is stored in the transaction of the event; events that are read have none.
+    """
 
     id: str
     thread_id: str
@@ -121,6 +144,7 @@ class Event:
     run_id: str | None = None
     sequence_num: int | None = None
     version: int | None = None
+    usage: TokenUsage | None = field(default=None, compare=False)
 
 
 class RunStatus(StrEnum):

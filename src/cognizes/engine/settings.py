@@ -6,7 +6,16 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import platformdirs
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -26,6 +35,31 @@ def retention_rules(text: str) -> dict[str, float]:
         if not equals or not app.strip() or not 0 < rules[app.strip()] < 100_000:
             raise ValueError(f"{item!r} is not app=days, such as shop=30 or *=365")
     return rules
+
+
+class ModelPrice(BaseModel):
+    """The price of a million tokens of a model. The cache has the price of the input, unless it has one of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached_input: float | None = Field(default=None, ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
+
+
+def read_prices(text: str) -> dict[str, ModelPrice]:
+    """Return the prices per model of a setting such as `{"gemini-2.5-*": {"input": 0.3, "output": 2.5}}`."""
+    if not text.strip():
+        return {}
+    try:
+        return TypeAdapter(dict[str, ModelPrice]).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the text"
+        raise ValueError(
+            f'{place}: {first["msg"]}; write {{"model": {{"input": 0.3, "output": 2.5}}}}, per million tokens; '
+            "cached_input and cache_write may follow"
+        ) from error
 
 
 class Settings(BaseSettings):
@@ -257,6 +291,10 @@ class Settings(BaseSettings):
         default=5.0, ge=0, description="Seconds that runs may continue after a stop signal."
     )
     development: bool = Field(default=True, description="Serve the test routes such as /api/test-notify.")
+    prices: str = Field(
+        default="",
+        description='Prices per million tokens: {"model": {"input": 0.3, "output": 2.5}}; model* is a prefix.',
+    )
     metrics: bool = Field(
         default=False, description="Serve metrics for Prometheus at /metrics, for administrators (extra: metrics)."
     )
@@ -300,6 +338,12 @@ class Settings(BaseSettings):
     @classmethod
     def _rules(cls, value: str) -> str:
         retention_rules(value)
+        return value
+
+    @field_validator("prices")
+    @classmethod
+    def _prices(cls, value: str) -> str:
+        read_prices(value)
         return value
 
     @property

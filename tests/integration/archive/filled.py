@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from cognizes.engine import Engine, Session
+from cognizes.engine import Engine, Session, TokenUsage
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.artifacts import ArtifactScope
 from cognizes.engine.memory.episodic import EpisodicEntry
@@ -34,6 +34,7 @@ async def fill_session(engine: Engine, app: str, user: str, *, word: str = WORD)
     await sessions.append(session, author="user", kind="user_message", text=f"Is that {word} awake?")
     async with engine.runs.start(session) as run:
         await run.step("look", lambda: word)
+    await engine.usage.record(session.thread_id, TokenUsage(f"{word}-1"), usage_id=word, run_id=run.id)
     await engine.runs.enqueue(session, "work", input={"about": word})
     (run,) = await engine.runs.claim(["work"])
     # A signal that arrives before its wait.

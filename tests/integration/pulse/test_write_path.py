@@ -287,7 +287,7 @@ async def test_a_stale_fence_refuses_only_its_own_item_of_a_batch(engine: Engine
         "append_events",
         *([thread], [1] * 4, ids, none, texts, texts, texts, ["{}"] * 4, ["{}"] * 4, none, none, none, none, none),
         *(none, none, none, False, 0, 1000, none, none, none),
-        *([None, run.id, run.id, "another"], [None, 3, 2, 3], True),
+        *([None, run.id, run.id, "another"], [None, 3, 2, 3], True, None),
     )
     assert [row["status"] for row in rows] == ["stored", "stored", "fenced", "fenced"]
     stored = await engine.sessions.events(session)

@@ -34,6 +34,7 @@ from cognizes.engine.api.routes import (
     server,
     sessions,
     signals,
+    usage,
     user_data,
 )
 from cognizes.engine.api.sse import HeartbeatTimer
@@ -106,7 +107,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (server, sessions, live, runs, schedules, queues, debug, agui, copilotkit, user_data):
+    for part in (server, usage, sessions, live, runs, schedules, queues, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

@@ -25,6 +25,7 @@ TAGS = {
     "agents": "Hosted agents over AG-UI.",
     "copilotkit": "A CopilotKit runtime.",
     "debug": "The Monitor's views and actions: search, time travel, export.",
+    "usage": "Tokens and cost of model calls.",
     "user data": "All data of one user of an app: export and erasure.",
     "access": "The caller, and tickets for streams of browsers.",
     "server": "Health and version.",

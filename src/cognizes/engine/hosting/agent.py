@@ -15,7 +15,7 @@ from ag_ui.core import BaseEvent, Message, RunAgentInput
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
-from cognizes.engine.models import JsonObject, Run, Session
+from cognizes.engine.models import JsonObject, Run, Session, TokenUsage
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
 
@@ -93,6 +93,13 @@ class RunContext:
     @property
     def memory(self) -> Memory:
         return self.engine.memory
+
+    async def record_usage(self, usage: TokenUsage, *, usage_id: str) -> bool:
+        """Count the tokens of one call of a model, once per id.
+
+        An agent that reports them in RUN_FINISHED instead does not call this: the host counts those.
+        """
+        return await self.engine.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.run.id)
 
 
 class HostedAgent(Protocol):

@@ -38,7 +38,7 @@ from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostErro
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.hosting.recorder import FrameRecorder
 from cognizes.engine.hosting.turns import ThreadTurn, store_turn
-from cognizes.engine.models import Run, RunStatus
+from cognizes.engine.models import UNKNOWN_MODEL, Run, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
 from cognizes.engine.runs import WaitKind
@@ -316,6 +316,7 @@ class RunExecutor:
         last = run.last_frame or run.finished()
         if isinstance(last, RunErrorEvent):
             return await self._fail(run, last.message, code=last.code)
+        await _record_usage(run, last)
         if interrupts := _interrupts(last):
             messages = [interrupt.message for interrupt in interrupts if interrupt.message]
             questions = [interrupt.id for interrupt in interrupts]
@@ -393,3 +394,18 @@ def _interrupts(last: BaseEvent | None) -> list[Interrupt]:
 
 def _error(message: str, *, code: str | None = None) -> RunErrorEvent:
     return RunErrorEvent(message=clean_text(message), code=code)
+
+
+async def _record_usage(run: HostedRun, last: RunFinishedEvent) -> None:
+    """Count the tokens that an agent reports at the end of its run; the attempt marks them."""
+    for place, usage in enumerate(last.usage or ()):
+        counted = TokenUsage(
+            usage.model or usage.provider or UNKNOWN_MODEL,
+            input_tokens=usage.input_tokens or 0,
+            output_tokens=usage.output_tokens or 0,
+            cached_tokens=usage.cached_input_tokens or 0,
+            cache_write_tokens=usage.cache_write_input_tokens or 0,
+            reasoning_tokens=usage.reasoning_tokens or 0,
+        )
+        usage_id = f"{run.run_id}/{run.context.fence.attempt}/{place}"
+        await run.context.record_usage(counted, usage_id=usage_id)

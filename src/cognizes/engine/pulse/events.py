@@ -31,6 +31,7 @@ from cognizes.engine.models import (
     JsonObject,
     Message,
     Session,
+    TokenUsage,
     is_delete,
     new_id,
 )
@@ -60,6 +61,8 @@ _ABSENT = object()
 _PAGE = 500
 _END_OF_THREAD = 2**63 - 1
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+_LARGEST_COUNT = 2**53 - 1
 
 
 def check_name(what: str, value: object) -> str:
@@ -307,6 +310,7 @@ def append_item(
         message_id=_message_id(event) or event_id,
         may_be_resent=bool(event.id),
         size=0,
+        usage=dump_usage(event.usage) if event.usage is not None else None,
     )
     check_depth(item.content, content, max_depth)
     check_depth(item.actions, actions, max_depth)
@@ -315,6 +319,16 @@ def append_item(
     if item.size > max_bytes:
         raise LimitExceededError("the event", size=item.size, limit=max_bytes, setting="COGNIZES_MAX_EVENT_BYTES")
     return item
+
+
+def dump_usage(usage: TokenUsage) -> str:
+    """Return usage as the SQL function `record_usage` takes it; raise `InvalidInputError` for counts that are none."""
+    for name, count in vars(usage).items():
+        if name == "model":
+            check_name("the model of usage", count)
+        elif not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _LARGEST_COUNT:
+            raise InvalidInputError(f"{name} is {count!r}; a count of tokens is an integer from 0 to {_LARGEST_COUNT}")
+    return dump_json(vars(usage))
 
 
 def _message_id(event: Event) -> str | None:

@@ -334,6 +334,7 @@ class AppendItem:
     expected_app_version: int | None = None
     fence: tuple[str, int] | None = None
     expects_duplicate: bool = False
+    usage: str | None = None
     apps: Apps | None = None
 
     @property
@@ -462,13 +463,14 @@ class AppendBatcher:
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
         if len(items) == 1:
             (item,) = items
-            fields = (*_fields(item), wait, *self._limits, *_conditions(item), self._notifier is None)
+            fields = (*_fields(item), wait, *self._limits, *_conditions(item), self._notifier is None, item.usage)
             return await fetch("append_event", item.thread_id, *fields, apps=item.apps)
         threads = {item.order_key: item.thread_id for item in items}
         places = {key: place for place, key in enumerate(threads, start=1)}
         index = [places[item.order_key] for item in items]
         columns, conditions = as_columns(map(_fields, items)), as_columns(map(_conditions, items))
-        fields = (*columns, wait, *self._limits, *conditions, self._notifier is None)
+        (usages,) = as_columns((item.usage,) for item in items)
+        fields = (*columns, wait, *self._limits, *conditions, self._notifier is None, usages)
         return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
 
 

@@ -23,7 +23,7 @@ from cognizes.engine.errors import (
     LeaseLostError,
     NotFoundError,
 )
-from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session, new_id
+from cognizes.engine.models import Event, JsonObject, Message, Page, PastState, Session, TokenUsage, new_id
 from cognizes.engine.pulse.events import (
     EventLog,
     Messages,
@@ -233,8 +233,12 @@ class Sessions:
         event_id: str = "",
         invocation_id: str = "",
         run_id: str | None = None,
+        usage: TokenUsage | None = None,
     ) -> Event:
-        """Append an event, with `text` as its content's text and `state` as its delta."""
+        """Append an event, with `text` as its content's text and `state` as its delta.
+
+        `usage` is what a model used for it; it is counted once, with the event.
+        """
         event = Event(
             id=event_id,
             thread_id=session.thread_id,
@@ -244,6 +248,7 @@ class Sessions:
             content={**(content or {}), **({"text": text} if text is not None else {})},
             actions={"state_delta": dict(state)} if state else {},
             run_id=run_id,
+            usage=usage,
         )
         return await self.append_event(session, event)
 

@@ -29,7 +29,7 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
-from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session
+from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, TokenUsage
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, StateFunction, fence_of_thread, fenced_by
 from cognizes.engine.runs.leases import Lease
@@ -218,6 +218,13 @@ class RunContext(ABC):
     async def finish_tool(self, call_id: str, output: Any, *, is_error: bool = False) -> None:
         with fenced_by(self._fence):
             await self._runs.finish_tool(self.thread_id, self.id, call_id, output, is_error=is_error)
+
+    async def record_usage(self, usage: TokenUsage, *, usage_id: str) -> bool:
+        """Count the tokens of one call of a model; return False if this id was counted before.
+
+        An id that is the same in each attempt, such as the name of the step, counts a repeated step once.
+        """
+        return await self._runs.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.id)
 
     async def wait(
         self,

@@ -40,6 +40,7 @@ from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind
 from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
 from cognizes.engine.telemetry import count_run_end, observe_claim, observe_wait
+from cognizes.engine.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Runs:
         supervisor: Supervisor,
         sweeper: Sweeper,
         write_message: WriteMessage,
+        usage: Usage,
     ) -> None:
         self.database = database
         self.sessions = sessions
@@ -81,6 +83,7 @@ class Runs:
         self.settings = settings
         self.supervisor = supervisor
         self.write_message = write_message
+        self.usage = usage
         self.worker_id = new_worker_id()
         self.notifications = RunNotifications(listener)
         self.sweep = RunSweep(database.without_tenants(), self.notifications, sweeper)

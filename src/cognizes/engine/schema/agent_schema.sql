@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 34 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 35 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1095,6 +1095,41 @@ COMMENT ON COLUMN "public".runs.waiting_since IS 'When its current wait began, o
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0089_run_times.sql', 89, '588eeb62cd7ca1c00db8cf8e1095a06f532658890a9e78b0663ed2f0313ae5cd', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0090_token_usage.sql
+-- token_usage: the tokens of one call of a model, counted once per `id` and thread: the id of the event that reports them, or
+-- the id that the caller gave. `input_tokens` and `output_tokens` are totals; the other counts are parts of them.
+CREATE TABLE IF NOT EXISTS "public".token_usage (
+    thread_id           uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    id                  text NOT NULL CHECK (id <> ''),
+    app_name            text NOT NULL,
+    user_id             text NOT NULL,
+    run_id              text,
+    model               text NOT NULL CHECK (model <> ''),
+    input_tokens        bigint NOT NULL CHECK (input_tokens >= 0),
+    output_tokens       bigint NOT NULL CHECK (output_tokens >= 0),
+    cached_tokens       bigint NOT NULL DEFAULT 0 CHECK (cached_tokens >= 0),
+    cache_write_tokens  bigint NOT NULL DEFAULT 0 CHECK (cache_write_tokens >= 0),
+    reasoning_tokens    bigint NOT NULL DEFAULT 0 CHECK (reasoning_tokens >= 0),
+    created_at          timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS token_usage_thread_id_id ON "public".token_usage (thread_id, md5(id));
+CREATE INDEX IF NOT EXISTS idx_token_usage_user ON "public".token_usage (app_name, user_id, created_at);
+CREATE INDEX IF NOT EXISTS idx_token_usage_app ON "public".token_usage (app_name, created_at);
+
+-- The usage that an event reports is an argument of the append functions.
+DROP FUNCTION IF EXISTS "public".append_event(
+    uuid, text, text, text, text, text, json, json, jsonb, jsonb, jsonb, bigint, text, text, text, boolean, boolean,
+    integer, integer, bigint, bigint, bigint, text, integer, boolean);
+DROP FUNCTION IF EXISTS "public".append_events(
+    uuid[], integer[], text[], text[], text[], text[], text[], text[], text[], text[], text[], text[], bigint[], text[],
+    text[], text[], boolean[], boolean, integer, integer, bigint[], bigint[], bigint[], text[], integer[], boolean);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0090_token_usage.sql', 90, '9ab8cce57fa8426eb2dcc569efc5a18dd6e7f70d827824e36724a68ff12cf504', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2330,6 +2365,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- engine does, passes false: NOTIFY holds a lock of the whole server until the commit is flushed and replicated. The setting
 -- that the trigger looks at is local to the transaction and reset at once: a later INSERT of the same transaction notifies.
 -- The fence (run id, attempt) is given by code that executes a run: it writes only while it holds the run.
+-- p_usage is what a model used for the event, see `record_usage`: counted once, with the event.
 -- `append_events` applies the same rules to a batch; one event alone takes two thirds of its time here.
 CREATE OR REPLACE FUNCTION "public".append_event(
     p_thread_id uuid,
@@ -2357,6 +2393,7 @@ CREATE OR REPLACE FUNCTION "public".append_event(
     p_fence_run_id text DEFAULT NULL,
     p_fence_attempt integer DEFAULT NULL,
     p_notify boolean DEFAULT true,
+    p_usage json DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -2451,6 +2488,9 @@ BEGIN
         VALUES (p_thread_id, append_event.sequence_num, p_message_id, p_event_id, v_app_name, p_role, p_text,
                 append_event.created_at);
     END IF;
+    IF p_usage IS NOT NULL THEN
+        PERFORM "public".record_usage(p_thread_id, p_event_id, p_run_id, p_usage, append_event.created_at);
+    END IF;
     IF p_snapshot_every > 0 AND sequence_num % p_snapshot_every = 0 THEN
         PERFORM "public".take_snapshot(p_thread_id);
     END IF;
@@ -2459,7 +2499,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_event.sql', 0, 'ad332c778d323ac53d52dbf625b94f0b2335da714a9dcf9fc726f7b4a93e2f05', '0.1.0')
+VALUES ('events/append_event.sql', 0, '55320290c0e6996ec87275be00408e9d1a590d6b324fc4ace0616ba419ecbc9a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2495,7 +2535,8 @@ CREATE OR REPLACE FUNCTION "public".append_events(
     p_expected_app_versions bigint[] DEFAULT NULL,
     p_fence_run_ids text[] DEFAULT NULL,
     p_fence_attempts integer[] DEFAULT NULL,
-    p_notify boolean DEFAULT true
+    p_notify boolean DEFAULT true,
+    p_usages text[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
 -- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
@@ -2658,6 +2699,12 @@ BEGIN
                AS item (thread, event_id, role, body, message_id, sequence_num, status, created_at)
          WHERE item.status = 'stored' AND item.role IS NOT NULL;
     END IF;
+    IF p_usages IS NOT NULL THEN
+        PERFORM "public".record_usage(p_threads[item.thread], item.event_id, item.run_id, item.usage::json, item.created_at)
+           FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_usages, v_statuses, v_times)
+                AS item (thread, event_id, run_id, usage, status, created_at)
+          WHERE item.status = 'stored' AND item.usage IS NOT NULL;
+    END IF;
     PERFORM "public".take_snapshot(id) FROM unnest(v_snapshots) AS due (id);
 
     RETURN QUERY SELECT * FROM unnest(v_statuses, v_item_sequences, v_item_versions, v_times);
@@ -2665,7 +2712,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_events.sql', 0, 'f1a2f29f487a24cc2a265e5224b94a901462048d9b1259cdbb3a1f29e156f66d', '0.1.0')
+VALUES ('events/append_events.sql', 0, 'f95a880419d9730db65a7ef72afeb3e27b3aa360feb509da30e4cea18cc11ddc', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6544,5 +6591,29 @@ VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace0
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 34 WHERE number = 0;
+-- usage/record_usage.sql
+-- Counts the tokens of one call of a model, once per id and thread. Returns false for a known id, or without the thread.
+CREATE OR REPLACE FUNCTION "public".record_usage(
+    p_thread_id uuid, p_id text, p_run_id text, p_usage json, p_created_at timestamptz DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO "public".token_usage (
+        thread_id, id, app_name, user_id, run_id, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens,
+        reasoning_tokens, created_at)
+    SELECT t.id, p_id, t.app_name, t.user_id, p_run_id, p_usage ->> 'model', (p_usage ->> 'input_tokens')::bigint,
+           (p_usage ->> 'output_tokens')::bigint, (p_usage ->> 'cached_tokens')::bigint,
+           (p_usage ->> 'cache_write_tokens')::bigint, (p_usage ->> 'reasoning_tokens')::bigint,
+           coalesce(p_created_at, clock_timestamp())
+      FROM "public".threads t WHERE t.id = p_thread_id
+    ON CONFLICT (thread_id, md5(id)) DO NOTHING;
+    RETURN FOUND;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960e9a72ef1aa9387e8dac818', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+UPDATE "public".schema_migrations SET revision = 35 WHERE number = 0;
 COMMIT;

@@ -12,10 +12,13 @@ from uuid import UUID
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
 from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps.app import App
 from google.adk.errors.already_exists_error import AlreadyExistsError as AdkAlreadyExistsError
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -67,7 +70,7 @@ class AdkAgent:
 
     def __init__(self, app: App, service: HostedSessionService) -> None:
         self._streamed_ids = StreamedIds()
-        self._app = app.model_copy(update={"plugins": [*app.plugins, self._streamed_ids]})
+        self._app = app.model_copy(update={"plugins": [*app.plugins, self._streamed_ids, ModelNames(service)]})
         self._service = service
         self._runner = self._make_runner(self._app)
         self._server_tools = server_tools(app)
@@ -143,6 +146,7 @@ class AdkAgent:
         finally:
             await recording.close()
             self._streamed_ids.forget(recording.invocation_id)
+            self._service.forget_models(recording.invocation_id)
             del self._service.active[key]
 
     def _events(self, turn: AdkTurn, run_input: RunAgentInput, key: SessionKey) -> AsyncGenerator[Event, None]:
@@ -360,3 +364,17 @@ class HostedSessionService(OpenSessionService):
             return await super().append_event(session, event)
         finally:
             self.detach_run(revision.thread_id, event.invocation_id)
+
+
+class ModelNames(BasePlugin):
+    """Tells the session service which model an agent calls, because not every model reports its name."""
+
+    def __init__(self, service: HostedSessionService) -> None:
+        super().__init__(name="cognizes_model_names")
+        self._service = service
+
+    @override
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        if llm_request.model:
+            invocation_id, author = callback_context.invocation_id, callback_context.agent_name
+            self._service.note_model(invocation_id, author, llm_request.model)

@@ -45,7 +45,25 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
 
 
-def encode_event(event: Event, *, thread_id: str, run_id: str | None = None) -> models.Event:
+def usage_of(event: Event, *, model: str | None = None) -> models.TokenUsage | None:
+    """Return what the model used for an event; `model` is its name, for models that do not report one.
+
+    Gemini counts thoughts beside the candidates, and the results of its own tools beside the prompt.
+    """
+    found = event.usage_metadata
+    if found is None:
+        return None
+    thoughts, cached = found.thoughts_token_count or 0, found.cached_content_token_count or 0
+    return models.TokenUsage(
+        event.model_version or model or models.UNKNOWN_MODEL,
+        input_tokens=max(0, (found.prompt_token_count or 0) + (found.tool_use_prompt_token_count or 0)),
+        output_tokens=max(0, (found.candidates_token_count or 0) + thoughts),
+        cached_tokens=max(0, cached),
+        reasoning_tokens=max(0, thoughts),
+    )
+
+
+def encode_event(event: Event, *, thread_id: str, run_id: str | None = None, model: str | None = None) -> models.Event:
     fields: JsonObject = to_json(event.model_dump(exclude=set(_COLUMNS), exclude_none=True))
     content: JsonObject | None = fields.pop("content", None)
     actions: JsonObject = fields.pop("actions")
@@ -63,6 +81,7 @@ def encode_event(event: Event, *, thread_id: str, run_id: str | None = None) -> 
         content={"adk": {"timestamp": fields.pop("timestamp"), **fields}, **(content or {})},
         actions={name: value for name, value in actions.items() if value != {} or name not in _EMPTY_ACTIONS},
         run_id=run_id,
+        usage=usage_of(event, model=model),
     )
 
 

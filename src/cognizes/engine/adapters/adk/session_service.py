@@ -84,6 +84,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
         self._turns = KeyedLock()
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
+        self._models: dict[tuple[str, str], str] = {}
 
     async def flush(self) -> None:
         """Do nothing: an append returns after its commit."""
@@ -148,6 +149,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
                 event,
                 thread_id=str(revision.thread_id),
                 run_id=self._runs.get((revision.thread_id, event.invocation_id)),
+                model=self._models.get((event.invocation_id, event.author)),
             )
             is_strict = self._on_conflict == "raise"
             with _adk_errors:
@@ -242,6 +244,15 @@ class OpenSessionService(EngineUser, BaseSessionService):
         self._runs[thread_id, invocation_id] = run_id
         if on_stored is not None:
             self._listeners[thread_id, invocation_id] = on_stored
+
+    def note_model(self, invocation_id: str, author: str, model: str) -> None:
+        """Name the model that an agent calls: not every model reports its name with the tokens that it used."""
+        self._models[invocation_id, author] = model
+
+    def forget_models(self, invocation_id: str) -> None:
+        """Forget the models of an invocation that has ended."""
+        for key in [key for key in self._models if key[0] == invocation_id]:
+            del self._models[key]
 
     def detach_run(self, thread_id: UUID, invocation_id: str) -> None:
         """Stop assigning the events of an invocation to its run."""

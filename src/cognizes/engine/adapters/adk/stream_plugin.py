@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions.session import Session
 from google.adk.tools.base_tool import BaseTool
@@ -217,6 +219,11 @@ class EngineStreamPlugin(BasePlugin):
             if part.thought and part.text and part.text.strip():
                 await _record(run, "thought", {"thought": part.text, "at": _now()})
 
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        run = self._runs.get(_key(callback_context.session, callback_context.invocation_id))
+        if run is not None and llm_request.model:
+            run.service.note_model(run.invocation_id, callback_context.agent_name, llm_request.model)
+
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
@@ -286,6 +293,7 @@ class EngineStreamPlugin(BasePlugin):
         if stop_watching := self._watches.pop(key, None):
             stop_watching()
         run.service.detach_run(run.thread_id, run.invocation_id)
+        run.service.forget_models(run.invocation_id)
         await run.streams.close()
         with _only_logged(), fenced_by(run.lease.fence):
             if status is RunStatus.WAITING:

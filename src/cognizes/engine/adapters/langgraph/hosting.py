@@ -89,8 +89,10 @@ class _GraphSource:
         async for namespace, mode, payload in parts:
             for event in translator.translate(namespace, mode, payload):
                 yield event
+            await _record_usage(translator, context)
         for event in translator.finish():
             yield event
+        await _record_usage(translator, context)
         if translator.interrupts:
             yield RunFinishedEvent(
                 thread_id=run_input.thread_id,
@@ -118,6 +120,12 @@ class _GraphSource:
         if MESSAGES in self._input_keys:
             given[MESSAGES] = _new_messages(stored, run_input, context)
         return given
+
+
+async def _record_usage(translator: GraphTranslator, context: RunContext) -> None:
+    # The id of a message is the id of the model call: a graph that continues does not call the model for it again.
+    for message_id, usage in translator.take_usage().items():
+        await context.record_usage(usage, usage_id=message_id)
 
 
 def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:

@@ -36,7 +36,7 @@ from cognizes.engine.adapters.openai_agents.items import as_text, item_text
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import RunFailedError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
-from cognizes.engine.models import JsonObject, new_id
+from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
 
 _CAPABILITIES = AgentCapabilities(streams_tool_arguments=True)
 _REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
@@ -57,6 +57,8 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
             async for event in result.stream_events():
                 for frame in frames.translate(event):
                     yield frame
+                if isinstance(event, RawResponsesStreamEvent) and event.data.type == "response.completed":
+                    await _record_usage(event.data.response, context)
         finally:
             result.cancel()
         for frame in frames.finish():
@@ -70,6 +72,24 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
 
     description = agent.handoff_description or f"OpenAI agent {agent.name}"
     return AguiAgent(events, name=name, description=description, capabilities=_CAPABILITIES, engine=engine)
+
+
+async def _record_usage(response: Any, context: RunContext) -> None:
+    """Count the tokens of a response of the model."""
+    if (usage := response.usage) is None:
+        return
+    inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
+    counted = TokenUsage(
+        response.model or UNKNOWN_MODEL,
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cached_tokens=(inputs.cached_tokens if inputs else 0) or 0,
+        cache_write_tokens=getattr(inputs, "cache_write_tokens", 0) or 0,
+        reasoning_tokens=(outputs.reasoning_tokens if outputs else 0) or 0,
+    )
+    # Models of other providers give every response the same id.
+    usage_id = f"{context.run.id}/{new_id()}"
+    await context.record_usage(counted, usage_id=usage_id)
 
 
 def _items(messages: Sequence[Message]) -> list[TResponseInputItem]:

@@ -38,7 +38,7 @@ def host_agent(
     make = make_deps or _default_deps(agent, name)
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
-        adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=run_input)
+        adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=run_input, include_usage=True)
         stream = cast("AsyncGenerator[BaseEvent, None]", adapter.run_stream(deps=make(context)))
         async with aclosing(stream) as yielded:
             async for event in yielded:

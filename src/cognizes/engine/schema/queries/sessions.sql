@@ -1,12 +1,13 @@
 -- append_event: Append one event. Documents are text: the pool needs no codec.
 SELECT * FROM {schema}.append_event(
     $1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::jsonb, $10::text::jsonb, $11::text::jsonb,
-    $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
+    $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26::text::json);
 
 -- append_events: Append a batch of events.
 SELECT * FROM {schema}.append_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26);
+    $26, $27);
 
 -- create_sessions: Create a batch of sessions.
 SELECT * FROM {schema}.create_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);

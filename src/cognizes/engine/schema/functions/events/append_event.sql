@@ -9,6 +9,7 @@
 -- engine does, passes false: NOTIFY holds a lock of the whole server until the commit is flushed and replicated. The setting
 -- that the trigger looks at is local to the transaction and reset at once: a later INSERT of the same transaction notifies.
 -- The fence (run id, attempt) is given by code that executes a run: it writes only while it holds the run.
+-- p_usage is what a model used for the event, see `record_usage`: counted once, with the event.
 -- `append_events` applies the same rules to a batch; one event alone takes two thirds of its time here.
 CREATE OR REPLACE FUNCTION {schema}.append_event(
     p_thread_id uuid,
@@ -36,6 +37,7 @@ CREATE OR REPLACE FUNCTION {schema}.append_event(
     p_fence_run_id text DEFAULT NULL,
     p_fence_attempt integer DEFAULT NULL,
     p_notify boolean DEFAULT true,
+    p_usage json DEFAULT NULL,
     OUT status text,
     OUT sequence_num bigint,
     OUT version bigint,
@@ -129,6 +131,9 @@ BEGIN
         INSERT INTO {schema}.messages (thread_id, sequence_num, id, event_id, app_name, role, content, created_at)
         VALUES (p_thread_id, append_event.sequence_num, p_message_id, p_event_id, v_app_name, p_role, p_text,
                 append_event.created_at);
+    END IF;
+    IF p_usage IS NOT NULL THEN
+        PERFORM {schema}.record_usage(p_thread_id, p_event_id, p_run_id, p_usage, append_event.created_at);
     END IF;
     IF p_snapshot_every > 0 AND sequence_num % p_snapshot_every = 0 THEN
         PERFORM {schema}.take_snapshot(p_thread_id);

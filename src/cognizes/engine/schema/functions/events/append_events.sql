@@ -29,7 +29,8 @@ CREATE OR REPLACE FUNCTION {schema}.append_events(
     p_expected_app_versions bigint[] DEFAULT NULL,
     p_fence_run_ids text[] DEFAULT NULL,
     p_fence_attempts integer[] DEFAULT NULL,
-    p_notify boolean DEFAULT true
+    p_notify boolean DEFAULT true,
+    p_usages text[] DEFAULT NULL
 ) RETURNS TABLE (status text, sequence_num bigint, version bigint, created_at timestamptz)
 LANGUAGE plpgsql
 -- The plan is made once, possibly while the tables are empty: these settings keep it good when they have grown.
@@ -191,6 +192,12 @@ BEGIN
                       v_times)
                AS item (thread, event_id, role, body, message_id, sequence_num, status, created_at)
          WHERE item.status = 'stored' AND item.role IS NOT NULL;
+    END IF;
+    IF p_usages IS NOT NULL THEN
+        PERFORM {schema}.record_usage(p_threads[item.thread], item.event_id, item.run_id, item.usage::json, item.created_at)
+           FROM unnest(p_thread_index, p_event_ids, p_run_ids, p_usages, v_statuses, v_times)
+                AS item (thread, event_id, run_id, usage, status, created_at)
+          WHERE item.status = 'stored' AND item.usage IS NOT NULL;
     END IF;
     PERFORM {schema}.take_snapshot(id) FROM unnest(v_snapshots) AS due (id);
 
