@@ -331,11 +331,29 @@ class DebianCluster(Servers):
 
     def freeze_replication(self, standby: Node) -> None:
         """Stop the WAL receiver of a standby: it falls behind, and the primary does not notice."""
+        self._wal_receiver(standby).suspend()
+
+    def kill_replication(self, standby: Node) -> None:
+        """Kill the WAL receiver of a standby, with what its socket holds of the log; PostgreSQL starts again."""
+        self._wal_receiver(standby).kill()
+
+    def _wal_receiver(self, standby: Node) -> psutil.Process:
         for process in self.postgres(standby):
-            if "walreceiver" in " ".join(process.cmdline()):
-                process.suspend()
-                return
+            with suppress(psutil.NoSuchProcess):
+                if "walreceiver" in " ".join(process.cmdline()):
+                    return process
         raise DebianServerError(f"{standby.name} has no WAL receiver")
+
+    def set_synchronous(self, synchronous: bool) -> None:
+        """Let commits wait for a standby, or not; return when Patroni has applied it."""
+        if synchronous != self._synchronous:
+            self.request(self.primary(), "PATCH", "/config", {"synchronous_mode": synchronous})
+            self._synchronous = synchronous
+            setting = "SHOW synchronous_standby_names"
+            _wait_for(
+                lambda: bool(self.sql(self.primary(), setting)) == synchronous, "Patroni does not change the mode"
+            )
+        self.wait_until_healthy()
 
     def resume_processes(self, node: Node) -> None:
         for process in [*self.postgres(node), *self._patroni(node)]:
