@@ -264,7 +264,7 @@ class Authorizer:
         self._engine = engine
         self._authenticator: Authenticator = engine.access
         settings = engine.settings
-        self._rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
+        self.rate = TokenBuckets(rate=settings.requests_per_second, size=settings.requests_at_once)
         self._max_contexts = settings.max_contexts_per_connection
         self._origins = origins_of(settings.cors_origins)
 
@@ -285,7 +285,7 @@ class Authorizer:
         principal = call.principal
         if not call.is_counted:
             call.is_counted = True
-            self._rate.take(caller_of(principal))
+            self.rate.take(caller_of(principal))
         if not principal.may(needed.permission):
             raise PermissionDeniedError(f"this needs the permission {needed.permission}, which {principal.name} lacks")
         if needed.is_for_agents and principal.user_id is not None:

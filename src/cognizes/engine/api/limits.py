@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
@@ -22,13 +22,17 @@ _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys 
 
 
 class TokenBuckets:
-    """A token bucket per caller, in this process. Only the callers seen last have one, so that memory is bounded."""
+    """A token bucket per caller. Only the callers seen last have one, so that memory is bounded.
+
+    The buckets are those of this process; `SharedLimits` corrects them by what other processes gave.
+    """
 
     def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = rate
-        self._size = float(size)
+        self.rate = rate
+        self.size = float(size)
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._taken: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -37,7 +41,7 @@ class TokenBuckets:
         """Return the tokens of a caller, at least one; else raise `TooManyRequestsError` with the time to wait."""
         level = self._level(caller)
         if level < 1:
-            retry_after = (1 - level) / self._rate
+            retry_after = (1 - level) / self.rate
             raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
         return level
 
@@ -47,14 +51,29 @@ class TokenBuckets:
     def take(self, caller: str, what: str = "too many requests") -> None:
         """Take a token; raise `TooManyRequestsError` with the time to wait when there is none."""
         self._buckets[caller] = (self.check(caller, what) - 1, self._clock())
+        self._taken[caller] += 1
         self._buckets.move_to_end(caller)
         if len(self._buckets) > MAX_CALLERS:
-            self._buckets.popitem(last=False)
+            self._taken.pop(self._buckets.popitem(last=False)[0], None)
+
+    def take_counts(self) -> dict[str, int]:
+        """Return the tokens that each caller took since the last call."""
+        taken, self._taken = self._taken, Counter()
+        return dict(taken)
+
+    def put_back_counts(self, taken: Mapping[str, int]) -> None:
+        """Let the next `take_counts` return these as well."""
+        self._taken.update(taken)
+
+    def set_level(self, caller: str, level: float) -> None:
+        """Set the tokens of a caller, less those taken since the last `take_counts`."""
+        if caller in self._buckets:
+            self._buckets[caller] = (min(self.size, level) - self._taken[caller], self._clock())
 
     def _level(self, caller: str) -> float:
         now = self._clock()
-        level, since = self._buckets.get(caller, (self._size, now))
-        return min(self._size, level + (now - since) * self._rate)
+        level, since = self._buckets.get(caller, (self.size, now))
+        return min(self.size, level + (now - since) * self.rate)
 
 
 class FailedKeys:
@@ -67,7 +86,7 @@ class FailedKeys:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
-        self._by_address = TokenBuckets(rate=rate, size=size, clock=clock)
+        self.by_address = TokenBuckets(rate=rate, size=size, clock=clock)
         self._by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
         self._good: OrderedDict[int, None] = OrderedDict()
         self._lookups = asyncio.Semaphore(_CONCURRENT_LOOKUPS)
@@ -81,9 +100,9 @@ class FailedKeys:
         """Return a context manager in which the credential may be looked up."""
         is_limited = (
             credential.text
-            and self._by_address
+            and self.by_address
             and hash(credential.text) not in self._good
-            and self._by_address.is_empty(address_of(scope))
+            and self.by_address.is_empty(address_of(scope))
         )
         return self._lookups if is_limited else nullcontext()
 
@@ -92,7 +111,7 @@ class FailedKeys:
         if credential.text:
             self._good.pop(hash(credential.text), None)
             self._by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
-            self._by_address.take(address_of(scope), _TOO_MANY_FAILED)
+            self.by_address.take(address_of(scope), _TOO_MANY_FAILED)
 
     def note_success(self, credential: Credential) -> None:
         """Remember a key or token that was valid. A ticket is valid once."""
@@ -134,14 +153,24 @@ class TrustedProxies:
 
 
 class OpenStreams:
+    """Counts the open streams of callers: those of this process, and as far as known those of other processes."""
+
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_streams_per_caller
         self._open: Counter[str] = Counter()
+        self._elsewhere: dict[str, int] = {}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self._open
+
+    def set_elsewhere(self, streams: dict[str, int]) -> None:
+        self._elsewhere = streams
 
     def begin(self, principal: Principal) -> Callable[[], None]:
         """Count a stream; return the function to call when it ends."""
         caller = caller_of(principal)
-        if self._open[caller] >= self._most:
+        if self._open[caller] + self._elsewhere.get(caller, 0) >= self._most:
             raise TooManyRequestsError(
                 f"{self._most} streams are open already (COGNIZES_MAX_STREAMS_PER_CALLER); close one", retry_after=5
             )

@@ -37,6 +37,7 @@ from cognizes.engine.api.routes import (
     usage,
     user_data,
 )
+from cognizes.engine.api.shared_limits import SharedLimits
 from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
@@ -79,10 +80,13 @@ def create_app(
                 await exported.start()
             # A server fires schedules and ends waits, whether it hosts agents or not.
             app.state.engine.runs.sweep.start()
+            if app.state.engine.access.is_required:
+                app.state.shared_limits.start(app.state.engine._sweeper)
             await app.state.agents.start()
             with on_shutdown_signal(partial(_end_streams, app)):
                 yield
         finally:
+            await app.state.shared_limits.close()
             await app.state.agents.close()
             await app.state.heartbeats.close()
             await app.state.agent_heartbeats.close()
@@ -135,6 +139,11 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None, group: Pr
     app.state.meter = PulseMeter()
     engine._listener.tap(DEFAULT_CHANNEL, app.state.meter.count)
     app.state.failed_keys = FailedKeys(engine.settings)
+    app.state.shared_limits = SharedLimits(
+        engine._database.without_tenants(),
+        {"requests": app.state.authorizer.rate, "failed": app.state.failed_keys.by_address},
+        app.state.streams,
+    )
     app.state.agents = ServedAgents(engine, agents)
     seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
     app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 35 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 36 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1084,6 +1084,32 @@ VALUES ('0081_open_questions.sql', 81, '792685f587b5dcd6e2152900fe8f929b32ee118a
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0085_shared_limits.sql
+-- shared_buckets: the token bucket of each caller, shared by all processes that serve requests. `caller` is a digest.
+-- Unlogged, as the next table: after a crash or a failover all callers begin with a full bucket.
+CREATE UNLOGGED TABLE IF NOT EXISTS "public".shared_buckets (
+    caller    text PRIMARY KEY,
+    level     double precision NOT NULL,
+    level_at  timestamptz NOT NULL
+);
+
+-- shared_streams: how many streams a caller has open in a process.
+CREATE UNLOGGED TABLE IF NOT EXISTS "public".shared_streams (
+    caller      text NOT NULL,
+    process_id  uuid NOT NULL,
+    streams     integer NOT NULL,
+    seen_at     timestamptz NOT NULL,
+    PRIMARY KEY (caller, process_id)
+);
+
+CREATE INDEX IF NOT EXISTS idx_shared_streams_seen_at ON "public".shared_streams (seen_at);
+CREATE INDEX IF NOT EXISTS idx_shared_buckets_level_at ON "public".shared_buckets (level_at);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0085_shared_limits.sql', 85, '3252ab5696f9b0f51a1d62921c11b5bd61d757df8c0cec3982dc1d1d87cb515c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0089_run_times.sql
 -- The times from which the delay of a claim and the duration of a wait are measured.
 ALTER TABLE "public".runs
@@ -1303,6 +1329,53 @@ SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, 
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('views/run_rows.sql', 0, 'e4bf48058e05ac6dea6b7bf88085bd0bc94b981d171e8d3769b12b86d6e03810', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- access/exchange_limits.sql
+-- Takes the tokens that a process gave to callers out of their shared buckets and notes the streams that they have open
+-- there. Returns the level of each bucket and the streams in other processes, by the place of the caller. A level may be
+-- negative: processes give tokens before they know of each other. Streams of a process that was not seen for 10 seconds
+-- do not count.
+CREATE OR REPLACE FUNCTION "public".exchange_limits(
+    p_process_id uuid, p_callers text[], p_taken double precision[], p_rates double precision[],
+    p_sizes double precision[], p_streams integer[]
+) RETURNS TABLE (place integer, level double precision, streams integer) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    WITH asked AS (
+        -- In one order, so that two processes do not wait for each other.
+        SELECT * FROM unnest(p_callers, p_taken, p_rates, p_sizes, p_streams) WITH ORDINALITY
+               AS asked (caller, taken, rate, size, streams, place) ORDER BY caller
+    ), changed AS (
+        INSERT INTO "public".shared_buckets AS b (caller, level, level_at)
+        SELECT a.caller, a.size - a.taken, v_now FROM asked a ORDER BY a.caller
+        ON CONFLICT (caller) DO UPDATE SET level = greatest(
+            least((SELECT a.size FROM asked a WHERE a.caller = b.caller),
+                  b.level + greatest(extract(epoch FROM v_now - b.level_at), 0)
+                            * (SELECT a.rate FROM asked a WHERE a.caller = b.caller))
+            - (SELECT a.taken FROM asked a WHERE a.caller = b.caller),
+            - (SELECT a.size FROM asked a WHERE a.caller = b.caller)), level_at = v_now
+        RETURNING b.caller, b.level
+    ), noted AS (
+        INSERT INTO "public".shared_streams AS s (caller, process_id, streams, seen_at)
+        SELECT a.caller, p_process_id, a.streams, v_now FROM asked a ORDER BY a.caller
+        ON CONFLICT (caller, process_id) DO UPDATE SET streams = EXCLUDED.streams, seen_at = v_now
+    )
+    SELECT a.place::integer, c.level,
+           coalesce((SELECT sum(s.streams) FROM "public".shared_streams s
+                      WHERE s.caller = a.caller AND s.process_id <> p_process_id
+                        AND s.seen_at > v_now - interval '10 seconds'), 0)::integer
+      FROM asked a JOIN changed c ON c.caller = a.caller;
+    DELETE FROM "public".shared_streams s WHERE s.seen_at < v_now - interval '1 minute';
+    DELETE FROM "public".shared_buckets b WHERE b.level_at < v_now - interval '1 hour';
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('access/exchange_limits.sql', 0, '4cd115029b9d9629820db5001543fdf4145d8a78553cb6e2eb74f42de705f2d6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6615,5 +6688,5 @@ VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 35 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 36 WHERE number = 0;
 COMMIT;

@@ -80,3 +80,6 @@ ALTER ROLE cognizes_server LOGIN;
 
 -- enter_tenant: Set the apps whose rows the transaction may see.
 SELECT {schema}.enter_tenant($1);
+
+-- exchange_limits: Report the tokens and streams of callers in this process; return the shared levels.
+SELECT place, level, streams FROM {schema}.exchange_limits($1, $2, $3, $4, $5, $6);
