@@ -425,3 +425,32 @@ async def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(
     for message in messages:
         await message.write("x")
         assert await message.complete() == 1
+
+
+async def test_a_process_that_starts_after_a_failover_ends_no_living_stream(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases expired while PostgreSQL was away. A promoted standby has run for long, so its start time says nothing."""
+    async with Engine.open(database_url, stream_lease_seconds=600) as writing:
+        session = await writing.sessions.create("app", "user")
+        async with writing.stream_message(session, message_id="m") as message:
+            await message.write("before")
+            await until(lambda: _has_run_for_long(writing))
+            expire = "UPDATE message_streams SET lease_expires_at = now() - interval '5 s' WHERE message_id = 'm'"
+            assert await database_of(writing).pool.execute(expire) == "UPDATE 1"
+            async with Engine.open(database_url, stream_lease_seconds=600) as starting:
+                # So that the time since the start of the server does not protect the stream.
+                monkeypatch.setattr(starting.streams.leases, "seconds", 1.0)
+                await starting.streams.leases.end_unowned()
+                (head,) = await starting.streams.heads([session.thread_id])
+                assert head.status == "streaming"
+            await message.write(" and after")
+        (event,) = await writing.sessions.events(session)
+        assert event.content["text"] == "before and after"
+
+
+async def _has_run_for_long(engine: Engine) -> bool:
+    found: bool = await database_of(engine).pool.fetchval(
+        "SELECT pg_postmaster_start_time() < now() - interval '2 s' AND EXISTS (SELECT FROM message_chunks)"
+    )
+    return found
