@@ -162,3 +162,18 @@ def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["extra adk"].verdict is Verdict.WARNING
     assert "--extra adk" in found["extra adk"].remedy
     assert found["embedded PostgreSQL"].verdict is Verdict.FAILURE
+
+
+def test_the_connections_of_some_nodes_are_compared_with_the_limit_of_the_server(
+    quick: Cognizes, database_url: str
+) -> None:
+    """The embedded server accepts 197: three nodes of two processes with keys need 6 x (10 + 10 + 3)."""
+    settings = {"COGNIZES_PORT": "0", "COLUMNS": "400", "COGNIZES_WORKERS": "2", "DATABASE_URL": database_url}
+    keys = {"COGNIZES_AUTH": "required", "COGNIZES_READ_URL": database_url}
+    fits = _lines(quick("doctor", "--nodes", "3", **settings, **keys).stdout)["connections"]
+    assert fits.startswith("✓ 3 nodes x 2 processes: up to 138 of 197 (120 in pools, 18 direct), 120 on each replica")
+    too_many = _lines(quick("doctor", "--nodes", "10", **settings, **keys).stdout)["connections"]
+    assert too_many.startswith("! 10 nodes x 2 processes: up to 460 of 197")
+    assert "max_connections above 506" in too_many
+    pooled = {**settings, "COGNIZES_LISTEN_URL": database_url}
+    assert _lines(quick("doctor", "--nodes", "20", **pooled).stdout)["connections"].startswith("✓")

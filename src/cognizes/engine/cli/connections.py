@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -14,6 +15,8 @@ from cognizes.engine.errors import DatabaseError, SetupError
 from cognizes.engine.settings import Settings
 
 _Result = TypeVar("_Result")
+_DIRECT_CONNECTIONS = 3
+"""Outside the pools: the listener, the notifier, and a probe of a server that does not answer."""
 _SCHEMES = ("postgresql", "postgres")
 
 
@@ -45,6 +48,30 @@ def with_engine(settings: Settings, work: Callable[[Engine], Awaitable[_Result]]
         return asyncio.run(run())
 
 
+@dataclass(frozen=True)
+class ConnectionBudget:
+    """The largest number of connections that some processes open: to the primary, and to each replica."""
+
+    processes: int
+    pooled: int
+    direct: int
+    replica: int
+
+    @classmethod
+    def of(cls, settings: Settings, nodes: int) -> ConnectionBudget:
+        """Return the budget of nodes that each run `serve` with `COGNIZES_WORKERS` processes."""
+        processes = nodes * settings.workers
+        has_tenants = settings.auth == "required" and settings.row_level_security == "required"
+        pools = settings.pool_size * (2 if has_tenants else 1)
+        return cls(
+            processes, processes * pools, processes * _DIRECT_CONNECTIONS, processes * pools if settings.read_url else 0
+        )
+
+    @property
+    def primary(self) -> int:
+        return self.pooled + self.direct
+
+
 async def connect(url: str, settings: Settings) -> Database:
     """Open a pool; `connect_timeout` limits the time for each host of the URL."""
     return await Database.connect(url, settings)
@@ -71,7 +98,12 @@ def naming_server(settings: Settings) -> Iterator[None]:
 
 def check_urls(settings: Settings) -> None:
     """Raise `SetupError` for an invalid PostgreSQL URL. The message omits the URL, which may contain a password."""
-    for variable, secret in (("DATABASE_URL", settings.database_url), ("COGNIZES_LISTEN_URL", settings.listen_url)):
+    for variable, secret in (
+        ("DATABASE_URL", settings.database_url),
+        ("COGNIZES_LISTEN_URL", settings.listen_url),
+        ("COGNIZES_READ_URL", settings.read_url),
+        ("COGNIZES_READ_TENANT_URL", settings.read_tenant_url),
+    ):
         if secret and _split(secret.get_secret_value()) is None:
             raise SetupError(
                 f"{variable} is not a PostgreSQL URL; write postgresql://user:password@host:5432/database, "

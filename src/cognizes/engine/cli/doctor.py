@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -25,7 +27,14 @@ from rich.text import Text
 
 from cognizes.engine.access.authenticator import ApiKeys
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, print_table
-from cognizes.engine.cli.connections import connect, describe_url, has_data, naming_server, open_database
+from cognizes.engine.cli.connections import (
+    ConnectionBudget,
+    connect,
+    describe_url,
+    has_data,
+    naming_server,
+    open_database,
+)
 from cognizes.engine.cli.database import migrator
 from cognizes.engine.cli.serve import open_listening_socket
 from cognizes.engine.database import Database, EmbeddedPostgres
@@ -47,6 +56,7 @@ _GIBIBYTE = 1024**3
 _NOTIFY_SECONDS = 5.0
 _CLOCK_SECONDS = 1.0
 _SERVER = "PostgreSQL server"
+_CONNECTIONS = "connections"
 
 
 class Verdict(StrEnum):
@@ -68,7 +78,11 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> None:
+def doctor(
+    data_dir: DataDirectory = None,
+    database_url: DatabaseUrl = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Servers that share the database, for the connection budget.")] = 1,
+) -> None:
     """Check this machine and the database, and print how to fix what is wrong.
 
     [green]✓[/] works, [yellow]![/] works with a restriction, [red]✗[/] does not work: then the exit code is 1.
@@ -76,7 +90,7 @@ def doctor(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> 
     It changes nothing.
     """
     settings = load_settings(data_dir=data_dir, database_url=database_url)
-    findings = asyncio.run(_check_all(settings))
+    findings = asyncio.run(_check_all(settings, nodes))
     table = Table()
     table.add_column("")
     table.add_column("check", no_wrap=True)
@@ -90,8 +104,8 @@ def doctor(data_dir: DataDirectory = None, database_url: DatabaseUrl = None) -> 
         raise typer.Exit(1)
 
 
-async def _check_all(settings: Settings) -> list[Finding]:
-    return [*check_machine(settings), *[finding async for finding in check_server(settings)]]
+async def _check_all(settings: Settings, nodes: int) -> list[Finding]:
+    return [*check_machine(settings), *[finding async for finding in check_server(settings, nodes=nodes)]]
 
 
 def _ok(subject: str, seen: str) -> Finding:
@@ -198,13 +212,14 @@ def _serves_an_engine(host: str, port: int) -> bool:
 Check = Callable[[Database, Settings], Awaitable[Finding]]
 
 
-async def check_server(settings: Settings) -> AsyncIterator[Finding]:
+async def check_server(settings: Settings, *, nodes: int = 1) -> AsyncIterator[Finding]:
     """Run `SERVER_CHECKS` through the URLs that the engine uses; yield one finding if the server is unreachable."""
     try:
         with naming_server(settings):
             async with _database(settings) as database:
                 for subject, check in SERVER_CHECKS.items():
                     yield await _run(subject, check, database, settings)
+                yield await _run(_CONNECTIONS, partial(_check_connections, nodes=nodes), database, settings)
     except EngineError as error:
         yield _failure(_SERVER, str(error), "fix that, then run `cognizes doctor` again for the other checks")
 
@@ -236,6 +251,25 @@ async def _check_version(database: Database, settings: Settings) -> Finding:
     if server["number"] < MINIMUM_SERVER:
         return _failure(_SERVER, seen, "upgrade it to 16 or newer, or unset DATABASE_URL to use the embedded one")
     return _ok(_SERVER, seen)
+
+
+async def _check_connections(database: Database, settings: Settings, *, nodes: int) -> Finding:
+    """Compare the connections that the processes of some nodes may open with those that the server accepts."""
+    budget = ConnectionBudget.of(settings, nodes)
+    accepted: int = await database.fetch_value("read_connection_limit")
+    processes = f"{nodes} nodes x {settings.workers} processes" if budget.processes > 1 else "one process"
+    seen = f"{processes}: up to {budget.primary} of {accepted} ({budget.pooled} in pools, {budget.direct} direct)"
+    if budget.replica:
+        seen += f", {budget.replica} on each replica"
+    needed = budget.direct if settings.listen_url is not None else budget.primary
+    if needed <= accepted:
+        return _ok(_CONNECTIONS, seen)
+    return _warning(
+        _CONNECTIONS,
+        seen,
+        f"set max_connections above {needed + needed // 10}, lower COGNIZES_POOL_SIZE ({settings.pool_size}) or "
+        "COGNIZES_WORKERS, or put PgBouncer in front and set COGNIZES_LISTEN_URL",
+    )
 
 
 async def _check_vector(database: Database, settings: Settings) -> Finding:

@@ -10,3 +10,7 @@ SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_cron') AS is
        CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE')
             THEN current_setting('shared_preload_libraries') LIKE '%pg_cron%' END AS is_loaded,
        current_database() AS this_database;
+
+-- read_connection_limit: Return how many connections the server accepts from users without special rights.
+SELECT current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+       - current_setting('reserved_connections')::integer;
