@@ -99,6 +99,7 @@ OF_AN_ENGINE = [
     "timeline",
     "usage",
     "user_data",
+    "webhooks",
 ]
 
 
@@ -201,6 +202,7 @@ PACKAGES = {
     ],
     "telemetry": ["Instruments", "count_run_end", "enable_metrics", "instruments", "observe_claim", "observe_wait"],
     "timeline": ["EventKind", "KINDS", "Timeline", "TimelinePage"],
+    "webhooks": ["DeadLetter", "Webhook", "Webhooks"],
 }
 
 

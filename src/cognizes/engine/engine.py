@@ -51,6 +51,7 @@ from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.telemetry import enable_metrics
 from cognizes.engine.timeline.timeline import Timeline
 from cognizes.engine.usage import Usage
+from cognizes.engine.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Engine:
     runs: Runs
     schedules: Schedules
     queues: Queues
+    webhooks: Webhooks
     memory: Memory
     artifacts: Artifacts
     timeline: Timeline
@@ -163,6 +165,7 @@ class Engine:
             opened.push_async_callback(self.streams.close)
             opened.push_async_callback(self.runs.close)
             opened.push_async_callback(self.schedules.close)
+            opened.push_async_callback(self.webhooks.close)
             await self._maintenance.start()
             opened.push_async_callback(self._maintenance.close)
             await self.memory.start()
@@ -304,6 +307,8 @@ class Engine:
         self.queues = Queues(self._database)
         self.schedules = Schedules(self._database, self.sessions, settings=self.settings, sweeper=self._sweeper)
         self.runs.sweep.start_with(self.schedules.start)
+        self.webhooks = Webhooks(self._database, self.settings, sweeper=self._sweeper)
+        self.runs.sweep.start_with(self.webhooks.start)
         self.feed = Feed(
             self._database, self._listener, self.streams, sweeper=self._sweeper, supervisor=self._supervisor
         )

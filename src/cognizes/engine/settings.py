@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import platformdirs
@@ -60,6 +60,11 @@ def read_prices(text: str) -> dict[str, ModelPrice]:
             f'{place}: {first["msg"]}; write {{"model": {{"input": 0.3, "output": 2.5}}}}, per million tokens; '
             "cached_input and cache_write may follow"
         ) from error
+
+
+def networks(text: str) -> list[IPv4Network | IPv6Network]:
+    """Return the addresses and networks of a setting such as `10.0.0.0/8,127.0.0.1`."""
+    return [ip_network(item) for item in filter(None, map(str.strip, text.split(",")))]
 
 
 class Settings(BaseSettings):
@@ -187,6 +192,20 @@ class Settings(BaseSettings):
         description="Seconds between the first failed attempt of a run and the next; doubles with each attempt.",
     )
     runs_kept_days: float = Field(default=30, gt=0, description="Age in days at which finished runs are deleted.")
+    webhook_networks: str = Field(
+        default="",
+        description="Internal addresses or networks that webhooks may call, also by http, separated by commas.",
+    )
+    webhook_attempts: int = Field(default=10, ge=1, le=100, description="Attempts of a webhook before it is given up.")
+    webhook_backoff_seconds: float = Field(
+        default=5.0, gt=0, description="Seconds after the first failed call of a webhook; doubles up to an hour."
+    )
+    webhook_seconds: float = Field(
+        default=10.0, gt=0, le=300, description="Seconds in which the receiver of a webhook must answer."
+    )
+    dead_letters_kept_days: float = Field(
+        default=30, gt=0, description="Age in days at which webhook calls that were given up are deleted."
+    )
     audit_kept_days: float = Field(
         default=0, ge=0, description="Age in days at which entries of the audit log are deleted; 0 keeps them."
     )
@@ -324,14 +343,13 @@ class Settings(BaseSettings):
             raise ValueError("list each origin; * is not allowed")
         return value
 
-    @field_validator("trusted_proxies")
+    @field_validator("trusted_proxies", "webhook_networks")
     @classmethod
     def _networks(cls, value: str) -> str:
-        for item in filter(None, map(str.strip, value.split(","))):
-            try:
-                ip_network(item)
-            except ValueError as error:
-                raise ValueError(f"list addresses or networks such as 10.0.0.0/8 ({error})") from error
+        try:
+            networks(value)
+        except ValueError as error:
+            raise ValueError(f"list addresses or networks such as 10.0.0.0/8 ({error})") from error
         return value
 
     @field_validator("threads_kept_days")

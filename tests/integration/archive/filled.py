@@ -55,6 +55,18 @@ async def fill_schedules(engine: Engine, session: Session, *, word: str = WORD) 
     assert await engine.schedules.fire_due() == 1
 
 
+async def fill_webhooks(engine: Engine, session: Session, *, word: str = WORD) -> None:
+    """Let a run of the session fail with the word, and give up the call that reports it."""
+    webhook, _ = await engine.webhooks.create(session.app_name, "http://127.0.0.1:1/")
+    run = await engine.runs.create(session, running=True)
+    await engine.runs.fail(session.thread_id, run.id, error=f"the {word} ran away")
+    connection = await asyncpg.connect(engine.settings.url)
+    await connection.execute("UPDATE webhook_deliveries SET dead_at = now(), last_error = $1", word)
+    await connection.close()
+    assert (await engine.webhooks.dead_letters()).items[0].webhook_id == webhook.id
+    await engine.sessions.refresh(session)
+
+
 async def fill_memory(engine: Engine, session: Session, *, word: str = WORD) -> None:
     scope = MemoryScope(session.app_name, session.user_id)
     await engine.memory.long_term.set(scope, "", "animal", word)

@@ -23,12 +23,12 @@ from tests.integration.archive.filled import (
     fill_memory,
     fill_schedules,
     fill_session,
+    fill_webhooks,
     rows_with,
 )
 
 NOT_FILLED = {
     "hidden_events": "ranges of sequence numbers, deleted with their thread",
-    "agent_episodes_due": "a queue that the background task empties",
     "message_chunks": "chunks of open streams; a completed stream has none",
     "message_counts": "a cache of readers",
     "memory_vectors": "written by the background task",
@@ -37,7 +37,12 @@ NOT_FILLED = {
 
 @pytest.fixture
 async def quiet_engine(database_url: str, tmp_path: Path) -> AsyncIterator[Engine]:
-    settings = {"memory_background": False, "artifact_store": str(tmp_path), "artifact_database_bytes": 2000}
+    settings = {
+        "memory_background": False,
+        "artifact_store": str(tmp_path),
+        "artifact_database_bytes": 2000,
+        "webhook_networks": "127.0.0.1",
+    }
     async with Engine.open(database_url, **settings) as engine:
         yield engine
 
@@ -56,6 +61,7 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
     await fill_access(engine, ada)
     await fill_artifacts(engine, ada)
     await fill_schedules(engine, ada)
+    await fill_webhooks(engine, ada)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
     async with OpenCheckpointSaver(app_name="shop", engine=engine) as saver:
         graph = two_nodes().compile(checkpointer=saver)

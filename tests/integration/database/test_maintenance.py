@@ -110,6 +110,7 @@ async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
         "fold_state_writes",
         "prune_audit_log",
         "prune_chunks",
+        "prune_dead_letters",
         "prune_graph_items",
         "prune_runs",
         "prune_snapshots",
@@ -134,7 +135,7 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
             await database_of(engine).pool.fetchval(
                 "SELECT count(*) FROM maintenance_jobs WHERE name NOT LIKE 'lease_sweep%'"
             )
-            == 9
+            == 10
         ):
             break
         await asyncio.sleep(0.05)
@@ -142,7 +143,7 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
         await database_of(engine).pool.fetchval(
             "SELECT count(*) FROM maintenance_jobs WHERE name NOT LIKE 'lease_sweep%'"
         )
-        == 9
+        == 10
     )
 
 

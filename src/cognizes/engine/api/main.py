@@ -36,6 +36,7 @@ from cognizes.engine.api.routes import (
     signals,
     usage,
     user_data,
+    webhooks,
 )
 from cognizes.engine.api.shared_limits import SharedLimits
 from cognizes.engine.api.sse import HeartbeatTimer
@@ -111,7 +112,7 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (server, usage, sessions, live, runs, schedules, queues, debug, agui, copilotkit, user_data):
+    for part in (server, usage, sessions, live, runs, schedules, queues, webhooks, debug, agui, copilotkit, user_data):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

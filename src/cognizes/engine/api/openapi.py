@@ -17,6 +17,7 @@ TAGS = {
     "sessions": "Sessions with their events, scoped state, messages, snapshots and forks.",
     "runs": "Runs: create or enqueue, record progress, wait, signal, end. A run is named by its thread or by its id.",
     "schedules": "Schedules: runs at times of a cron expression, or at an interval.",
+    "webhooks": "Webhooks out: signed calls when a run waits for a person, fails or completes; dead letters.",
     "contexts": "Signal-Pull: a session as a context, with messages, chunks, branches and tool approvals.",
     "signals": "Signal-Pull: streams of signals that say which context changed. The change itself is pulled.",
     "conversations": "The timeline of a session, and chat with its hosted agent.",

@@ -20,6 +20,7 @@ from cognizes.engine.cli.memory import memory
 from cognizes.engine.cli.queues import queues
 from cognizes.engine.cli.schedules import schedules
 from cognizes.engine.cli.serve import serve
+from cognizes.engine.cli.webhooks import webhooks
 from cognizes.engine.cli.worker import worker
 from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.version import __version__
@@ -47,6 +48,7 @@ app.add_typer(keys, name="keys")
 app.add_typer(memory, name="memory")
 app.add_typer(schedules, name="schedules")
 app.add_typer(queues, name="queues")
+app.add_typer(webhooks, name="webhooks")
 # psql uses `-h` for the host.
 app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(psql)
 

@@ -52,6 +52,7 @@ def jobs(settings: Settings) -> list[Job]:
         every_minutes(15, "prune_snapshots", settings.snapshots_kept),
         every_minutes(60, "prune_runs", timedelta(days=settings.runs_kept_days)),
     ]
+    found.append(every_minutes(60, "prune_dead_letters", timedelta(days=settings.dead_letters_kept_days)))
     for name, days in (
         ("prune_audit_log", settings.audit_kept_days),
         ("prune_streams", settings.streams_kept_days),

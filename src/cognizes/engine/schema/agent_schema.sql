@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 36 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 37 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1241,6 +1241,51 @@ VALUES ('0094_queues.sql', 94, 'b3e21eb3a276b4606ba3ec336099b8f4388d059dc7baa5fb
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0095_webhooks.sql
+-- webhooks: URLs that are called when a run of an app waits for a person, fails or completes.
+CREATE TABLE IF NOT EXISTS "public".webhooks (
+    id          uuid PRIMARY KEY,
+    app_name    text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    url         text NOT NULL,
+    events      text[] NOT NULL CHECK (events <@ '{waiting,failed,completed}' AND cardinality(events) > 0),
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX IF NOT EXISTS idx_webhooks_app ON "public".webhooks (app_name);
+
+-- webhook_secrets: the keys of the signatures. A table of its own without app_name: the role of tenants has no right to read it.
+CREATE TABLE IF NOT EXISTS "public".webhook_secrets (
+    webhook_id  uuid PRIMARY KEY REFERENCES "public".webhooks (id) ON DELETE CASCADE,
+    secret      bytea NOT NULL
+);
+
+-- webhook_deliveries: calls that are not answered yet, written in the transaction of the run's change. `due_at` is the time of the
+-- next attempt; while an attempt is made, it is the end of the lease of the sender. A delivery that failed too often has `dead_at`.
+CREATE TABLE IF NOT EXISTS "public".webhook_deliveries (
+    id          uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    webhook_id  uuid NOT NULL REFERENCES "public".webhooks (id) ON DELETE CASCADE,
+    app_name    text NOT NULL,
+    thread_id   uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    run_id      text NOT NULL,
+    event       text NOT NULL,
+    payload     json NOT NULL,
+    attempts    integer NOT NULL DEFAULT 0,
+    due_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    dead_at     timestamptz,
+    last_error  text,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_due ON "public".webhook_deliveries (due_at) WHERE dead_at IS NULL;
+CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_dead ON "public".webhook_deliveries (dead_at) WHERE dead_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_thread ON "public".webhook_deliveries (thread_id);
+CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_webhook ON "public".webhook_deliveries (webhook_id);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0095_webhooks.sql', 95, 'd561abb5413a1ae91b367a461edf6825e6990a94eb936e5168ba4c07581485b4', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0098_memory_filters.sql
 -- What memories are filtered by, and what upkeep records about them. `labels` are index keys of tags, metadata and sources:
 -- hashes that contain the user, as in `terms`, so a posting list never holds rows of two users.
@@ -1871,7 +1916,7 @@ CREATE OR REPLACE FUNCTION "public".thread_tables() RETURNS TABLE (name text) LA
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype
      WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
        AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes', 'schedules',
-                             'schedule_firings')
+                             'schedule_firings', 'webhook_deliveries')
      -- Rows of a run refer to it.
      ORDER BY c.relname <> 'runs', c.relname
 $$;
@@ -1904,7 +1949,7 @@ RETURNS TABLE (table_name text, content json) LANGUAGE sql STABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/read_thread_rows.sql', 0, 'b0ed305937ae6aaebd4c34fd853f267e18d2e39e98fc30e3849921932f54d09a', '0.1.0')
+VALUES ('archive/read_thread_rows.sql', 0, '03df2bdfa4d6b56af01c18882c023d48d9786fa4e85bd9e1c4f137571681b953', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6688,5 +6733,53 @@ VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 36 WHERE number = 0;
+-- webhooks/prune_dead_letters.sql
+-- Deletes deliveries that were given up before p_age. Returns how many.
+CREATE OR REPLACE FUNCTION "public".prune_dead_letters(p_age interval) RETURNS bigint LANGUAGE sql AS $$
+    WITH deleted AS (
+        DELETE FROM "public".webhook_deliveries WHERE dead_at < now() - p_age RETURNING 1
+    )
+    SELECT count(*) FROM deleted
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('webhooks/prune_dead_letters.sql', 0, 'e55d4a39c92c89acc88910e94ee77caeca1c634888fb5b9728798ae3a0e8adad', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- webhooks/queue_webhooks.sql
+-- Queues the calls of webhooks in the transaction that changes a run: it waits for a person, failed or completed.
+CREATE OR REPLACE FUNCTION "public".queue_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO "public".webhook_deliveries (webhook_id, app_name, thread_id, run_id, event, payload)
+    SELECT w.id, NEW.app_name, NEW.thread_id, NEW.id, NEW.status,
+           json_build_object(
+               'type', 'run.' || NEW.status,
+               'timestamp', clock_timestamp(),
+               'data', json_build_object(
+                   'app_name', NEW.app_name, 'user_id', t.user_id, 'session_id', t.session_id, 'thread_id', NEW.thread_id,
+                   'run_id', NEW.id, 'status', NEW.status, 'handler', NEW.handler, 'attempt', NEW.attempt,
+                   'error', CASE WHEN NEW.status = 'failed' THEN NEW.error END,
+                   'wait', CASE WHEN NEW.status = 'waiting' THEN json_build_object(
+                       'kind', NEW.wait_kind, 'correlation_key', NEW.wait_key, 'reason', NEW.wait_reason,
+                       'expires_at', NEW.wait_expires_at) END))
+      FROM "public".webhooks w
+      JOIN "public".threads t ON t.id = NEW.thread_id
+     WHERE w.app_name = NEW.app_name AND NEW.status = ANY (w.events);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER queue_webhooks
+    AFTER UPDATE OF status ON "public".runs
+    FOR EACH ROW WHEN (OLD.status <> NEW.status
+                       AND (NEW.status IN ('failed', 'completed') OR NEW.status = 'waiting' AND NEW.wait_kind = 'human'))
+    EXECUTE FUNCTION "public".queue_webhooks();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984fe9d7e7928fcf6e1837f426831f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+UPDATE "public".schema_migrations SET revision = 37 WHERE number = 0;
 COMMIT;

@@ -7,6 +7,9 @@ SELECT {schema}.prune_chunks($1);
 -- prune_runs: Delete old finished runs.
 SELECT {schema}.prune_runs($1);
 
+-- prune_dead_letters: Delete old calls of webhooks that were given up.
+SELECT {schema}.prune_dead_letters($1);
+
 -- prune_audit_log: Delete a batch of old entries of the audit log.
 SELECT {schema}.prune_audit_log($1, $2);
 

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION {schema}.thread_tables() RETURNS TABLE (name text) LA
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype
      WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
        AND c.relname NOT IN ('message_chunks', 'message_counts', 'agent_episodes_due', 'state_writes', 'schedules',
-                             'schedule_firings')
+                             'schedule_firings', 'webhook_deliveries')
      -- Rows of a run refer to it.
      ORDER BY c.relname <> 'runs', c.relname
 $$;
