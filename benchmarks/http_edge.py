@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median
 
 import httpx
+import psutil
 
 from report import Bars, Grid, Report, Target
 
@@ -126,8 +127,10 @@ async def load(side: Side, kind: str, connections: int, seconds: float, director
 
 
 @asynccontextmanager
-async def _process(command: Sequence[str], log: Path, environment: dict[str, str]) -> AsyncIterator[str]:
-    """Start a server; yield its URL and stop it afterwards."""
+async def start_server(
+    command: Sequence[str], log: Path, environment: dict[str, str]
+) -> AsyncIterator[tuple[str, psutil.Process]]:
+    """Start a server; yield its URL and its process, and stop it afterwards."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}
@@ -140,7 +143,7 @@ async def _process(command: Sequence[str], log: Path, environment: dict[str, str
                 await asyncio.sleep(0.1)
         # The demo agent is imported in the background.
         await asyncio.sleep(_SETTLE_SECONDS)
-        yield found[1]
+        yield found[1], psutil.Process(process.pid)
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait)
@@ -167,7 +170,7 @@ async def serve_ours(directory: Path, name: str, *, with_keys: bool) -> AsyncIte
     keys = await asyncio.to_thread(_create_keys, data) if with_keys else ["-"]
     # The requests of one key must not reach its rate limit.
     environment = {"COGNIZES_AUTH": "required", "COGNIZES_REQUESTS_PER_SECOND": "100000"} if with_keys else {}
-    async with _process(command, directory / f"{data.name}.log", environment) as url:
+    async with start_server(command, directory / f"{data.name}.log", environment) as (url, _):
         yield Side(name, url, await _create_sessions(url, keys[0]), keys)
 
 
@@ -176,7 +179,7 @@ async def serve_peer(directory: Path) -> AsyncIterator[Side]:
     """The peer, on uvicorn with the loop and the parser that we use."""
     command = [sys.executable, "-m", "uvicorn", "http_peer:app", "--app-dir", str(_HERE), "--port", "0"]
     command += ["--loop", "uvloop", "--http", "httptools"]
-    async with _process(command, directory / "peer.log", {}) as url:
+    async with start_server(command, directory / "peer.log", {}) as (url, _):
         yield Side("bare FastAPI", url, ["01a1ecef-aea0-7a5c-868a-27232a0a754d"] * _SESSIONS)
 
 

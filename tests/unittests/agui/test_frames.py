@@ -6,9 +6,18 @@ import json
 import math
 from typing import Any
 
-from ag_ui.core import BaseEvent, CustomEvent, RunFinishedEvent, StateSnapshotEvent
+import pytest
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    ReasoningMessageContentEvent,
+    RunFinishedEvent,
+    StateSnapshotEvent,
+    TextMessageContentEvent,
+    ToolCallArgsEvent,
+)
 
-from cognizes.engine.agui.frames import FrameEncoder, speaks_protocol_1
+from cognizes.engine.agui.frames import FrameEncoder, speaks_protocol_1, to_json
 from tests.unittests.agui.conftest import adk, call, make_translator, said
 from tests.unittests.agui.legality import assert_legal
 
@@ -68,6 +77,22 @@ def test_old_clients_get_steps_for_sub_agents() -> None:
     ]  # fmt: skip
     assert_legal(told, protocol_1=False)
     assert_legal([payload(new.encode(frame)) for frame in frames])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        TextMessageContentEvent(message_id="m", delta="a \ud800 b"),
+        TextMessageContentEvent(message_id="m", delta="x", timestamp=5, raw_event={"n": 1}, metadata={"k": [1]}),
+        TextMessageContentEvent.model_validate({"messageId": "m", "delta": "x", "custom": {"deep": True}}),
+        ReasoningMessageContentEvent(message_id="m", delta="hm", subagent_run_id="s"),
+        ToolCallArgsEvent(tool_call_id="c", delta='{"q":'),
+    ],
+)
+@pytest.mark.parametrize("protocol_1", [True, False])
+def test_frames_of_tokens_are_encoded_as_the_protocol_encodes_them(frame: BaseEvent, protocol_1: bool) -> None:
+    expected = to_json(frame.model_dump(by_alias=True))
+    assert FrameEncoder(protocol_1=protocol_1).encode(frame, number=7) == f"id: 7\ndata: {expected}\n\n"
 
 
 def test_protocol_versions() -> None:

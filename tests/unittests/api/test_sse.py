@@ -66,12 +66,29 @@ class Connection:
         self.leave()
 
 
+class DirectConnection(Connection):
+    """A connection that accepts parts without waiting while its client reads."""
+
+    def write_now(self, body: bytes) -> bool:
+        if not self.writable.is_set() or self.is_gone:
+            return False
+        self.sent.append(body.decode())
+        return True
+
+
 class Running:
     """A stream that is being sent."""
 
-    def __init__(self, source: Source, *, heartbeats: HeartbeatTimer | None = None, send_seconds: float = 3600) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        heartbeats: HeartbeatTimer | None = None,
+        send_seconds: float = 3600,
+        connection: Connection | None = None,
+    ) -> None:
         self.heartbeats = heartbeats or HeartbeatTimer(1, tick=3600, send_seconds=send_seconds)
-        self.connection = Connection()
+        self.connection = connection or Connection()
         self.stream = EventStream(source, heartbeats=self.heartbeats, heartbeat=lambda: "beat")
         self.task = asyncio.create_task(self.stream.run(self.connection.receive, self.connection.send))
 
@@ -101,6 +118,57 @@ async def test_frames_then_the_end() -> None:
     assert await running.end() == ["a", "b", FINAL]
     assert running.connection.headers["x-accel-buffering"] == "no"
     assert running.connection.headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+async def test_frames_of_one_turn_are_written_together() -> None:
+    async def source(stream: EventStream) -> None:
+        await stream.put("a")
+        await stream.put("b")
+        await stream.put(b"shared")
+        await stream.put("c")
+        await asyncio.sleep(0.001)
+        await stream.put("d")
+
+    assert await Running(source, connection=DirectConnection()).end() == ["ab", "shared", "c", "d", FINAL]
+
+
+async def test_a_slow_client_gets_everything_in_order_and_holds_up_the_source() -> None:
+    put = 0
+
+    async def source(stream: EventStream) -> None:
+        nonlocal put
+        for number in range(100):
+            await stream.put(f"{number},")
+            put += 1
+            if number % 7 == 0:
+                await stream.put(b"|")
+            await asyncio.sleep(0)
+
+    connection = DirectConnection()
+    running = Running(source, connection=connection)
+    for _ in range(3):
+        await running.settle()
+        connection.writable.clear()
+        await running.settle()
+        before = put
+        await running.settle()
+        assert put == before < 100, "the source waits for the client"
+        connection.writable.set()
+    sent = "".join(await running.end())
+    assert sent == "".join(f"{number},{'|' if number % 7 == 0 else ''}" for number in range(100))
+
+
+async def test_a_client_that_stops_reading_collected_frames_is_disconnected() -> None:
+    async def source(stream: EventStream) -> None:
+        await stream.put("a")
+        await asyncio.Event().wait()
+
+    connection = DirectConnection()
+    running = Running(source, connection=connection, send_seconds=0.01)
+    await asyncio.sleep(0)
+    connection.writable.clear()
+    await running.end()
+    assert connection.is_aborted
 
 
 async def test_a_source_that_fails_ends_the_response_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

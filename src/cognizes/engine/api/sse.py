@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cognizes.engine.api.exchanges import DEFERRED, HttpExchange
+from cognizes.engine.api.exchanges import DEFERRED
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ SEND_SECONDS = 30.0
 """The time in which a client must accept one frame."""
 FRAMES_BYTES = 8 * 1024
 """The limit of a connection's write buffer."""
+_LARGEST_WRITE = 16 * 1024
 _WAITING_OFFERS = 64
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -112,6 +113,10 @@ class EventStream(Response):
         self._is_complete = False
         self._is_aborted = False
         self._puts_waiting = 0
+        self._collected: list[str] = []
+        self._collected_size = 0
+        self._late: asyncio.Future[None] | None = None
+        self._write_now: Callable[[bytes], bool] | None = None
         self._others: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,8 +127,8 @@ class EventStream(Response):
 
     async def run(self, receive: Receive, send: Send) -> None:
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
-        exchange = getattr(send, "__self__", None)
-        self._exchange = exchange if isinstance(exchange, HttpExchange) else None
+        # A method of `HttpExchange`, whose `send` this is; None below a layer that must see each part.
+        self._write_now = getattr(getattr(send, "__self__", None), "write_now", None)
         if (transport := self._transport) is not None:
             # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
@@ -151,13 +156,45 @@ class EventStream(Response):
             await asyncio.wait(pending)
 
     async def put(self, frames: str | bytes) -> None:
-        """Send frames; return when there is room for more. Frames after the end are dropped."""
+        """Send frames; return when there is room for more. Frames after the end are dropped.
+
+        Text is collected and written at the end of this turn of the event loop. Bytes are written at once, because
+        several connections may share them. Neither needs a timer while the client is fast enough.
+        """
+        if self._late is not None:
+            await asyncio.wait({self._late})
         if self._is_complete:
             return
-        body = frames if isinstance(frames, bytes) else frames.encode()
-        # Most clients are fast enough: a write that needs no waiting needs no timer either.
-        if self._exchange is None or self._puts_waiting or not self._exchange.write_now(body):
-            await self._write(body, more_body=True)
+        if isinstance(frames, str):
+            if self._write_now is not None and not self._puts_waiting:
+                self._collect(frames)
+                return
+            frames = frames.encode()
+        self._write_collected()
+        if self._write_now is None or self._puts_waiting or self._late is not None or not self._write_now(frames):
+            await self._write(frames, more_body=True)
+
+    def _collect(self, text: str) -> None:
+        if not self._collected:
+            asyncio.get_running_loop().call_soon(self._write_collected)
+        self._collected.append(text)
+        self._collected_size += len(text)
+        if self._collected_size >= _LARGEST_WRITE:
+            self._write_collected()
+
+    def _write_collected(self) -> None:
+        if not self._collected or self._write_now is None or self._is_complete:
+            return
+        body = "".join(self._collected).encode()
+        self._collected.clear()
+        self._collected_size = 0
+        if self._puts_waiting or not self._write_now(body):
+            # The client is slow; `put` waits for this.
+            self._late = self._begin(self._write(body, more_body=True))
+            self._late.add_done_callback(self._forget_late)
+
+    def _forget_late(self, _: asyncio.Future[None]) -> None:
+        self._late = None
 
     def offer(self, text: str) -> bool:
         """Send frames that may be dropped; return False if the client is too slow for them."""
@@ -186,13 +223,15 @@ class EventStream(Response):
         if error is not None and not self._is_aborted:
             logger.error("a stream of events failed", exc_info=error)
         if not self._is_complete:
+            self._write_collected()
             self._is_complete = True
             self._begin(self._write(b"", more_body=False))
 
-    def _begin(self, writing: Awaitable[None]) -> None:
+    def _begin(self, writing: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(writing)
         self._others.add(task)
         task.add_done_callback(self._end_other)
+        return task
 
     def _end_other(self, task: asyncio.Future[None]) -> None:
         self._others.discard(task)

@@ -45,6 +45,8 @@ from cognizes.engine.runs import WaitKind
 
 logger = logging.getLogger(__name__)
 
+_FRAME_SECONDS = 0.002
+"""The shortest time between two deliveries to an observer: the frames of a fast model are sent together."""
 LOST = "another server executes the run; connect to the thread to follow it"
 HANDED_OVER = "the server was stopped; another one continues the run: connect to the thread to follow it"
 STOPPED = "the server was stopped while the run was executed; its answer until then is kept"
@@ -83,6 +85,7 @@ class FrameLog:
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, BaseEvent], None]:
         """Yield the frames after a number of them, with their numbers: existing ones, then new ones."""
         place = after
+        loop = asyncio.get_running_loop()
         while True:
             version = self._wake_up.version
             while place < len(self._frames):
@@ -90,7 +93,10 @@ class FrameLog:
                 yield place, self._frames[place - 1]
             if self.is_closed:
                 return
+            delivered_at = loop.time()
             await self._wake_up.wait(version)
+            if (pause := delivered_at + _FRAME_SECONDS - loop.time()) > 0 and not self.is_closed:
+                await asyncio.sleep(pause)
 
 
 class HostedRun:

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
-from cognizes.engine.adapters.adk.events import encode_event, to_json
+from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
 from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_turn, server_tools, with_client_tools
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
@@ -194,7 +194,10 @@ class _Recording:
 
     def translate(self, event: Event) -> list[BaseEvent]:
         self.invocation_id = event.invocation_id
-        return self.translator.translate(encode_event(event, thread_id=str(self._context.thread_id)))
+        thread_id = str(self._context.thread_id)
+        return self.translator.translate(
+            encode_fragment(event, thread_id=thread_id) or encode_event(event, thread_id=thread_id)
+        )
 
     async def record(self, event: Event) -> None:
         """Stream the text of an event, and note its thoughts, calls and results on the run's row."""

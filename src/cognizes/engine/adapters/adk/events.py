@@ -85,6 +85,31 @@ def encode_event(event: Event, *, thread_id: str, run_id: str | None = None, mod
     )
 
 
+def encode_fragment(event: Event, *, thread_id: str) -> models.Event | None:
+    """Return a fragment of a text as `encode_event` does, without what only a stored event needs; None for others.
+
+    A model streams hundreds of these per second, and none is stored.
+    """
+    parts = event.content.parts if event.content else None
+    if not event.partial or not parts or event.actions.state_delta or event.custom_metadata:
+        return None
+    fragments = [{"text": part.text, "thought": bool(part.thought)} for part in parts if part.text]
+    if len(fragments) != len(parts):
+        return None
+    return models.Event(
+        id=event.id,
+        thread_id=thread_id,
+        invocation_id=event.invocation_id,
+        author=event.author,
+        event_type="assistant_message",
+        content={
+            "adk": {"partial": True, "branch": event.branch},
+            "role": event.content and event.content.role,
+            "parts": fragments,
+        },
+    )
+
+
 def event_kind(event: Event) -> str:
     """Return the type of an event for the timeline. An event with text is a message, also if it carries tool calls."""
     parts = (event.content.parts if event.content else None) or []

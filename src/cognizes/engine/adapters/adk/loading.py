@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from importlib.util import find_spec
 from weakref import WeakKeyDictionary
 
 from google.adk.agents._streaming_mode import StreamingMode
@@ -19,6 +21,7 @@ from cognizes.engine.adapters.adk.demo import ScriptedModel, make_demo_agent
 from cognizes.engine.engine import Engine
 from cognizes.engine.settings import Settings
 
+_REMOTE_AGENT = "google.adk.agents.remote_a2a_agent"
 _services: WeakKeyDictionary[Engine, HostedSessionService] = WeakKeyDictionary()
 
 
@@ -30,7 +33,17 @@ def host_app(found: App | BaseAgent, *, name: str, engine: Engine) -> AdkAgent:
     service = _services.get(engine)
     if service is None:
         service = _services[engine] = HostedSessionService(engine)
+        _skip_missing_a2a()
     return AdkAgent(found if isinstance(found, App) else _as_app(found), service)
+
+
+def _skip_missing_a2a() -> None:
+    """Let an import fail at once that ADK tries for every run, if the package it needs is not installed.
+
+    Python keeps no record of a failed import: each run would load the module again, for milliseconds.
+    """
+    if find_spec("a2a") is None:
+        sys.modules.setdefault(_REMOTE_AGENT, None)  # type: ignore[arg-type]
 
 
 def run_demo_once() -> None:
