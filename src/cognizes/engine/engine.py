@@ -16,7 +16,7 @@ from cognizes.engine.access.tokens import Tokens
 from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.archive import ThreadArchive, UserData
-from cognizes.engine.artifacts import Artifacts
+from cognizes.engine.artifacts import Artifacts, Attachments
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
@@ -74,6 +74,7 @@ class Engine:
     webhooks: Webhooks
     memory: Memory
     artifacts: Artifacts
+    attachments: Attachments
     timeline: Timeline
     streams: MessageStreams
     feed: Feed
@@ -268,6 +269,7 @@ class Engine:
             self._database, self.sessions, self.settings, reads=self._reads, supervisor=self._supervisor
         )
         self.artifacts = Artifacts(self._database, self.settings, sweeper=self._sweeper)
+        self.attachments = Attachments(self.artifacts)
         self.usage = Usage(self._database, self.settings)
         self._debug = StateDebugService(self._reads)
         self._history = EventLog(self._reads)

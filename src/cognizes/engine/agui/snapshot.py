@@ -41,7 +41,7 @@ from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog, message_text
-from cognizes.engine.timeline.event_reading import Call, Result, client_history_of, read_parts
+from cognizes.engine.timeline.event_reading import Call, Result, client_history_of, read_parts, user_content
 
 OLDER_MESSAGES = "cognizes.older_messages"
 """The name of the CUSTOM frame that follows a snapshot without the oldest messages. Its value is `{"before": n}`, the
@@ -264,8 +264,7 @@ def fold_events(events: Iterable[Event]) -> History:
 
 def _message_with_parts(event: Event) -> JsonObject | None:
     """Return a user's message that consists of AG-UI parts; no frame can carry one."""
-    parts = event.content.get("content")
-    if event.event_type != "user_message" or not isinstance(parts, list):
+    if (parts := user_content(event)) is None:
         return None
     message_id = event.content.get("message_id")
     return {"id": message_id if isinstance(message_id, str) else event.id, "role": "user", "content": parts}

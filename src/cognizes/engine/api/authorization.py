@@ -86,6 +86,8 @@ class Access:
     """A POST that stores nothing: it is cancelled when its client disconnects, as a GET is."""
     has_large_body: bool = False
     """The body holds events or state and may be as large as these may be."""
+    takes_upload: bool = False
+    """The body is a file, which is stored as it arrives and may be as large as an artifact."""
 
 
 UNDECLARED = Access(Reach.EVERYTHING, Permission.ADMIN, is_audited=True)
@@ -100,9 +102,10 @@ def access(
     is_for_agents: bool = False,
     only_reads: bool = False,
     has_large_body: bool = False,
+    takes_upload: bool = False,
 ) -> Callable[[Endpoint], Endpoint]:
     """Declare what a route needs; stands below the decorator with its path."""
-    declared = Access(reach, permission, is_audited, is_for_agents, only_reads, has_large_body)
+    declared = Access(reach, permission, is_audited, is_for_agents, only_reads, has_large_body, takes_upload)
 
     def declare(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _DECLARED, declared)

@@ -36,6 +36,8 @@ UPLOAD_SECONDS = 120.0
 """How long a body may take to arrive, and how long a large one may wait for one of the few slots before that."""
 _BODY_OVERHEAD = 64 * 1024
 """What a body holds beside one event or one state of the largest size."""
+_SLOWEST_BYTES_A_SECOND = 64 * 1024
+"""The rate at which a file of the largest size must arrive."""
 _WATCH_AFTER_SECONDS = 0.25
 """Most requests are answered before; watching the connection of each would cost a task per request."""
 _CLIENT_CLOSED_REQUEST = 499
@@ -377,6 +379,7 @@ class _Body:
         self._large_bodies = large_bodies
         self._upload_seconds = UPLOAD_SECONDS
         self._limit: int | None = None
+        self._setting = ""
         self._usual_limit = 0
         self._declared = 0
         self._received = 0
@@ -407,17 +410,27 @@ class _Body:
         scope = self._exchange.scope
         settings: Settings = scope["app"].state.engine.settings
         self._usual_limit = settings.max_body_bytes
+        if access_of(scope).takes_upload:
+            # The route stores a file as it arrives: it is never whole in memory, and a slow client may take longer.
+            self._usual_limit = self._limit = settings.max_artifact_bytes
+            self._setting = "COGNIZES_MAX_ARTIFACT_BYTES"
+            self._upload_seconds += self._limit / _SLOWEST_BYTES_A_SECOND
+            self._declared = self._declared_size()
+            return
         # FastAPI reads the body before `authorize` refuses the caller.
         is_large = access_of(scope).has_large_body and self._exchange.call.refusal is None
         largest = max(settings.max_event_bytes, settings.max_state_bytes) + _BODY_OVERHEAD if is_large else 0
         self._limit = max(settings.max_body_bytes, largest)
+        self._setting = "COGNIZES_MAX_BODY_BYTES" if self._limit <= self._usual_limit else "COGNIZES_MAX_EVENT_BYTES"
+        self._declared = self._declared_size()
+
+    def _declared_size(self) -> int:
         declared = self._exchange.call.headers.get(b"content-length", b"")
-        self._declared = int(declared) if declared.isdigit() and len(declared) < 19 else 0
+        return int(declared) if declared.isdigit() and len(declared) < 19 else 0
 
     def _check(self, size: int) -> None:
         if self._limit is not None and size > self._limit:
-            setting = "COGNIZES_MAX_BODY_BYTES" if self._limit <= self._usual_limit else "COGNIZES_MAX_EVENT_BYTES"
-            raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({setting})")
+            raise HTTPException(413, f"the body is {size} bytes or more; the limit is {self._limit} ({self._setting})")
 
     async def _receive_in_time(self) -> Message:
         if self._deadline is None:

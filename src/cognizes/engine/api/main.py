@@ -21,6 +21,7 @@ from cognizes.engine.api.openapi import document
 from cognizes.engine.api.responses import add_problem_handlers
 from cognizes.engine.api.routes import (
     agui,
+    attachments,
     contexts,
     conversations,
     copilotkit,
@@ -112,7 +113,21 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (server, usage, sessions, live, runs, schedules, queues, webhooks, debug, agui, copilotkit, user_data):
+    for part in (
+        server,
+        usage,
+        sessions,
+        attachments,
+        live,
+        runs,
+        schedules,
+        queues,
+        webhooks,
+        debug,
+        agui,
+        copilotkit,
+        user_data,
+    ):
         app.include_router(part.router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)

@@ -24,6 +24,7 @@ TAGS = {
     "memory": "Working, long-term and episodic memory, recall, and search in messages.",
     "live": "Live events of runs and threads.",
     "agents": "Hosted agents over AG-UI.",
+    "attachments": "Images, audio and files of messages.",
     "copilotkit": "A CopilotKit runtime.",
     "debug": "The Monitor's views and actions: search, time travel, export.",
     "usage": "Tokens and cost of model calls.",

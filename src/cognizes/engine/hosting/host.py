@@ -22,6 +22,7 @@ from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, OpenInterruptsError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
+from cognizes.engine.hosting.attachments import check_attachments
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
 from cognizes.engine.hosting.recovery import RunRecovery
@@ -114,6 +115,8 @@ class AgentHost:
             if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
                 raise executes_on_thread(elsewhere) from error
             raise
+        place = Session(key[2], key[0], key[1], thread_id=str(turn.thread_id))
+        await check_attachments(self._engine, place, turn.new_messages)
         context = await self._begin(key, run_input, turn, withdraws=policy.on_busy is OnBusy.CANCEL)
         return self._start(agent, key, context, run_input)
 

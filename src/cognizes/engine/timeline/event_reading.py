@@ -10,6 +10,7 @@ from typing import Any
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import message_role, message_text, spoken_text
 
+_MEDIA = ("image", "audio", "video")
 REQUEST_PREFIX = "adk_request_"
 """Prefix of the functions by which ADK asks a person; no tool answers them."""
 TEXT_FORMAT = "text"
@@ -18,6 +19,9 @@ TEXT_FORMAT = "text"
 CLIENT_HISTORY = "client_history"
 """Marks an event that a client brought into a new thread from an earlier conversation: true, or the AG-UI message as
 the client has it. The author of one that an end user quotes is `user`."""
+
+AGUI_PARTS = "agui_parts"
+"""The key of ADK's `custom_metadata` with the parts of a user's message as its client sent them, without their data."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,64 @@ def client_history_of(event: Event) -> JsonObject | bool:
     if mark is None and isinstance(metadata := adk_field(event, "custom_metadata"), dict):
         mark = metadata.get(CLIENT_HISTORY)
     return mark if isinstance(mark, dict) else bool(mark)
+
+
+def user_content(event: Event) -> list[JsonObject] | None:
+    """Return the AG-UI parts of a user's message that contains media; None for a message of text only."""
+    if event.event_type != "user_message":
+        return None
+    given = event.content.get("content")
+    if isinstance(given, list):
+        return given
+    parts = event.content.get("parts")
+    if not isinstance(parts, list) or not any(_medium(part) for part in parts):
+        return None
+    metadata = adk_field(event, "custom_metadata")
+    known = metadata.get(AGUI_PARTS) if isinstance(metadata, dict) else None
+    forms = known if isinstance(known, list) and len(known) == len(parts) else [None] * len(parts)
+    return [_agui_part(part, form) for part, form in zip(parts, forms, strict=True)]
+
+
+def _medium(part: Any) -> JsonObject | None:
+    found = part.get("inline_data") or part.get("file_data") if isinstance(part, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _agui_part(part: Any, form: Any) -> JsonObject:
+    if (medium := _medium(part)) is None:
+        return {"type": "text", "text": str(part.get("text") or "") if isinstance(part, dict) else ""}
+    mime_type = str(medium.get("mime_type") or "application/octet-stream")
+    kind = mime_type.partition("/")[0]
+    shown: JsonObject = form if isinstance(form, dict) else {"type": kind if kind in _MEDIA else "document"}
+    source = shown.get("source")
+    if "data" in medium:
+        # Pydantic writes base64 for URLs, AG-UI has the usual alphabet.
+        value = str(medium["data"]).replace("-", "+").replace("_", "/")
+        kept: JsonObject = {"type": "data", "value": value, "mimeType": mime_type}
+    else:
+        kept = {"type": "url", "value": str(medium.get("file_uri") or "")}
+        if medium.get("mime_type"):
+            kept["mimeType"] = mime_type
+    return {**shown, "source": {**(source if isinstance(source, dict) else {}), **kept}}
+
+
+def media_of(event: Event) -> list[JsonObject]:
+    """Return the media of a user's message for listings: type, media type, name, size and URL, without their data."""
+    media: list[JsonObject] = []
+    for part in user_content(event) or ():
+        source = part.get("source") if isinstance(part, dict) else None
+        if not isinstance(source, dict):
+            continue
+        metadata = part.get("metadata")
+        item: JsonObject = {"type": part.get("type"), "mimeType": source.get("mimeType")}
+        if isinstance(metadata, dict):
+            item |= {key: metadata[key] for key in ("name", "size") if key in metadata}
+        if source.get("type") == "data":
+            item["size"] = len(str(source.get("value"))) * 3 // 4
+        else:
+            item["url"] = source.get("value")
+        media.append(item)
+    return media
 
 
 def is_partial(event: Event) -> bool:

@@ -27,6 +27,7 @@ from cognizes.engine.timeline.event_reading import (
     Text,
     client_history_of,
     is_partial,
+    media_of,
     read_parts,
     unconfirmed_calls,
 )
@@ -195,7 +196,8 @@ def items_of(event: Event) -> list[JsonObject]:
 def _items(event: Event) -> Iterator[JsonObject]:
     parts = list(read_parts(event))
     if not parts and (content := _content_without_text(event)) is not None:
-        yield _item(event, _message_kind(event), content=content)
+        # The data of media is not part of a timeline; `attachments` lists them.
+        yield _item(event, _message_kind(event), content="" if media_of(event) else content)
         return
     unconfirmed = unconfirmed_calls(event)
     for (is_text, is_thought), group in groupby(parts, key=_text_kind):
@@ -235,7 +237,9 @@ def _message_kind(event: Event) -> str | None:
 
 def _content_without_text(event: Event) -> object:
     """Return the content of a message without text: empty, or parts such as images."""
-    if "adk" in event.content or _message_kind(event) is None or event.event_type not in _MESSAGES:
+    if "adk" in event.content:
+        return "" if media_of(event) else None
+    if _message_kind(event) is None or event.event_type not in _MESSAGES:
         return None
     for key in ("text", "content"):
         if key in event.content:
@@ -252,6 +256,8 @@ def _item(event: Event, kind: str | None, **fields: object) -> JsonObject:
     }
     if kind == ASSISTANT_MESSAGE and event.content.get("interrupted"):
         item["interrupted"] = True
+    if kind == USER_MESSAGE and (media := media_of(event)):
+        item["attachments"] = media
     if client_history_of(event):
         item["clientHistory"] = True
     return item

@@ -26,8 +26,16 @@ from typing_extensions import override
 
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
+from cognizes.engine.adapters.adk.attachments import AttachmentPlugin
 from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
-from cognizes.engine.adapters.adk.run_input import OpenCalls, UserTurn, read_turn, server_tools, with_client_tools
+from cognizes.engine.adapters.adk.run_input import (
+    OpenCalls,
+    UserTurn,
+    message_parts,
+    read_turn,
+    server_tools,
+    with_client_tools,
+)
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
@@ -48,7 +56,7 @@ from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import attempt_at
 from cognizes.engine.runs import Resumption
-from cognizes.engine.timeline.event_reading import TEXT_FORMAT
+from cognizes.engine.timeline.event_reading import AGUI_PARTS, TEXT_FORMAT
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +78,8 @@ class AdkAgent:
 
     def __init__(self, app: App, service: HostedSessionService) -> None:
         self._streamed_ids = StreamedIds()
-        self._app = app.model_copy(update={"plugins": [*app.plugins, self._streamed_ids, ModelNames(service)]})
+        plugins = [*app.plugins, self._streamed_ids, ModelNames(service), AttachmentPlugin(service.engine)]
+        self._app = app.model_copy(update={"plugins": plugins})
         self._service = service
         self._runner = self._make_runner(self._app)
         self._server_tools = server_tools(app)
@@ -130,7 +139,9 @@ class AdkAgent:
             raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
         key = (self.name, context.session.user_id, context.session.id)
         recording = _Recording(context, turn, root_agent=self._app.root_agent.name if self._app.root_agent else None)
-        self._service.active[key] = ActiveTurn(context.run.id, list(turn.message_ids))
+        self._service.active[key] = ActiveTurn(
+            context.run.id, list(turn.message_ids), parts=message_parts(turn.new_messages)
+        )
         try:
             for brought in turn.history:
                 await self._service.append_event(turn.session, brought)
@@ -327,10 +338,14 @@ def _progress(event: Event) -> Iterator[tuple[str, JsonObject]]:
 
 @dataclass
 class ActiveTurn:
-    """The run that executes on a session, and the ids that the client gave to the user's messages."""
+    """The run that executes on a session, and the ids that the client gave to the user's messages.
+
+    `parts` are the forms of messages with media, by message id.
+    """
 
     run_id: str
     message_ids: list[str] = field(default_factory=list)
+    parts: dict[str, list[JsonObject]] = field(default_factory=dict)
 
 
 class HostedSessionService(OpenSessionService):
@@ -362,6 +377,8 @@ class HostedSessionService(OpenSessionService):
             return await super().append_event(session, event)
         if event.author == "user" and turn.message_ids:
             event.id = turn.message_ids.pop(0)
+            if parts := turn.parts.get(event.id):
+                event.custom_metadata = {**(event.custom_metadata or {}), AGUI_PARTS: parts}
         self.attach_run(revision.thread_id, event.invocation_id, turn.run_id)
         try:
             return await super().append_event(session, event)

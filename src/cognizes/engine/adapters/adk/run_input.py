@@ -242,6 +242,19 @@ def _part(part: Any) -> types.Part:
     return types.Part(file_data=types.FileData(file_uri=source.value, mime_type=source.mime_type))
 
 
+def message_parts(messages: Iterable[Message]) -> dict[str, list[JsonObject]]:
+    """Return the parts of messages with media as their client sent them, without their data, by message id."""
+    found: dict[str, list[JsonObject]] = {}
+    for message in messages:
+        if isinstance(message, UserMessage) and isinstance(message.content, list):
+            parts = [part.model_dump(mode="json", by_alias=True) for part in message.content]
+            for part in parts:
+                part.get("source", {}).pop("value", None)
+                part.pop("text", None)
+            found[message.id] = parts
+    return found
+
+
 class ClientTool(BaseTool):
     """A tool that runs in the client: the model may call it, and the client's next input brings the result."""
 

@@ -16,6 +16,7 @@ from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import IllegalFrameError, InvalidInputError
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
+from cognizes.engine.hosting.attachments import with_attachments
 from cognizes.engine.hosting.host import client_state_delta
 from cognizes.engine.hosting.turns import ThreadTurn, agent_input, read_thread_continuation, read_thread_turn
 from cognizes.engine.models import JsonObject, Run, Session, new_id
@@ -92,7 +93,11 @@ class AguiAgent:
         turn = context.turn
         if not isinstance(turn, ThreadTurn):
             raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
-        events = self._source(agent_input(run_input, context, turn), context)
+        given = agent_input(run_input, context, turn)
+        given.messages = await with_attachments(
+            self._engine, context.session, given.messages, is_multimodal=self.capabilities.multimodal
+        )
+        events = self._source(given, context)
         try:
             async for event in events:
                 yield event

@@ -14,6 +14,7 @@ from ag_ui.core import (
     RunAgentInput,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
+    TextPart,
     UserMessage,
 )
 from ag_ui.core import ToolMessage as AguiToolMessage
@@ -63,7 +64,9 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
         name=name,
         engine=engine,
         description=description,
-        capabilities=AgentCapabilities(resumes_after_crash=not keeps_own, interrupts=True, streams_tool_arguments=True),
+        capabilities=AgentCapabilities(
+            resumes_after_crash=not keeps_own, interrupts=True, streams_tool_arguments=True, multimodal=True
+        ),
     )
 
 
@@ -150,7 +153,7 @@ def _to_langchain(message: Message) -> BaseMessage:
     content = _text(message.content)
     match message:
         case UserMessage():
-            return HumanMessage(content, id=message.id)
+            return HumanMessage(_blocks(message) if isinstance(message.content, list) else content, id=message.id)
         case AssistantMessage():
             calls = [
                 {"id": call.id, "name": call.function.name, "args": _arguments(call.function.arguments)}
@@ -161,6 +164,21 @@ def _to_langchain(message: Message) -> BaseMessage:
             return ToolMessage(content, id=message.id, tool_call_id=message.tool_call_id)
         case _:
             return SystemMessage(content, id=message.id)
+
+
+def _blocks(message: UserMessage) -> list[str | dict[str, Any]]:
+    """Return the parts of a message as content blocks of LangChain."""
+    blocks: list[str | dict[str, Any]] = []
+    for part in message.content:
+        if isinstance(part, TextPart):
+            blocks.append({"type": "text", "text": part.text})
+        elif not isinstance(part, str) and part.source.type != "file":
+            block: dict[str, Any] = {"type": "file" if part.type == "document" else part.type}
+            block["base64" if part.source.type == "data" else "url"] = part.source.value
+            if part.source.mime_type:
+                block["mime_type"] = part.source.mime_type
+            blocks.append(block)
+    return blocks
 
 
 def _text(content: object) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ag_ui.core import (
     AssistantMessage,
     BaseEvent,
+    ContentPart,
+    DataSource,
     Message,
     ReasoningEndEvent,
     ReasoningMessageContentEvent,
@@ -21,15 +23,18 @@ from ag_ui.core import (
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
+    TextPart,
     ToolCallArgsEvent,
     ToolCallEndEvent,
     ToolCallResultEvent,
     ToolCallStartEvent,
     ToolMessage,
+    UrlSource,
     UserMessage,
 )
 from agents import Agent, Runner, TResponseInputItem
 from agents.stream_events import AgentUpdatedStreamEvent, RawResponsesStreamEvent, RunItemStreamEvent, StreamEvent
+from openai.types.responses import ResponseInputFileParam, ResponseInputMessageContentListParam
 
 from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.adapters.openai_agents.items import as_text, item_text
@@ -38,7 +43,7 @@ from cognizes.engine.errors import RunFailedError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
 from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
 
-_CAPABILITIES = AgentCapabilities(streams_tool_arguments=True)
+_CAPABILITIES = AgentCapabilities(streams_tool_arguments=True, multimodal=True)
 _REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
@@ -111,9 +116,38 @@ def _items_of(message: Message) -> Iterator[TResponseInputItem]:
                 "arguments": function.arguments or "{}",
             }
     elif isinstance(message, UserMessage):
-        yield {"role": "user", "content": _plain(message.content)}
+        content = message.content
+        yield {"role": "user", "content": content if isinstance(content, str) else _inputs(content)}
     elif message.role in ("system", "developer"):
         yield {"role": "system", "content": _plain(message.content)}
+
+
+def _inputs(parts: Sequence[ContentPart]) -> ResponseInputMessageContentListParam:
+    """Return the parts of a message in the form of the Responses API. It takes no video: that becomes a text."""
+    inputs: ResponseInputMessageContentListParam = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            inputs.append({"type": "input_text", "text": part.text})
+        elif part.source.type == "file":
+            inputs.append({"type": "input_file", "file_id": part.source.value})
+        elif part.type == "image":
+            inputs.append({"type": "input_image", "detail": "auto", "image_url": _url(part.source)})
+        elif part.type == "document" and part.source.type == "data":
+            name = part.metadata.get("name") if isinstance(part.metadata, dict) else None
+            inputs.append({"type": "input_file", "filename": str(name or "file"), "file_data": _url(part.source)})
+        elif part.type == "document":
+            inputs.append({"type": "input_file", "file_url": part.source.value})
+        elif part.type == "audio" and part.source.type == "data":
+            kind = "mp3" if "mp" in part.source.mime_type else "wav"
+            audio = {"type": "input_audio", "input_audio": {"data": part.source.value, "format": kind}}
+            inputs.append(cast("ResponseInputFileParam", audio))
+        else:
+            inputs.append({"type": "input_text", "text": f"[{part.type} that the model cannot read]"})
+    return inputs
+
+
+def _url(source: DataSource | UrlSource) -> str:
+    return source.value if isinstance(source, UrlSource) else f"data:{source.mime_type};base64,{source.value}"
 
 
 def _plain(content: object) -> str:

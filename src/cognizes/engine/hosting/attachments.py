@@ -1,0 +1,77 @@
+"""Attachments of messages: checked when an input arrives, and read when the agent gets the conversation."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ag_ui.core import DataSource, Message, TextPart, UrlSource, UserMessage
+
+from cognizes.engine.artifacts import Attachment
+from cognizes.engine.artifacts.attachments import attachment_id_of
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.models import Session
+
+
+async def check_attachments(engine: Engine, session: Session, messages: Sequence[Message]) -> None:
+    """Raise `InvalidInputError` when a message refers to an attachment that the session does not have."""
+    for message in messages:
+        for part, attachment_id in _references(message):
+            if await engine.attachments.find(session, attachment_id) is None:
+                raise InvalidInputError(
+                    f"the {part.type} of message {message.id!r:.80} refers to the attachment {attachment_id!r:.80}, "
+                    "which this thread does not have; upload it to this thread first"
+                )
+
+
+async def with_attachments(
+    engine: Engine, session: Session, messages: Sequence[Message], *, is_multimodal: bool
+) -> list[Message]:
+    """Return messages that contain the bytes of their attachments, as base64.
+
+    Together they have at most `COGNIZES_MAX_ARTIFACT_BYTES`, the newest first. A part that is older, deleted, or for an
+    agent that only reads text becomes a text that names it.
+    """
+    room = engine.settings.max_artifact_bytes if is_multimodal else 0
+    filled: list[Message] = []
+    for message in reversed(messages):
+        if not any(True for _ in _references(message)) or not isinstance(message, UserMessage):
+            filled.append(message)
+            continue
+        parts: list[Any] = []
+        content: Sequence[Any] = message.content
+        for part in content:
+            attachment_id = _reference(part)
+            if attachment_id is None:
+                parts.append(part)
+                continue
+            found = await engine.attachments.find(session, attachment_id)
+            if found is None or found.size > room:
+                parts.append(TextPart(text=note_of(found)))
+                continue
+            room -= found.size
+            data = base64.b64encode(await engine.attachments.read(found)).decode("ascii")
+            parts.append(part.model_copy(update={"source": DataSource(value=data, mime_type=found.mime_type)}))
+        filled.append(message.model_copy(update={"content": parts}))
+    return filled[::-1]
+
+
+def note_of(attachment: Attachment | None) -> str:
+    """Return the text that a model gets instead of an attachment."""
+    if attachment is None:
+        return "[an attachment that was deleted]"
+    return f"[attachment {attachment.name} ({attachment.mime_type}, {attachment.size} bytes), not included]"
+
+
+def _references(message: Message) -> Iterator[tuple[Any, str]]:
+    if isinstance(message, UserMessage) and isinstance(message.content, list):
+        for part in message.content:
+            if (attachment_id := _reference(part)) is not None:
+                yield part, attachment_id
+
+
+def _reference(part: Any) -> str | None:
+    source = getattr(part, "source", None)
+    return attachment_id_of(source.value) if isinstance(source, UrlSource) else None
