@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 37 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 38 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -6362,21 +6362,22 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- state/merge_state.sql
+-- Returns a state without the keys that a delta deletes.
+CREATE OR REPLACE FUNCTION "public".delete_keys(p_state jsonb, p_delta jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT p_state - ARRAY(SELECT key FROM jsonb_each(p_delta) WHERE value = '{"$delete": true}'::jsonb)
+$$;
+
 -- Returns a state after a delta: keys are replaced, never merged deeply; the value {"$delete": true} deletes a key.
+-- PostgreSQL inlines this function, because it contains no subquery; a call would copy a large state once more.
 CREATE OR REPLACE FUNCTION "public".merge_state(p_state jsonb, p_delta jsonb) RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
-BEGIN
-    IF position('"$delete"' IN p_delta::text) = 0 THEN
-        RETURN p_state || p_delta;
-    END IF;
-    RETURN (p_state || p_delta) - ARRAY(
-        SELECT key FROM jsonb_each(p_delta) WHERE value = '{"$delete": true}'::jsonb
-    );
-END
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN position('"$delete"' IN p_delta::text) = 0 THEN p_state || p_delta
+                ELSE "public".delete_keys(p_state || p_delta, p_delta) END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/merge_state.sql', 0, '81d98f450543df43525b936a7822176e6b433c7403f6bba1c2fdc53f5e737910', '0.1.0')
+VALUES ('state/merge_state.sql', 0, '0c84112d54f11357832002f0f4354b5797a8362b53f7eb607541fe39ea63fbef', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6781,5 +6782,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 37 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 38 WHERE number = 0;
 COMMIT;
