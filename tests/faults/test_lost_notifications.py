@@ -12,8 +12,10 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
+from cognizes.engine.database import listener
+from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.notifier import Notifier
-from cognizes.engine.feed.feed import SWEEP_SECONDS
+from cognizes.engine.feed.feed import SWEEP_SECONDS, Feed
 from tests.engine_parts import bridge_of, listener_of
 from tests.listeners import kill_listeners
 
@@ -63,12 +65,12 @@ async def _write(engine: Engine, session: Session, enough: asyncio.Event) -> int
     return count
 
 
-def lose_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drop three of ten notifications before they are sent."""
+def lose(monkeypatch: pytest.MonkeyPatch, *, of_ten: int = 3) -> None:
+    """Drop some of ten notifications before they are sent."""
     send, count = Notifier.notify, itertools.count()
 
     def notify(notifier: Notifier, channel: str, payload: str) -> None:
-        if next(count) * 7919 % 10 >= 3:
+        if next(count) * 7919 % 10 >= of_ten:
             send(notifier, channel, payload)
 
     monkeypatch.setattr(Notifier, "notify", notify)
@@ -108,9 +110,72 @@ async def converge(database_url: str, pool: asyncpg.Pool, *, kills: int) -> None
 async def test_a_third_of_the_notifications_lost_and_listeners_killed(
     database_url: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose_a_third(monkeypatch)
+    lose(monkeypatch)
     async with asyncio.timeout(150):
         await converge(database_url, pool, kills=3)
+
+
+def connect_when(may_connect: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let listeners connect only while the event is set."""
+    connect = listener.connect_directly
+
+    async def wait_and_connect(connector: HostConnector, name: str) -> asyncpg.Connection:
+        await may_connect.wait()
+        return await connect(connector, name)
+
+    monkeypatch.setattr(listener, "connect_directly", wait_and_connect)
+
+
+@pytest.mark.parametrize("fault", ["3 of 10 lost", "all lost", "listener killed"])
+async def test_one_sweep_replaces_what_was_lost(
+    fault: str, database_url: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeps at intervals do nothing here; the test runs one on each engine, and every reader has all events."""
+    sweep, asked = Feed.sweep, asyncio.Event()
+
+    async def hold(_: Feed) -> None:
+        asked.set()
+
+    monkeypatch.setattr(Feed, "sweep", hold)
+    may_connect = asyncio.Event()
+    may_connect.set()
+    connect_when(may_connect, monkeypatch)
+    if fault != "listener killed":
+        lose(monkeypatch, of_ten=10 if fault == "all lost" else 3)
+    async with asyncio.timeout(120), AsyncExitStack() as opened:
+        engines = [await opened.enter_async_context(Engine.open(database_url)) for _ in range(2)]
+        sessions = [await engines[0].sessions.create("app", "user") for _ in range(_THREADS)]
+        found: list[list[int]] = []
+        tasks: list[asyncio.Task[None]] = []
+        for engine in engines:
+            for session in sessions:
+                found.append([])
+                tasks.append(asyncio.create_task(_follow(engine, session, found[-1])))
+            while len(engine.feed.followed_threads) < _THREADS:
+                await asyncio.sleep(0.01)
+        if fault == "listener killed":
+            may_connect.clear()
+            await kill_listeners(pool)
+        for place, session in enumerate(sessions):
+            for _ in range(20):
+                await engines[place % 2].sessions.append(session, author="a", kind="message", text="x")
+        if fault == "listener killed":
+            may_connect.set()
+            while min(listener_of(engine).reconnections for engine in engines) < 1:
+                await asyncio.sleep(0.01)
+        if fault == "all lost":
+            asked.clear()
+            await asked.wait()
+            assert not any(found), "events arrived without a notification and without a sweep"
+        for engine in engines:
+            await sweep(engine.feed)
+        while any(len(numbers) < 20 for numbers in found):
+            assert not any(task.done() for task in tasks)
+            await asyncio.sleep(0.01)
+        assert all(numbers == list(range(1, 21)) for numbers in found)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def test_a_writer_killed_between_the_commit_and_the_notification(database_url: str, engine: Engine) -> None:
@@ -137,6 +202,6 @@ async def test_a_writer_killed_between_the_commit_and_the_notification(database_
 @pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_the_same_for_a_minute(database_url: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    lose_a_third(monkeypatch)
+    lose(monkeypatch)
     async with asyncio.timeout(800):
         await converge(database_url, pool, kills=60)
