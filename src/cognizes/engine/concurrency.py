@@ -135,6 +135,7 @@ async def retry_while_unavailable(
     seconds: float = math.inf,
     errors: tuple[type[EngineError], ...] = (DatabaseUnavailableError,),
     before_retry: Callable[[], None] | None = None,
+    longest_pause: float = _LONGEST_PAUSE,
 ) -> _Result:
     """Call `attempt` until it raises none of `errors`, with growing pauses; raise the last error after `seconds`.
 
@@ -150,7 +151,7 @@ async def retry_while_unavailable(
             if loop.time() + pause > deadline:
                 raise
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        pause = min(pause * 2, longest_pause)
         if (counted := instruments()) is not None:
             counted.retries.inc()
         if before_retry is not None:

@@ -194,7 +194,11 @@ class Engine:
     async def migrate(self) -> list[str]:
         async with self._database.connection() as connection:
             return await Migrator(
-                connection, schema=self.settings.db_schema, embedding_dimension=self.settings.embedding_dimension
+                connection,
+                schema=self.settings.db_schema,
+                embedding_dimension=self.settings.embedding_dimension,
+                lock_seconds=self.settings.migration_lock_seconds,
+                wait_seconds=self.settings.migration_wait_seconds,
             ).migrate()
 
     async def _open_tenant_pool(self) -> None:

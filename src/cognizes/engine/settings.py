@@ -124,6 +124,12 @@ class Settings(BaseSettings):
     statement_cache_size: int = Field(
         default=100, ge=0, description="Prepared statements kept per connection; 0 for PgBouncer before 1.21."
     )
+    migration_lock_seconds: float = Field(
+        default=2.0, gt=0, description="Seconds that a migration waits for a lock before it begins again."
+    )
+    migration_wait_seconds: float = Field(
+        default=300.0, ge=0, description="Seconds for which a migration that finds a locked table is tried again."
+    )
     retry_seconds: float = Field(
         default=10.0, ge=0, description="Seconds for which a write is retried while PostgreSQL is unavailable."
     )

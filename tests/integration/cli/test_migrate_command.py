@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import asyncpg
@@ -46,6 +47,45 @@ def test_check_of_a_migrated_embedded_database(quick: Cognizes, kept_data_dir: P
     assert (checked.returncode, checked.stdout) == (0, "The schema is up to date.\n")
 
 
+def test_the_plan_of_a_current_and_of_an_empty_database(quick: Cognizes, kept_data_dir: Path) -> None:
+    planned = quick("migrate", "--plan", "--data-dir", str(kept_data_dir))
+    assert (planned.returncode, planned.stdout) == (0, "The schema is up to date.\n")
+    empty = quick("migrate", "--plan", "--json")
+    assert not quick.data_dir.exists()
+    plans = json.loads(empty.stdout)
+    assert [plan["name"] for plan in plans] == [*(script.name for script in migrations()), "functions and views"]
+    assert all(plan["tables"] == [] for plan in plans)
+
+
+async def test_the_plan_names_locks_rewrites_and_indexes_and_changes_nothing(
+    quick: Cognizes, database_url: str
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    wanted = ["0021_page_bytes.sql", "0062_artifacts.sql", "0094_queues.sql"]
+    await connection.execute("DELETE FROM schema_migrations WHERE name = ANY ($1)", wanted)
+    await connection.execute("UPDATE schema_migrations SET checksum = 'x' WHERE name LIKE 'webhooks/queue_webhooks%'")
+    before = await connection.fetch("SELECT * FROM schema_migrations ORDER BY name")
+    planned = quick("migrate", "--plan", "--json", DATABASE_URL=database_url)
+    assert planned.returncode == 0, planned.stderr
+    plans = {plan["name"]: {table["table"]: table for table in plan["tables"]} for plan in json.loads(planned.stdout)}
+    assert list(plans) == [*wanted, "functions and views"]
+    events = plans["0021_page_bytes.sql"]["events"]
+    assert (events["lock"], events["effect"]) == ("AccessExclusiveLock", "blocks reads and writes")
+    assert events["rewrites_table"], "the migration adds a computed column"
+    assert plans["0062_artifacts.sql"] == {}, "it creates tables and locks no existing one"
+    runs = plans["0094_queues.sql"]["runs"]
+    assert (runs["lock"], runs["rewrites_table"]) == ("AccessExclusiveLock", False)
+    assert runs["builds_indexes"] == ["idx_runs_claim"]
+    (trigger,) = plans["functions and views"].values()
+    assert (trigger["table"], trigger["lock"]) == ("runs", "ShareRowExclusiveLock")
+    shown = quick("migrate", "--plan", DATABASE_URL=database_url).stdout
+    assert "AccessExclusiveLock, blocks reads and writes\n    rewrites the table" in shown
+    assert "builds the index idx_runs_claim" in shown
+    assert await connection.fetch("SELECT * FROM schema_migrations ORDER BY name") == before
+    assert await connection.fetch("SELECT 1 FROM pg_namespace WHERE nspname LIKE '%plan%'") == []
+    await connection.close()
+
+
 def test_sql_prints_the_whole_schema_of_the_configured_name(quick: Cognizes) -> None:
     printed = quick("migrate", "--sql", COGNIZES_DB_SCHEMA="agents", COGNIZES_EMBEDDING_DIMENSION="8")
     assert printed.returncode == 0
@@ -55,6 +95,8 @@ def test_sql_prints_the_whole_schema_of_the_configured_name(quick: Cognizes) -> 
 
 def test_wrong_uses(quick: Cognizes) -> None:
     assert quick("migrate", "--check", "--sql").returncode == 2
+    assert quick("migrate", "--plan", "--check").returncode == 2
+    assert quick("migrate", "--json").returncode == 2
     assert quick.fail("migrate", "--sql", COGNIZES_DB_SCHEMA="no good").startswith("'no good' is not a schema name")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -17,37 +18,54 @@ from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_s
 from cognizes.engine.cli.connections import check_urls, has_data, hide_password, naming_server, open_database
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import binaries
+from cognizes.engine.database.migration_plan import FUNCTIONS, ScriptPlan, make_plan
 from cognizes.engine.database.migrations import Migrator, functions, migrations, whole_schema
 from cognizes.engine.settings import Settings
 
 
 def migrate(
+    *,
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing: list pending scripts, and exit 1 if there are any.")
     ] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Change nothing: print the whole schema as one script.")] = False,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Change nothing: show pending scripts, their locks, rewrites and new indexes."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --plan: print JSON.")] = False,
 ) -> None:
     """Bring the schema of the database up to date.
 
     `serve` does this too when it starts. Several processes may run it at the same time, and it may be repeated.
     """
-    if check and sql:
-        raise typer.BadParameter("give either --check or --sql, not both")
+    if check + sql + plan > 1:
+        raise typer.BadParameter("give one of --check, --plan and --sql")
+    if as_json and not plan:
+        raise typer.BadParameter("--json needs --plan")
     settings = load_settings(data_dir=data_dir, database_url=database_url)
     if sql:
         typer.echo(whole_schema(schema=settings.db_schema, embedding_dimension=settings.embedding_dimension), nl=False)
         return
     with naming_server(settings):
-        if check:
+        if plan:
+            _report_plan(asyncio.run(_plan(settings)), as_json=as_json)
+        elif check:
             _report_pending(asyncio.run(_pending_scripts(settings)))
         else:
             _report_applied(asyncio.run(_migrate(settings)))
 
 
 def migrator(connection: object, settings: Settings) -> Migrator:
-    return Migrator(connection, schema=settings.db_schema, embedding_dimension=settings.embedding_dimension)
+    return Migrator(
+        connection,
+        schema=settings.db_schema,
+        embedding_dimension=settings.embedding_dimension,
+        lock_seconds=settings.migration_lock_seconds,
+        wait_seconds=settings.migration_wait_seconds,
+    )
 
 
 async def _pending_scripts(settings: Settings) -> list[str]:
@@ -56,6 +74,16 @@ async def _pending_scripts(settings: Settings) -> list[str]:
         return [script.name for script in [*migrations(), *functions()]]
     async with open_database(settings) as database, database.connection() as connection:
         return await migrator(connection, settings).pending()
+
+
+async def _plan(settings: Settings) -> list[ScriptPlan]:
+    """Return what `migrate` would do. Creates nothing in the database, and no embedded server for an empty one."""
+    if settings.url is None and not has_data(settings):
+        return [ScriptPlan(script.name, []) for script in migrations()] + [
+            ScriptPlan(FUNCTIONS, [], count=len(functions()))
+        ]
+    async with open_database(settings) as database, database.connection() as connection:
+        return await make_plan(migrator(connection, settings), connection)
 
 
 async def _migrate(settings: Settings) -> list[str]:
@@ -71,6 +99,30 @@ def _report_pending(names: list[str]) -> None:
         typer.echo(name)
     typer.echo(f"{len(names)} scripts are pending; run `cognizes migrate`.", err=True)
     raise typer.Exit(1)
+
+
+def _report_plan(plans: list[ScriptPlan], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([plan.to_json() for plan in plans], indent=2))
+        return
+    if not plans:
+        typer.echo("The schema is up to date.")
+        return
+    for plan in plans:
+        typer.echo(plan.name if plan.count == 1 else f"{plan.name} ({plan.count} scripts)")
+        if not plan.tables:
+            typer.echo("  locks no existing table")
+        for table in plan.tables:
+            size = f"{table.rows} rows, {table.size / 2**20:.1f} MiB"
+            typer.echo(f"  {table.table} ({size}): {table.lock}, {table.effect}")
+            if table.is_rewritten:
+                typer.echo("    rewrites the table, with all its indexes")
+            for index in table.indexes:
+                typer.echo(f"    builds the index {index}, which reads the whole table")
+    typer.echo(
+        "All scripts run in one transaction: locks last until its end. A script that waits for a lock longer than "
+        "COGNIZES_MIGRATION_LOCK_SECONDS is rolled back and tried again."
+    )
 
 
 def _report_applied(names: list[str]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,15 +22,20 @@ from typing import Any
 
 import asyncpg
 
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.driver_errors import translated
 from cognizes.engine.database.queries import Queries, quote_schema, read_sql, render
-from cognizes.engine.errors import MigrationError, SetupError
+from cognizes.engine.errors import DatabaseError, MigrationError, SetupError
 from cognizes.engine.version import __version__
+
+logger = logging.getLogger(__name__)
 
 MINIMUM_SERVER = 160000
 PROTECTION = "row level security"
 """What `pending` and `migrate` call the role, grants and policies that `protect_tenants` makes."""
 _LOCK = 0x434F474E49  # "COGNI"
+_LONGEST_PAUSE = 10.0
+"""Seconds between two attempts of a migration that found a locked table; other sessions work in between."""
 _LONGEST_SECONDS = 24 * 3600.0
 """The time limit of one script: an index on a large table takes longer than a request may."""
 
@@ -100,42 +106,120 @@ def _read(root: Traversable | None, folder: str) -> list[tuple[str, str]]:
     return sorted(read_sql(top)) if top.is_dir() else []
 
 
+class _LockedError(MigrationError):
+    """A table was locked for longer than `lock_seconds`; the migration was rolled back."""
+
+
 class Migrator:
-    def __init__(self, connection: Any, *, schema: str, embedding_dimension: int) -> None:
+    """Migrates one database.
+
+    A statement that needs a lock waits for `lock_seconds`. Statements of other sessions queue behind it, so a longer
+    wait would block them all. Then the migration is rolled back and begins again, for up to `wait_seconds`.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        schema: str,
+        embedding_dimension: int,
+        lock_seconds: float = 2.0,
+        wait_seconds: float = 300.0,
+    ) -> None:
         self._connection = connection
         self._schema = schema
         self._dimension = embedding_dimension
-        self._queries = Queries(schema)
+        self._lock_seconds = lock_seconds
+        self._wait_seconds = wait_seconds
+        self.queries = Queries(schema)
+
+    def on(self, connection: Any) -> Migrator:
+        """Return a migrator of the same schema on another connection."""
+        return Migrator(connection, schema=self._schema, embedding_dimension=self._dimension)
 
     async def pending(self) -> list[str]:
         """Return the names of the scripts that `migrate` would run. Refuse a schema that this engine does not know."""
         with translated():
             return await self._pending()
 
+    async def pending_scripts(self) -> list[Script]:
+        """Return the scripts that `migrate` would run."""
+        with translated():
+            return self._todo(await self._applied())
+
     async def migrate(self) -> list[str]:
+        """Run the pending scripts in one transaction; return their names.
+
+        `MigrationError` when another session holds a lock that a script needs for all of `wait_seconds`; nothing is
+        changed then.
+        """
         with translated():
             await self._check_server()
             if not await self._pending() and not await self._has_older_revision():
                 return []
-            async with self._connection.transaction():
-                await self._connection.execute(self._queries["limit_statements"], "0", True)
-                await self._connection.execute(self._queries["lock_migrations"], _LOCK, timeout=_LONGEST_SECONDS)
-                await self._connection.execute(self._queries["skip_function_body_checks"])
-                await self._connection.execute(self._render(_bootstrap()))
-                pending = await self._pending()
-                for script in self._todo(await self._applied()):
-                    await self._apply(script)
-                if await self._has_older_revision():
-                    names = [script.name for script in functions()]
-                    await self._connection.execute(self._queries["record_revision"], read_release().revision, names)
-                await self._connection.execute(self._queries["protect_tenants"])
+
+        def announce() -> None:
+            logger.warning("a table is locked by another session; the migration was rolled back and is tried again")
+
+        try:
+            return await retry_while_unavailable(
+                self._migrate_once,
+                seconds=self._wait_seconds,
+                errors=(_LockedError,),
+                before_retry=announce,
+                longest_pause=_LONGEST_PAUSE,
+            )
+        except _LockedError as error:
+            raise MigrationError(await self._describe_blockers()) from error
+
+    async def prepare(self) -> None:
+        """Create the schema and the table of migrations."""
+        await self._connection.execute(self._render(_bootstrap()))
+
+    async def skip_function_body_checks(self) -> None:
+        """Let functions refer to objects that are created after them, in this transaction."""
+        await self._connection.execute(self.queries["skip_function_body_checks"])
+
+    async def _migrate_once(self) -> list[str]:
+        try:
+            with translated():
+                return await self._migrate()
+        except DatabaseError as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
+                raise _LockedError(str(error.__cause__)) from error
+            raise
+
+    async def _describe_blockers(self) -> str:
+        with translated():
+            rows = await self._connection.fetch(self.queries["read_long_transactions"], self._lock_seconds)
+        found = "; ".join(f"process {row['pid']} ({row['application_name'] or '-'}, {row['age']})" for row in rows)
+        return (
+            f"a table was locked by another session for {self._wait_seconds:g} s; nothing was changed; end long "
+            f"transactions, then run `cognizes migrate`; the oldest ones: {found or 'none is open now'}"
+        )
+
+    async def _migrate(self) -> list[str]:
+        async with self._connection.transaction():
+            await self._connection.execute(self.queries["limit_statements"], "0", True)
+            await self._connection.execute(self.queries["lock_migrations"], _LOCK, timeout=_LONGEST_SECONDS)
+            # After the lock of the migrations: the wait for another process that migrates has no limit.
+            await self._connection.execute(self.queries["limit_locks"], f"{self._lock_seconds * 1000:.0f}")
+            await self.skip_function_body_checks()
+            await self.prepare()
+            pending = await self._pending()
+            for script in self._todo(await self._applied()):
+                await self.apply(script)
+            if await self._has_older_revision():
+                names = [script.name for script in functions()]
+                await self._connection.execute(self.queries["record_revision"], read_release().revision, names)
+            await self._connection.execute(self.queries["protect_tenants"])
         return pending
 
     async def _pending(self) -> list[str]:
         applied = await self._applied()
         names = [script.name for script in self._todo(applied)]
         # A database that has tables; in a new one the functions that create the policies are pending themselves.
-        if applied and await self._connection.fetchval(self._queries["lacks_protection"]):
+        if applied and await self._connection.fetchval(self.queries["lacks_protection"]):
             names.append(PROTECTION)
         return names
 
@@ -143,7 +227,7 @@ class Migrator:
         return _installed_revision(await self._applied()) < read_release().revision
 
     async def _check_server(self) -> None:
-        server = await self._connection.fetchrow(self._queries["read_server"])
+        server = await self._connection.fetchrow(self.queries["read_server"])
         if server["number"] < MINIMUM_SERVER:
             raise SetupError(
                 f"this is PostgreSQL {server['spelling']}; the engine needs 16 or newer: upgrade the server"
@@ -155,9 +239,9 @@ class Migrator:
             )
 
     async def _applied(self) -> dict[str, asyncpg.Record]:
-        if await self._connection.fetchval(self._queries["find_migrations_table"]) is None:
+        if await self._connection.fetchval(self.queries["find_migrations_table"]) is None:
             return {}
-        return {row["name"]: row for row in await self._connection.fetch(self._queries["read_migrations"])}
+        return {row["name"]: row for row in await self._connection.fetch(self.queries["read_migrations"])}
 
     def _todo(self, applied: dict[str, asyncpg.Record]) -> list[Script]:
         known, release = migrations(), read_release()
@@ -180,10 +264,10 @@ class Migrator:
         checksums = {name: row["checksum"] for name, row in applied.items()}
         return todo + [script for script in functions() if checksums.get(script.name) != script.checksum]
 
-    async def _apply(self, script: Script) -> None:
+    async def apply(self, script: Script) -> None:
         await self._connection.execute(self._render(script.sql), timeout=_LONGEST_SECONDS)
         await self._connection.execute(
-            self._queries["record_migration"], script.name, script.number, script.checksum, __version__
+            self.queries["record_migration"], script.name, script.number, script.checksum, __version__
         )
 
     def _render(self, sql: str) -> str:

@@ -58,3 +58,27 @@ SELECT (me.may_create_role AND NOT EXISTS (SELECT FROM server))
 
 -- protect_tenants: Enable row level security on every table that has an app_name.
 SELECT {schema}.protect_tenants();
+
+-- limit_locks: Limit the time that a statement of this transaction waits for a lock, in milliseconds.
+SELECT set_config('lock_timeout', $1, true);
+
+-- read_long_transactions: Read the oldest transactions of other sessions that are open for longer than $1 seconds.
+SELECT pid, application_name, date_trunc('second', clock_timestamp() - xact_start)::text AS age
+  FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - make_interval(secs => $1)
+ ORDER BY xact_start LIMIT 3;
+
+-- read_table_sizes: Read the estimated number of rows and the bytes of each table.
+SELECT c.relname::text AS name, greatest(c.reltuples, 0)::bigint AS rows, pg_total_relation_size(c.oid) AS size
+  FROM pg_class c WHERE c.relnamespace = to_regnamespace('{schema}') AND c.relkind IN ('r', 'p');
+
+-- read_table_files: Read the file of each table, which a rewrite replaces, and the names of its indexes.
+SELECT c.relname::text AS name, c.relfilenode::bigint AS file,
+       ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i WHERE i.indrelid = c.oid) AS indexes
+  FROM pg_class c WHERE c.relnamespace = to_regnamespace('{schema}') AND c.relkind IN ('r', 'p');
+
+-- read_own_locks: Read the locks of this transaction on tables, of the modes $1.
+SELECT DISTINCT c.relname::text AS name, l.mode
+  FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+ WHERE l.pid = pg_backend_pid() AND c.relnamespace = to_regnamespace('{schema}') AND c.relkind IN ('r', 'p')
+   AND l.mode = ANY ($1::text[]) AND c.relname <> 'schema_migrations';
