@@ -83,7 +83,7 @@ class _GraphSource:
             "metadata": {"run_id": context.run.id},
         }
         stored = await self._graph.aget_state(config)
-        translator = GraphTranslator()
+        translator = GraphTranslator(known=_known_ids(stored, run_input))
         if self._has_ended(stored, run_input, context):
             return
         parts: AsyncIterator[Any] = self._graph.astream(
@@ -105,7 +105,8 @@ class _GraphSource:
 
     def _has_ended(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> bool:
         """Return whether an earlier attempt finished the graph and crashed before it ended the run."""
-        return _is_of_run(stored, context) and not stored.next and not run_input.resume
+        # `next` omits tasks whose writes are stored while the checkpoint that contains them is not; `tasks` has them.
+        return _is_of_run(stored, context) and not stored.tasks and not run_input.resume
 
     def _graph_input(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> Any:
         """Return the answers to interrupts, None to continue after a crash, or the new messages and changed state."""
@@ -129,6 +130,13 @@ async def _record_usage(translator: GraphTranslator, context: RunContext) -> Non
     # The id of a message is the id of the model call: a graph that continues does not call the model for it again.
     for message_id, usage in translator.take_usage().items():
         await context.record_usage(usage, usage_id=message_id)
+
+
+def _known_ids(stored: StateSnapshot, run_input: RunAgentInput) -> set[str]:
+    """Return the ids of the messages before this run."""
+    messages = stored.values.get(MESSAGES) if isinstance(stored.values, dict) else None
+    of_graph = {message.id for message in messages or () if isinstance(message, BaseMessage) and message.id}
+    return of_graph | {message.id for message in run_input.messages}
 
 
 def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:

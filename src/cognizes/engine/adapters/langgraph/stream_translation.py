@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,15 +55,15 @@ class _OpenMessage:
 class GraphTranslator:
     """Translates the parts that `astream(..., stream_mode=STREAM_MODES, subgraphs=True)` yields.
 
-    `interrupts` are the questions with which the graph stopped.
+    `interrupts` are the questions with which the graph stopped. `known` are the ids of messages that clients have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[str] = ()) -> None:
         self.interrupts: list[Interrupt] = []
         self.usage: dict[str, TokenUsage] = {}
         """The tokens of model calls by the id of their message, until the caller takes them."""
         self._messages: dict[str, _OpenMessage] = {}
-        self._complete: set[str] = set()
+        self._complete: set[str] = set(known)
         self._steps: Counter[str] = Counter()
         self._state: JsonObject | None = None
 
@@ -81,6 +81,7 @@ class GraphTranslator:
         elif mode == "updates" and isinstance(payload, Mapping):
             self.interrupts.extend(payload.get("__interrupt__", ()))
         elif mode == "values" and isinstance(payload, Mapping):
+            yield from self._unstreamed(payload)
             yield from self._snapshot(payload)
 
     def finish(self) -> Iterator[BaseEvent]:
@@ -114,6 +115,13 @@ class GraphTranslator:
             del self._steps[name]
             yield StepFinishedEvent(step_name=name)
 
+    def _unstreamed(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        """Yield messages of the state that LangGraph did not stream, such as those that a node returns as tuples."""
+        messages = values.get(MESSAGES)
+        for message in messages if isinstance(messages, list) else ():
+            if isinstance(message, AIMessage | ToolMessage) and message.id and message.id not in self._messages:
+                yield from self._message(message, {})
+
     def _snapshot(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
         state = state_of(values)
         if state != self._state and (state or self._state):
@@ -121,13 +129,16 @@ class GraphTranslator:
             yield StateSnapshotEvent(snapshot=state)
 
     def _message(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if message.id is not None and message.id in self._complete:
+            return
         if isinstance(message, ToolMessage):
+            self._complete.add(message.id or "")
             for open_ in [open_ for open_ in self._messages.values() if message.tool_call_id in open_.calls.values()]:
                 yield from self._close(open_)
             yield ToolCallResultEvent(
                 message_id=message.id or str(new_id()), tool_call_id=message.tool_call_id, content=message.text
             )
-        elif isinstance(message, AIMessage) and message.id not in self._complete:
+        elif isinstance(message, AIMessage):
             identity = message.id or f"{metadata.get('langgraph_checkpoint_ns')}"
             open_message = self._messages.get(identity)
             if open_message is None:
