@@ -49,6 +49,8 @@ NOT_EXECUTED = {
     "docs/agents.md: uv run cognizes serve": SERVER,
     "docs/langgraph.md: cognizes serve": SERVER,
     "docs/openai-agents.md: pip install": "it installs from the package registry",
+    "docs/pydantic-ai.md: pip install": "it installs from the package registry",
+    "docs/pydantic-ai.md: cognizes serve": SERVER,
     "docs/operation.md: pip install 'cognizes-engine[metrics]'": "it installs from the package registry",
     "docs/operation.md: DATABASE_URL=": SERVER,
     "docs/operation.md: cognizes user": "it needs a user; tests/integration/archive/test_archive_commands.py runs it",

@@ -33,6 +33,7 @@ from cognizes.engine.errors import (
     StreamUnavailableError,
     TooManyRequestsError,
     UnreadableCheckpointError,
+    UnreadableConversationError,
     WaitExpiredError,
 )
 from cognizes.engine.memory.scope import MemoryScope
@@ -102,6 +103,7 @@ __all__ = [
     "TokenUsage",
     "TooManyRequestsError",
     "UnreadableCheckpointError",
+    "UnreadableConversationError",
     "UsageTotals",
     "WaitExpiredError",
     "WaitKind",

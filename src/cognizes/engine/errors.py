@@ -27,6 +27,7 @@ EngineError
 │   │   └── StreamUnavailableError Redis, which carries streams between processes, is not reachable
 │   └── PoolTimeoutError           no connection became free in time
 ├── UnreadableCheckpointError      a graph's checkpoint that the installed serializer cannot read
+├── UnreadableConversationError    a conversation of Pydantic AI that the installed version cannot read
 ├── ArtifactStoreError             the directory or bucket with the bytes of artifacts cannot be used
 ├── EngineClosedError              the engine is closed
 └── SetupError                     the server or the data directory cannot be used
@@ -169,6 +170,10 @@ class PoolTimeoutError(DatabaseError):
 
 class UnreadableCheckpointError(EngineError):
     """A later version of LangGraph, or another serializer, wrote the checkpoint. It is unchanged."""
+
+
+class UnreadableConversationError(EngineError):
+    """A later version of Pydantic AI wrote the conversation. It is unchanged."""
 
 
 class ArtifactStoreError(EngineError):

@@ -9,9 +9,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from pydantic_ai import Conversation, ModelRequest, UserPromptPart
 
 from cognizes.engine import Engine, NotFoundError, Settings
 from cognizes.engine.adapters.langgraph import OpenCheckpointSaver, OpenStore
+from cognizes.engine.adapters.pydantic_ai import OpenConversationStore
 from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.scope import MemoryScope
@@ -70,6 +72,9 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
         await store.aput(("users", "ada-lovelace", "notes"), "animal", {"text": WORD})
         await store.aput(("users", "bob"), "animal", {"text": "wombat"})
         await store.aput(("animals",), "list", {"text": "wombat"})
+    async with OpenConversationStore(app_name="shop", engine=engine) as conversations:
+        message = ModelRequest(parts=[UserPromptPart(WORD)])
+        await conversations.save(Conversation(conversation_id="c", messages=[message]), scope="ada-lovelace")
     bob = await fill_session(engine, "shop", "bob", word="wombat")
     await fill_memory(engine, bob, word="wombat")
     other = await fill_session(engine, "library", "ada-lovelace", word="numbat")
@@ -79,7 +84,7 @@ async def test_an_erased_user_leaves_no_word_in_any_table_or_file(
 
     header, exported = await export(engine, "shop", "ada-lovelace")
     assert (header["format"], header["version"], header["user_id"]) == ("cognizes-user", 1, "ada-lovelace")
-    filled = {line["table"] for line in exported} - {"audit_log", "artifact_blobs"}
+    filled = {line["table"] for line in exported} - {"audit_log", "artifact_blobs", "conversation_entries"}
     assert filled == tables - NOT_FILLED.keys(), "a table with user data is not filled here, or not exported"
     assert sum(line["table"] == "audit_log" for line in exported) == 2
 

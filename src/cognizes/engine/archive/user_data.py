@@ -49,6 +49,7 @@ class UserData:
             sources = [
                 *((table, rows, (table, *names)) for table in tables),
                 ("artifact_blobs", queries["read_user_blobs"], names),
+                ("conversation_entries", queries["read_user_conversation_entries"], names),
                 ("audit_log", queries["read_user_audit"], names),
             ]
             for table, query, arguments in sources:

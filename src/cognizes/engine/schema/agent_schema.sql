@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 38 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 39 OR max(number) > 98 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1071,6 +1071,51 @@ CREATE TABLE IF NOT EXISTS "public".graph_item_vectors (
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0076_graph_items.sql', 76, '9cc9b73e6e63999d1c439a5713e6c5bf14363cd410b5690a9a2904cfba4c0439', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0077_conversation_store.sql
+-- Conversations of Pydantic AI's ConversationStore: entries, each with one message and the entry before it, and a record for
+-- each conversation that points at its last entry. Forks share entries.
+
+-- conversation_entries: `root_id` is the first entry of the history, which all entries that follow from it share.
+CREATE TABLE IF NOT EXISTS "public".conversation_entries (
+    app_name    text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    id          text NOT NULL CHECK (octet_length(id) BETWEEN 1 AND 1000),
+    parent_id   text,
+    root_id     text NOT NULL,
+    kind        text NOT NULL,
+    message     json NOT NULL,
+    written_by  text NOT NULL,
+    PRIMARY KEY (app_name, id)
+);
+
+CREATE INDEX IF NOT EXISTS idx_conversation_entries_root ON "public".conversation_entries (app_name, root_id);
+
+-- conversation_records: `user_id` is the scope of the conversation. `roots` are the roots of its head and its branches.
+CREATE TABLE IF NOT EXISTS "public".conversation_records (
+    app_name         text NOT NULL CHECK (octet_length(app_name) BETWEEN 1 AND 1000),
+    conversation_id  text NOT NULL,
+    user_id          text CHECK (octet_length(user_id) BETWEEN 1 AND 1000),
+    head_id          text,
+    branches         text[] NOT NULL,
+    roots            text[] NOT NULL,
+    document         json NOT NULL,
+    revision         text NOT NULL,
+    updated_at       timestamptz NOT NULL,
+    written_by       text NOT NULL
+);
+
+COMMENT ON COLUMN "public".conversation_records.document IS 'Usage, open tool requests, the origin of a fork and the format.';
+
+CREATE UNIQUE INDEX IF NOT EXISTS conversation_records_key
+    ON "public".conversation_records (app_name, md5(conversation_id));
+CREATE INDEX IF NOT EXISTS idx_conversation_records_updated_at
+    ON "public".conversation_records (app_name, user_id, updated_at DESC);
+CREATE INDEX IF NOT EXISTS idx_conversation_records_roots ON "public".conversation_records USING gin (roots);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0077_conversation_store.sql', 77, '1ee6b92d0f49bbf69a57c223c095bfe01fac2f14bf0c60c1cd7272e6ee927328', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2317,6 +2362,141 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('branches/switch_branch.sql', 0, 'd69bdf3f3a45430b20db6a45b54a9acd01614b36b975101cf7e6e81bdc4cc59f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversation_store/delete_conversation_entries.sql
+-- Delete the entries that only deleted conversations used: the trigger function of deletions of conversation_records.
+CREATE OR REPLACE FUNCTION "public".delete_conversation_entries() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_tree record;
+BEGIN
+    FOR v_tree IN SELECT DISTINCT d.app_name, root.id FROM deleted d, unnest(d.roots) root (id) ORDER BY 1, 2 LOOP
+        -- A writer that points at an entry of this tree holds a share of the lock until its record is visible here.
+        PERFORM FROM "public".conversation_entries e WHERE e.app_name = v_tree.app_name AND e.id = v_tree.id FOR UPDATE;
+        WITH RECURSIVE kept AS (
+            SELECT e.id, e.parent_id
+              FROM "public".conversation_records r
+              JOIN "public".conversation_entries e
+                ON e.app_name = r.app_name AND e.root_id = v_tree.id AND e.id = ANY (r.branches || r.head_id)
+             WHERE r.app_name = v_tree.app_name AND r.roots @> ARRAY[v_tree.id]
+            UNION
+            SELECT e.id, e.parent_id
+              FROM kept k JOIN "public".conversation_entries e ON e.app_name = v_tree.app_name AND e.id = k.parent_id
+        )
+        DELETE FROM "public".conversation_entries e
+         WHERE e.app_name = v_tree.app_name AND e.root_id = v_tree.id AND e.id NOT IN (SELECT id FROM kept);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER delete_conversation_entries AFTER DELETE ON "public".conversation_records
+    REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION "public".delete_conversation_entries();
+
+-- Delete a conversation whose revision is the expected one; return whether there was one. The trigger deletes its entries.
+CREATE OR REPLACE FUNCTION "public".delete_conversation(p_app_name text, p_conversation_id text, p_revision text)
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM "public".conversation_records
+     WHERE app_name = p_app_name AND md5(conversation_id) = md5(p_conversation_id) AND conversation_id = p_conversation_id
+       AND revision = p_revision;
+    RETURN FOUND;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversation_store/delete_conversation_entries.sql', 0, 'dcc216711e2e726aa5496ef00a3ff805410a43c4e33c251fc73ff6a992651297', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversation_store/read_conversation_history.sql
+-- Return the last entries of a history, newest first: `p_head_id` and the entries before it, at most p_limit (null: all).
+CREATE OR REPLACE FUNCTION "public".read_conversation_history(p_app_name text, p_head_id text, p_limit integer)
+RETURNS TABLE (id text, parent_id text, kind text, message text, written_by text) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE history AS (
+        SELECT 1 AS place, e.id, e.parent_id FROM "public".conversation_entries e
+         WHERE e.app_name = p_app_name AND e.id = p_head_id
+        UNION ALL
+        SELECT h.place + 1, e.id, e.parent_id
+          FROM history h JOIN "public".conversation_entries e ON e.app_name = p_app_name AND e.id = h.parent_id
+         WHERE p_limit IS NULL OR h.place < p_limit
+    )
+    SELECT e.id, e.parent_id, e.kind, e.message::text, e.written_by
+      FROM history h JOIN "public".conversation_entries e ON e.app_name = p_app_name AND e.id = h.id
+     ORDER BY h.place
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversation_store/read_conversation_history.sql', 0, 'a5e9abd5239095d9d988ae53fb15468e8daa8e04df95c5261d2ecbd1ef453023', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversation_store/write_conversation.sql
+-- Store a record and its new entries, each behind its parent, if the stored revision is the expected one (null: there is
+-- no record). Returns false, and changes nothing, if it is not, or if the head or a parent was deleted. A repeated call
+-- finds its own revision stored.
+CREATE OR REPLACE FUNCTION "public".write_conversation(
+    p_app_name text, p_conversation_id text, p_user_id text, p_head_id text, p_branches text[], p_document text,
+    p_revision text, p_updated_at timestamptz, p_written_by text, p_expected_revision text, p_is_repeated boolean,
+    p_ids text[], p_parent_ids text[], p_kinds text[], p_messages text[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_revision text;
+    v_roots text[];
+    v_known integer;
+BEGIN
+    SELECT r.revision INTO v_revision FROM "public".conversation_records r
+     WHERE r.app_name = p_app_name AND md5(r.conversation_id) = md5(p_conversation_id)
+       AND r.conversation_id = p_conversation_id FOR UPDATE;
+    IF p_is_repeated AND v_revision = p_revision THEN
+        RETURN true;
+    END IF;
+    IF v_revision IS DISTINCT FROM p_expected_revision THEN
+        RETURN false;
+    END IF;
+    -- The stored entries that this write points at, and their roots. The deletion of a conversation locks the roots before
+    -- it deletes entries; so the entries that are found after the lock stay until the commit.
+    PERFORM FROM "public".conversation_entries root
+      WHERE root.app_name = p_app_name
+        AND root.id IN (SELECT e.root_id FROM "public".conversation_entries e
+                         WHERE e.app_name = p_app_name AND e.id = ANY (p_parent_ids || p_branches || p_head_id))
+      ORDER BY root.id FOR KEY SHARE;
+    SELECT count(*) INTO v_known FROM "public".conversation_entries e
+     WHERE e.app_name = p_app_name AND e.id IN (SELECT unnest(p_parent_ids || p_head_id) EXCEPT SELECT unnest(p_ids));
+    IF v_known < (SELECT count(*) FROM (SELECT unnest(p_parent_ids || p_head_id) EXCEPT SELECT unnest(p_ids)) needed (id)
+                   WHERE needed.id IS NOT NULL) THEN
+        RETURN false;
+    END IF;
+    FOR v_place IN 1 .. cardinality(p_ids) LOOP
+        INSERT INTO "public".conversation_entries (app_name, id, parent_id, root_id, kind, message, written_by)
+        VALUES (p_app_name, p_ids[v_place], p_parent_ids[v_place],
+                coalesce((SELECT e.root_id FROM "public".conversation_entries e
+                           WHERE e.app_name = p_app_name AND e.id = p_parent_ids[v_place]), p_ids[v_place]),
+                p_kinds[v_place], p_messages[v_place]::json, p_written_by);
+    END LOOP;
+    SELECT coalesce(array_agg(DISTINCT e.root_id), '{}') INTO v_roots FROM "public".conversation_entries e
+     WHERE e.app_name = p_app_name AND e.id = ANY (p_branches || p_head_id);
+    INSERT INTO "public".conversation_records AS r (
+        app_name, conversation_id, user_id, head_id, branches, roots, document, revision, updated_at, written_by)
+    VALUES (p_app_name, p_conversation_id, p_user_id, p_head_id, p_branches, v_roots, p_document::json, p_revision,
+            p_updated_at, p_written_by)
+    ON CONFLICT (app_name, md5(conversation_id)) DO UPDATE
+       SET user_id = excluded.user_id, head_id = excluded.head_id, branches = excluded.branches, roots = excluded.roots,
+           document = excluded.document, revision = excluded.revision, updated_at = excluded.updated_at,
+           written_by = excluded.written_by
+     WHERE r.revision = p_expected_revision;
+    IF NOT FOUND THEN
+        -- Another writer created the record. The entries that were inserted above belong to no record.
+        DELETE FROM "public".conversation_entries e WHERE e.app_name = p_app_name AND e.id = ANY (p_ids);
+        RETURN false;
+    END IF;
+    RETURN true;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversation_store/write_conversation.sql', 0, '43f8a5db3aa66c6a5f1c68c2e45a8318ee83d32e9262362bd636d47ccc50c86d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6782,5 +6962,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 38 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 39 WHERE number = 0;
 COMMIT;

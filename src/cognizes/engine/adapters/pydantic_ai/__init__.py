@@ -1,4 +1,9 @@
-"""Pydantic AI on this engine: `host_agent` serves an agent whose runs belong to the server."""
+"""Pydantic AI on this engine: `OpenConversationStore` stores conversations, `host_agent` serves an agent.
+
+async with OpenConversationStore() as store:
+    conversation = await store.load("42") or Conversation(conversation_id="42")
+    await store.save(await agent.run("Hello", conversation=conversation))
+"""
 
 from importlib.util import find_spec
 
@@ -9,6 +14,7 @@ if find_spec("pydantic_ai") is None:
         name="pydantic_ai",
     )
 
+from cognizes.engine.adapters.pydantic_ai.conversation_store import OpenConversationStore
 from cognizes.engine.adapters.pydantic_ai.hosting import host_agent
 
-__all__ = ["host_agent"]
+__all__ = ["OpenConversationStore", "host_agent"]

@@ -13,6 +13,17 @@ SELECT row_to_json(a)::text AS row FROM {schema}.audit_log a
 SELECT row_to_json(b)::text AS row FROM {schema}.artifact_blobs b
  WHERE b.id IN (SELECT blob_id FROM {schema}.artifacts WHERE app_name = $1 AND user_id = $2);
 
+-- read_user_conversation_entries: Read the entries of the conversations whose scope is one user.
+WITH RECURSIVE own AS (
+    SELECT e.id, e.parent_id
+      FROM {schema}.conversation_records r
+      JOIN {schema}.conversation_entries e ON e.app_name = r.app_name AND e.id = ANY (r.branches || r.head_id)
+     WHERE r.app_name = $1 AND r.user_id = $2
+    UNION
+    SELECT e.id, e.parent_id FROM own o JOIN {schema}.conversation_entries e ON e.app_name = $1 AND e.id = o.parent_id
+)
+SELECT row_to_json(e)::text AS row FROM own o JOIN {schema}.conversation_entries e ON e.app_name = $1 AND e.id = o.id;
+
 -- erase_user: Delete all rows of one user.
 SELECT table_name, rows FROM {schema}.erase_user($1, $2, $3);
 
