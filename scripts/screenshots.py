@@ -243,6 +243,8 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
         ("monitor-dark", trip, "dark", wide, _select_state_write),
         ("monitor-travel", f"{trip}?at=8", "light", wide, _settle),
         ("monitor-approval", demo, "light", wide, _run),
+        ("monitor-needs-you", f"{url}/", "light", wide, _needs_you),
+        ("monitor-runs", f"{url}/#/runs", "light", wide, lambda page: page.locator(".runs-table td").first.wait_for()),
         ("monitor-pulse", demo, "dark", wide, _pulse),
         ("monitor-welcome", f"{url}/", "light", wide, lambda page: page.locator(".welcome button").wait_for()),
         ("monitor-narrow", trip, "light", narrow, _settle),
@@ -274,10 +276,17 @@ def _pulse(page: Page) -> None:
     _settle(page)
     page.locator("#chat-input").fill("What grows in the shade?")
     page.keyboard.press("Enter")
-    page.locator(".turn[data-status='completed']").nth(2).wait_for()
+    page.locator(".turn[data-status='completed']").nth(1).wait_for()
     page.locator(".pulse-button").click()
     page.locator(".tile").first.wait_for()
     page.wait_for_timeout(2500)
+
+
+def _needs_you(page: Page) -> None:
+    page.locator(".thread").first.wait_for()
+    page.locator("#inbox").click()
+    page.locator(".inbox-card").first.wait_for()
+    page.wait_for_timeout(300)
 
 
 def _run(page: Page) -> None:

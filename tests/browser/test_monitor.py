@@ -272,7 +272,7 @@ class TestRuns:
         panel = page.locator("#panel-run")
         expect(panel.locator(".pill")).to_have_text("failed")
         expect(panel.locator(".failure")).to_contain_text("ValueError: the moon is full")
-        expect(panel.locator(".steps")).to_contain_text("Something is odd.")
+        expect(panel.locator("#run-waterfall")).to_contain_text("Something is odd.")
         expect(panel.get_by_role("button", name="Cancel run")).to_have_count(0)
         assert f"run={run}" in page.url
 
@@ -396,8 +396,8 @@ def test_pulse_panel(page: Page, site: Site) -> None:
     page.goto(site.url)
     page.locator(".pulse-button").click()
     panel = page.locator("#pulse-panel")
-    expect(panel.locator("[data-figure='Listener']")).to_contain_text("listening")
-    for figure in ("NOTIFY → server", "Gaps healed", "OCC conflicts", "Pool", "Clients", "Events"):
+    expect(panel.locator("[data-figure='Listener']")).to_contain_text("connected")
+    for figure in ("NOTIFY → server", "Missed notifications", "Write conflicts", "Pool", "Clients", "Events"):
         expect(panel.locator(f"[data-figure='{figure}'] .tile-value")).to_have_text(re.compile(r"\d|–"))
     # Pulses until the panel has seen one: a single one may be told before the page listens.
     thread = site.thread()
@@ -575,7 +575,7 @@ class TestLookingAround:
         page.get_by_label("Show").select_option("messages")
         expect(page.locator(".row.k-state")).to_be_hidden()
         expect(page.locator(".row.k-message")).to_be_visible()
-        page.get_by_role("button", name="Pause the tail").click()
+        page.get_by_role("button", name="Pause updates").click()
         site.event(thread, "user_message", author="user", text="two")
         expect(page.locator("#new-events")).to_contain_text("1 new events: resume")
         expect(page.locator(".row.k-message")).to_have_count(1)

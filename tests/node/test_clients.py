@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 
 from cognizes.engine import Engine
@@ -18,6 +15,7 @@ from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import gates_directory
+from tests.npm_packages import install
 from tests.served import Served
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
@@ -28,22 +26,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """The clients, installed in the user's cache directory and kept for the next run."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    wanted = (HERE / "package.json").read_bytes()
-    cache = platformdirs.user_cache_path("cognizes-engine", ensure_exists=True)
-    directory = cache / f"node-{hashlib.sha256(wanted).hexdigest()[:12]}"
-    with (cache / "node.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.exists():
-            building = directory.with_name(f"{directory.name}.building")
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir()
-            (building / "package.json").write_bytes(wanted)
-            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-            subprocess.run(command, cwd=building, check=True, capture_output=True, timeout=300)
-            building.rename(directory)
-    return directory
+    return install((HERE / "package.json").read_bytes())
 
 
 @pytest.fixture(scope="module", params=["agui-1", "agui-0"])

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine
+from cognizes.engine.access import Permission
+from cognizes.engine.api.main import create_app
 from cognizes.engine.models import Session
 
 
@@ -39,6 +41,61 @@ async def test_threads_are_found_across_apps_newest_activity_first(client: httpx
     assert (await client.get(f"/api/debug/threads/{first.thread_id}")).json() == answer
     assert (await client.get(f"/api/debug/threads/{uuid4()}")).status_code == 404
     assert (await client.get("/api/debug/apps")).json() == {"apps": ["desk", "shop"]}
+
+
+async def test_threads_are_found_by_the_words_of_their_messages(client: httpx.AsyncClient, engine: Engine) -> None:
+    lamp, chair = await _thread(engine), await _thread(engine, app="desk", user="bob")
+    await engine.sessions.append(lamp, author="user", kind="user_message", text="The lamp flickers since Tuesday.")
+    await engine.sessions.append(chair, author="user", kind="user_message", text="The chair wobbles.")
+    while await engine.memory.message_index.work():
+        pass
+    assert await _found(client, q="lamps flickering") == [lamp.thread_id]
+    assert await _found(client, q="chair") == await _found(client, q="chair", app_name="desk") == [chair.thread_id]
+    assert await _found(client, q="lamp chair") == await _found(client, q="chair", app_name="shop") == []
+
+
+async def test_a_key_of_one_app_finds_the_threads_of_that_app(database_url: str) -> None:
+    async with Engine.open(database_url, auth="required") as engine:
+        mine, theirs = await _thread(engine), await _thread(engine, app="desk")
+        bobs = await _thread(engine, user="bob")
+        _, key = await engine.access.keys.create(permissions=[Permission.READ], app_names=["shop"])
+        _, own = await engine.access.keys.create(permissions=[Permission.READ], app_names=["shop"], user_id="ada")
+        transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            client.headers["Authorization"] = f"Bearer {key}"
+            ids = ",".join(thread.thread_id for thread in (mine, theirs, bobs))
+            both = {mine.thread_id, bobs.thread_id}
+            assert (await client.get("/api/debug/apps")).json() == {"apps": ["shop"]}
+            assert set(await _found(client, app_name="shop")) == both
+            assert set(await _found(client, app_name="shop", ids=ids)) == both
+            assert await _found(client, app_name="shop", q=theirs.thread_id) == []
+            for query in ({}, {"app_name": "desk"}, {"ids": ids}):
+                assert (await client.get("/api/debug/threads", params=query)).status_code == 403
+            client.headers["Authorization"] = f"Bearer {own}"
+            assert await _found(client, app_name="shop", user_id="ada", ids=ids) == [mine.thread_id]
+            for query in ({"app_name": "shop"}, {"app_name": "shop", "user_id": "bob"}):
+                assert (await client.get("/api/debug/threads", params=query)).status_code == 403
+
+
+async def test_the_events_of_the_active_branch(client: httpx.AsyncClient, engine: Engine) -> None:
+    session = await _thread(engine)
+
+    async def ranges() -> list[list[int]]:
+        return list((await client.get(f"/api/debug/threads/{session.thread_id}/active-path")).json()["ranges"])
+
+    assert await ranges() == []
+    for number in range(3):
+        await engine.sessions.append(session, author="user", kind="user_message", text=str(number))
+    assert await ranges() == [[1, 3]]
+    await engine.branches.create(session.thread_id, "other", at_sequence=1)
+    assert await ranges() == [[1, 4]], "its creation is an event of main"
+    await engine.branches.switch(session.thread_id, "other")
+    await engine.sessions.append(session, author="user", kind="user_message", text="there")
+    (first, *rest) = await ranges()
+    assert first[1] == 1
+    last = (await engine.sessions.events(session))[-1].sequence_num
+    assert rest[-1][1] == last
+    assert not any(low <= 3 <= high for low, high in [first, *rest])
 
 
 async def test_threads_by_status(client: httpx.AsyncClient, engine: Engine) -> None:

@@ -14,12 +14,14 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import NotFoundError
+from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Page
 from cognizes.engine.monitor.preview import CUT, Preview
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.session_store import decode_cursor, encode_cursor
 
 _LARGE_EVENT = 512 * 1024
+_MOST_WORDS = 16
 
 
 class ThreadStatus(StrEnum):
@@ -43,6 +45,7 @@ class ThreadSummary:
     run_id: str | None
     version: int
     last_sequence: int
+    first_message: str | None
     last_message: str | None
     last_role: str | None
     created_at: datetime
@@ -73,10 +76,13 @@ class MonitorQueries:
     ) -> Page[ThreadSummary]:
         """Find threads whose title, session, user or app contains `text`, ignoring case, newest activity first.
 
-        The id of a thread finds that thread.
+        A thread with a message that contains all words of `text` is found too, as soon as the message is indexed. The
+        id of a thread finds that thread.
         """
-        if text and (exact := _as_uuid(text)) and (found := await self.read_threads([exact])):
-            return Page(items=found, next_cursor=None)
+        if text and (exact := _as_uuid(text)):
+            found = await self.read_threads([exact], app_name=app_name, user_id=user_id)
+            if found:
+                return Page(items=found, next_cursor=None)
         before, before_id = decode_cursor(cursor) if cursor else (None, None)
         by_run = status not in (None, ThreadStatus.IDLE)
         rows = await self._database.fetch(
@@ -88,15 +94,29 @@ class MonitorQueries:
             before_id,
             limit + 1,
             status if by_run else status is ThreadStatus.IDLE,
+            await self._find_by_words(text, app_name) if text else [],
         )
         page = rows[:limit]
         items = await self.read_threads([row["id"] for row in page])
         return Page(items=items, next_cursor=encode_cursor(page[-1]) if len(rows) > limit else None)
 
-    async def read_threads(self, thread_ids: Sequence[UUID]) -> list[ThreadSummary]:
-        if not thread_ids:
-            return []
-        return [_summary(row) for row in await self._database.fetch("read_thread_summaries", list(thread_ids))]
+    async def _find_by_words(self, text: str, app_name: str | None) -> list[UUID]:
+        words = join_words(split_words(text)[:_MOST_WORDS])
+        rows = await self._database.fetch("find_threads_with_words", app_name, words) if words else []
+        return [row["thread_id"] for row in rows]
+
+    async def read_threads(
+        self, thread_ids: Sequence[UUID], *, app_name: str | None = None, user_id: str | None = None
+    ) -> list[ThreadSummary]:
+        """Return the summaries of these threads, as far as they are of the app and of the user (None: of all)."""
+        rows = await self._database.fetch("read_thread_summaries", list(thread_ids)) if thread_ids else []
+        found = [_summary(row) for row in rows]
+        return [one for one in found if app_name in (None, one.app_name) and user_id in (None, one.user_id)]
+
+    async def read_active_path(self, thread_id: UUID) -> list[tuple[int, int]]:
+        """Return the events of the active branch as ranges of sequence numbers, both ends included."""
+        rows = await self._database.fetch("read_active_path", thread_id)
+        return [(row["first_sequence"], row["last_sequence"]) for row in rows]
 
     async def list_apps(self) -> list[str]:
         return [row["app_name"] for row in await self._database.fetch("list_apps")]
@@ -131,6 +151,7 @@ def _summary(row: asyncpg.Record) -> ThreadSummary:
         run_id=row["run_id"],
         version=row["version"],
         last_sequence=row["last_sequence"],
+        first_message=unescape_text(row["first_message"]) if row["first_message"] is not None else None,
         last_message=unescape_text(row["last_message"]) if row["last_message"] is not None else None,
         last_role=row["last_role"],
         created_at=row["created_at"],

@@ -68,7 +68,7 @@ Queries = Annotated[MonitorQueries, Depends(_queries)]
 
 
 @router.get("/threads", responses=NOT_FOUND, summary="Find threads across apps and users, newest activity first")
-@access(Reach.EVERYTHING, Permission.ADMIN)
+@access(Reach.APP)
 async def find_threads(
     queries: Queries,
     q: Annotated[str | None, Query(max_length=1000)] = None,
@@ -79,9 +79,13 @@ async def find_threads(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: str | None = None,
 ) -> Response:
-    """Find threads with `q` in their title, session id, user or app. `next_cursor` is null on the last page."""
+    """Find threads with `q` in their title, session id, user or app, or with a message that contains all its words.
+
+    A key of some apps names one of them in `app_name`. `next_cursor` is null on the last page.
+    """
     if ids is not None:
-        found = await queries.read_threads([thread_uuid(one) for one in ids.split(",")[:500] if one])
+        wanted = [thread_uuid(one) for one in ids.split(",")[:500] if one]
+        found = await queries.read_threads(wanted, app_name=app_name, user_id=user_id)
         return DocumentResponse({"threads": [_summary_view(item) for item in found], "next_cursor": None})
     page = await queries.find_threads(
         text=q, app_name=app_name, user_id=user_id, status=status, limit=limit, cursor=cursor
@@ -89,10 +93,12 @@ async def find_threads(
     return DocumentResponse({"threads": [_summary_view(item) for item in page.items], "next_cursor": page.next_cursor})
 
 
-@router.get("/apps", summary="List all apps")
-@access(Reach.EVERYTHING, Permission.ADMIN)
-async def list_apps(queries: Queries) -> Response:
-    return DocumentResponse({"apps": await queries.list_apps()})
+@router.get("/apps", summary="List the apps of the caller")
+@access(Reach.CALLER)
+async def list_apps(queries: Queries, caller: Caller) -> Response:
+    """Return the apps that the caller's key or token names; all apps if it names none."""
+    apps = await queries.list_apps() if caller.app_names is None else sorted(caller.app_names)
+    return DocumentResponse({"apps": apps})
 
 
 @router.get("/threads/{thread_id}", summary="Read the summary of a thread")
@@ -102,6 +108,13 @@ async def read_summary(thread_id: ThreadId, queries: Queries) -> Response:
     if not found:
         raise NotFoundError(f"there is no thread {thread_id}")
     return DocumentResponse(_summary_view(found[0]))
+
+
+@router.get("/threads/{thread_id}/active-path", summary="Read which events are on the active branch")
+@access(Reach.THREAD)
+async def read_active_path(thread_id: ThreadId, queries: Queries) -> Response:
+    """Return ranges of sequence numbers, both ends included. A thread without branches has one range."""
+    return DocumentResponse({"ranges": await queries.read_active_path(thread_id)})
 
 
 # Events

@@ -7,12 +7,14 @@ import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
 import { readEvent } from "./event_reading.js";
-import { number, shortId } from "./format.js";
+import { number, shortId, titleOf } from "./format.js";
+import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { PulseStrip } from "./pulse_strip.js";
 import { go, parse } from "./router.js";
 import { RunPanel } from "./run_panel.js";
+import { RunsPage } from "./runs_page.js";
 import { SignalPullClient } from "./signal_pull.js";
 import { StatePanel } from "./state_panel.js";
 import { ThreadList } from "./thread_list.js";
@@ -23,12 +25,16 @@ import { welcome } from "./welcome.js";
 const byId = (id) => document.getElementById(id);
 const TABS = ["state", "event", "run", "memory", "branches"];
 const SHOWN = ["all", "messages", "tools", "state", "runs"];
+const POLL_MS = 5000;
+const SUGGESTIONS = ["What can you do?", "Which tools do you have?"];
+const DEMO_SUGGESTIONS = ["What time is it?", "Remember that I like tea", "Delete my diary"];
 const isApproval = (question) => question?.kind === "approval";
 
 class Monitor {
   constructor() {
     this._place = { threadId: null };
     this._agents = [];
+    this._caller = null;
     this._decisions = new Map();
     this._asked = this._shown = 0;
     this._pulse = new PulseStrip(byId("pulse-strip"), byId("pulse-panel"));
@@ -38,9 +44,13 @@ class Monitor {
       openRun: (id) => this._openRun(id),
       answer: (id, approved) => this._answer(id, approved),
       moved: (atEnd) => atEnd && this._showPaused(),
+      suggest: (text) => this._chat.propose(text),
     });
-    this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at) });
-    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message) });
+    this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
+    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._place.at !== null && this._goTo({ at: null, version: null }) });
+    const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed() };
+    this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
+    this._runsPage = new RunsPage(byId("timeline").querySelector(".pages"), everywhere);
     this._buildTabs();
     this._buildTheme();
     this._buildSignIn();
@@ -50,23 +60,45 @@ class Monitor {
   }
 
   async start() {
-    this._list.load();
-    follow("*", {
-      onItem: (payload) => {
-        if (payload.created_at) this._pulse.heard(payload.created_at);
-        if (/^[0-9a-f-]{36}$/.test(payload.thread_id ?? "")) this._list.pulse(payload.thread_id);
-      },
-      onOpen: (again) => (again ? this._list.load() : this._list.catchUp()),
-    });
     this._arrive();
+    this._caller = await get("api/access/me").catch(() => null);
+    this._list.limitTo(this._caller);
+    this._list.load();
+    this._inbox.load();
+    if (this._isBound()) setInterval(() => (this._list.catchUp(), this._inbox.load()), POLL_MS);
+    else this._followAll();
     try {
       this._agents = (await get("agui")).agents;
     } catch {
       this._agents = [];
     }
-    this._list.showNew(this._agents.map((agent) => agent.name), await this._ownUser());
+    this._list.showNew(this._agents.map((agent) => agent.name), this._caller?.user_id ?? null);
     if (this._summary) this._openChat();
-    else if (!this._place.threadId) this._leave();
+    else if (!this._place.threadId && !this._place.page) this._leave();
+  }
+
+  /** Only a caller of all apps receives the notifications of all threads. */
+  _followAll() {
+    follow("*", {
+      onItem: (payload) => {
+        if (payload.created_at) this._pulse.heard(payload.created_at);
+        if (/^[0-9a-f-]{36}$/.test(payload.thread_id ?? "")) this._list.pulse(payload.thread_id);
+        this._inbox.onEvent(payload.event_type);
+        this._runsPage.onEvent(payload.event_type);
+      },
+      onOpen: (again) => (again ? this._list.load() : this._list.catchUp()),
+    });
+  }
+
+  /** Whether the caller's key or token is bound to some apps or to a user. */
+  _isBound() {
+    return Boolean(this._caller?.app_names || this._caller?.user_id);
+  }
+
+  /** The app and the user that a bound caller has to name. */
+  _allowed() {
+    if (!this._isBound()) return {};
+    return { app_name: this._list.chosenApp || this._caller.app_names?.[0], user_id: this._caller.user_id };
   }
 
   // Where we are
@@ -76,10 +108,12 @@ class Monitor {
     const before = this._place;
     this._place = place;
     this._pulse.close();
-    if (place.threadId !== before.threadId || !this._arrived) {
+    this._inbox.close();
+    byId("runs-link").setAttribute("aria-current", place.page === "runs" ? "page" : "false");
+    if (place.threadId !== before.threadId || place.page !== before.page || !this._arrived) {
       this._arrived = true;
       if (place.threadId) this._openThread(place);
-      else this._leave();
+      else this._leave(place.page);
     } else if (place.threadId) this._apply(place, before);
   }
 
@@ -104,17 +138,22 @@ class Monitor {
 
   // A thread
 
-  _leave() {
+  _leave(page = null) {
     this._close?.();
     this._close = null;
     this._summary = this._cache = null;
-    byId("columns").dataset.view = "list";
+    byId("columns").dataset.view = page ? "thread" : "list";
     byId("columns").classList.add("is-home");
     this._list.select(null);
     this._chat.open(null);
     byId("travel").hidden = true;
     replace(byId("thread-head"));
     this._timeline.reset();
+    if (page === "runs") {
+      document.title = "Runs · Cognizes Monitor";
+      this._runsPage.open();
+      return;
+    }
     replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: (agent) => this._newConversation(agent) }));
     document.title = "Cognizes Monitor";
   }
@@ -155,7 +194,7 @@ class Monitor {
     const at = place.version !== null ? await this._sequenceOf(place.version) : place.at;
     const stateReady = this._state.load(at);
     const runsReady = this._runs.load().catch(() => null);
-    await this._timeline.open(cache, { target: place.event ?? at });
+    await this._timeline.open(cache, { target: place.event ?? at, suggestions: this._suggestions() });
     if (this._cache !== cache) return;
     performance.mark("thread-shown");
     performance.measure("thread-open", "thread-asked", "thread-shown");
@@ -166,6 +205,7 @@ class Monitor {
       this._afterRuns(runs);
     }
     byId("columns").dataset.thread = summary.thread_id;
+    this._showActivePath();
     this._apply({ ...place, at, version: null }, { at: null, version: null, event: null, run: null, key: null, tab: null });
     if (!place.tab && place.event === null && !place.run && !place.key) this._showTab("state");
   }
@@ -182,7 +222,6 @@ class Monitor {
     client.on("completed", ({ messageId }) => this._cache === cache && this._timeline.endStream(messageId));
     client.on("state", ({ state }) => this._cache === cache && this._showContextState(state));
     client.on("refresh", ({ reason }) => reason === "start" && this._cache === cache && this._branches.load());
-    client.on("signal", (signal) => this._cache === cache && signal.type === "branch_switched" && this._branches.load());
     client.start();
     this._close = () => {
       stop();
@@ -230,8 +269,31 @@ class Monitor {
       });
     }
     byId("count").textContent = `${number(this._cache.last)} events`;
-    if (!this._summary.title && !this._summary.last_message) this._nameAfter(events);
-    if (events.some((event) => event.event_type.startsWith("branch"))) this._branches.load();
+    if (!this._summary.title && !this._summary.first_message) this._nameAfter(events);
+    const isBranching = events.some((event) => event.event_type.startsWith("branch"));
+    if (isBranching || this._tab === "branches") this._soon("branches", 120, () => this._branches.load());
+    if (isBranching || this._hasBranches) this._soon("path", 120, () => this._showActivePath());
+  }
+
+  /** Dims the events that are not on the active branch. */
+  async _showActivePath() {
+    const cache = this._cache;
+    try {
+      const { ranges } = await get(thread(cache.threadId, "/active-path"));
+      if (cache !== this._cache) return;
+      this._hasBranches = ranges.length > 1 || ranges.some(([first, last]) => first > 1 || last < cache.last);
+      // New events belong to the active branch.
+      this._timeline.setActivePath(this._hasBranches ? [...ranges, [cache.last + 1, Infinity]] : null);
+    } catch {
+      // Asked again with the next change of a branch.
+    }
+  }
+
+  /** Continues from an event: a branch that starts there becomes the active one. */
+  async _branchAt(sequence) {
+    if (!(await this._branches.createAndSwitch(sequence))) return;
+    this._goTo({ at: null, version: null });
+    this._chat.focus();
   }
 
   /** What follows from the runs' statuses: stop button, status, questions. */
@@ -262,8 +324,8 @@ class Monitor {
 
   _drawHead() {
     const one = this._summary;
-    document.title = `${one.title || shortId(one.session_id)} · Cognizes Monitor`;
-    this._pauseButton = h("button.icon-button", { type: "button", id: "pause", "aria-pressed": "false", "aria-label": "Pause the tail", title: "Pause the tail", onclick: () => this._pause(!this._paused) }, icon("pause"));
+    document.title = `${titleOf(one)} · Cognizes Monitor`;
+    this._pauseButton = h("button.icon-button", { type: "button", id: "pause", "aria-pressed": "false", "aria-label": "Pause updates", title: "Pause updates", onclick: () => this._pause(!this._paused) }, icon("pause"));
     const kinds = h("select.kinds", { id: "show-kinds", "aria-label": "Show", onchange: (event) => (byId("timeline").dataset.show = event.target.value) }, SHOWN.map((name) => h("option", { value: name }, name === "all" ? "Everything" : name[0].toUpperCase() + name.slice(1))));
     byId("timeline").dataset.show = "all";
     const exports = (format) => h("button", { type: "button", id: `export-${format}`, onclick: () => this._export(format) }, format.toUpperCase());
@@ -272,20 +334,66 @@ class Monitor {
       h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the threads", onclick: () => (byId("columns").dataset.view = "list") }, icon("back")),
       h(
         "div.head-title", {},
-        h("h1", {}, one.title || one.last_message || "Thread"),
+        h("div.title-line", {}, h("h1", {}, titleOf(one)), h("button.icon-button.rename", { type: "button", id: "rename", "aria-label": "Rename", title: "Rename", onclick: () => this._rename() }, icon("pencil"))),
         h("div.head-sub", {}, h("span.pill", { id: "status" }, one.status), h("span.tag", {}, one.app_name), h("span.tag", {}, icon("person"), one.user_id), h("code", { title: one.thread_id }, shortId(one.session_id)), h("span.muted", { id: "count" }, `${number(one.last_sequence)} events`)),
       ),
-      h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", {}, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
+      h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", { role: "group", "aria-label": "Export" }, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button", { type: "button", id: "delete-thread", "aria-label": "Delete this thread", title: "Delete this thread", onclick: () => this._delete() }, icon("trash")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
     );
     this._status(one.status);
   }
 
-  /** A thread without a title is called after what was said in it. */
+  /** Edits the title in its place: Enter saves it, Escape keeps the old one. */
+  _rename() {
+    const one = this._summary;
+    const line = byId("thread-head").querySelector(".title-line");
+    const input = h("input.title-input", { type: "text", value: one.title ?? "", placeholder: titleOf(one), "aria-label": "Title", maxlength: "200" });
+    const done = () => this._summary === one && this._drawHead();
+    input.addEventListener("keydown", async (event) => {
+      if (event.key === "Escape") return event.stopPropagation(), done();
+      if (event.key !== "Enter" || event.isComposing) return;
+      try {
+        const changed = await (await request(`api/sessions/${one.thread_id}`, { method: "PATCH", json: { title: input.value.trim() } })).json();
+        one.title = changed.title;
+        this._list.pulse(one.thread_id);
+      } catch (error) {
+        this._notify(error.message);
+      }
+      done();
+    });
+    input.addEventListener("blur", done);
+    replace(line, input);
+    input.focus();
+  }
+
+  /** Asks first: a deleted thread does not come back. */
+  _delete() {
+    const one = this._summary;
+    const dialog = h("dialog.dialog", { "aria-label": "Delete this thread" });
+    const remove = async () => {
+      dialog.close();
+      try {
+        await request(`api/sessions/${one.thread_id}`, { method: "DELETE" });
+        this._list.remove(one.thread_id);
+        go({ threadId: null });
+      } catch (error) {
+        this._notify(error.message);
+      }
+    };
+    dialog.append(
+      h("div.sign-in", {}, h("h2", {}, "Delete this thread?"), h("p", {}, `“${titleOf(one)}” with ${number(one.last_sequence)} events, its messages, runs and state. This cannot be undone.`), h("div.buttons", {}, h("button.danger", { type: "button", id: "confirm-delete", onclick: remove }, icon("trash"), "Delete"), h("button", { type: "button", onclick: () => dialog.close() }, "Keep"))),
+    );
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  /** A thread without a title is named after its first message. */
   _nameAfter(events) {
     const said = events.flatMap(readEvent).find((part) => part.kind === "message" && typeof part.text === "string");
     if (!said) return;
-    this._summary.last_message = said.text.slice(0, 200);
-    byId("thread-head").querySelector("h1").textContent = this._summary.last_message;
+    this._summary.first_message = said.text.slice(0, 200);
+    const heading = byId("thread-head").querySelector("h1");
+    if (heading) heading.textContent = titleOf(this._summary);
   }
 
   _status(status) {
@@ -335,7 +443,7 @@ class Monitor {
     this._goTo({ event: sequence, tab: null, key: null, run: null });
     this._showEvent(sequence, key);
     this._showTab("event");
-    if (matchMedia("(max-width: 900px)").matches) byId("columns").dataset.view = "inspector";
+    if (matchMedia("(max-width: 1000px)").matches) byId("columns").dataset.view = "inspector";
   }
 
   async _showEvent(sequence, key) {
@@ -349,7 +457,7 @@ class Monitor {
     this._goTo({ run: id, event: null, tab: "run", key: null });
     this._runs.choose(id);
     this._showTab("run");
-    if (matchMedia("(max-width: 900px)").matches) byId("columns").dataset.view = "inspector";
+    if (matchMedia("(max-width: 1000px)").matches) byId("columns").dataset.view = "inspector";
   }
 
   _travelTo(at) {
@@ -389,15 +497,6 @@ class Monitor {
     }
   }
 
-  /** The user that the caller's key or token is bound to, or null. */
-  async _ownUser() {
-    try {
-      return (await get("api/access/me")).user_id ?? null;
-    } catch {
-      return null;
-    }
-  }
-
   async _newConversation(agent = this._list.chosenAgent) {
     try {
       const created = await post("api/sessions", { app_name: agent, user_id: this._list.chosenUser });
@@ -415,6 +514,12 @@ class Monitor {
     } catch (error) {
       this._notify(error.message);
     }
+  }
+
+  /** Messages to begin with, for a thread of a hosted agent. */
+  _suggestions() {
+    if (!this._isHosted()) return [];
+    return this._summary.app_name === "demo" ? DEMO_SUGGESTIONS : SUGGESTIONS;
   }
 
   _isHosted() {
@@ -455,9 +560,9 @@ class Monitor {
     };
     this._state = new StatePanel(this._panels.state, { showKey, reveal, openRun: (id) => this._openRun(id) });
     this._event = new EventPanel(this._panels.event, { travel: (at) => (this._goTo({ at, tab: "state", event: null }), this._showTab("state")), openRun: (id) => this._openRun(id), fork: (sequence) => this._fork(sequence) });
-    this._runs = new RunPanel(this._panels.run, { openRun: (id) => this._openRun(id), answer: (id, approved) => this._answer(id, approved), failed: (error) => this._notify(error.message) });
+    this._runs = new RunPanel(this._panels.run, { openRun: (id) => this._openRun(id), answer: (id, approved) => this._answer(id, approved), failed: (error) => this._notify(error.message), hasWaited: (callId) => this._timeline.hasWaited(callId) });
     this._memory = new MemoryPanel(this._panels.memory, { openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message) });
-    this._branches = new BranchPanel(this._panels.branches, { failed: (error) => this._notify(error.message), point: () => this._travel.at ?? this._cache?.last ?? 0, fork: (sequence) => this._fork(sequence) });
+    this._branches = new BranchPanel(this._panels.branches, { failed: (error) => this._notify(error.message), point: () => this._travel.at ?? this._cache?.last ?? 0, fork: (sequence) => this._fork(sequence), switched: () => this._showActivePath() });
     this._showTab("state");
   }
 
@@ -499,10 +604,21 @@ class Monitor {
     const dialog = byId("sign-in-dialog");
     const button = byId("sign-in");
     const input = h("input", { type: "password", id: "api-key", autocomplete: "off", placeholder: "API key", "aria-label": "API key" });
-    const form = h("form.sign-in", { method: "dialog" }, h("h2", {}, "This engine asks for a key"), h("p", {}, "It is kept for this tab only. ", h("code", {}, "cognizes keys create"), " makes one."), input, h("div.buttons", {}, h("button.primary", { type: "submit" }, "Sign in")));
-    form.addEventListener("submit", (event) => {
+    const problem = h("p.is-error", { role: "alert", hidden: true });
+    const form = h("form.sign-in", { method: "dialog" }, h("h2", {}, "This server needs a key"), h("p", {}, "The page keeps it for this tab only. ", h("code", {}, "cognizes keys create --app NAME"), " creates a key of one app, ", h("code", {}, "--all-apps"), " a key of all apps."), input, problem, h("div.buttons", {}, h("button.primary", { type: "submit" }, "Sign in")));
+    form.addEventListener("submit", async (event) => {
       event.preventDefault();
+      const before = savedKey();
       saveKey(input.value.trim());
+      try {
+        await get("api/access/me");
+      } catch (error) {
+        saveKey(before);
+        problem.hidden = false;
+        problem.textContent = error.status === 401 ? "The server does not know this key. It may be mistyped, expired or revoked." : error.message;
+        input.select();
+        return;
+      }
       dialog.close();
       location.reload();
     });
@@ -523,12 +639,13 @@ class Monitor {
   }
 
   _onKey(event) {
-    const isTyping = event.target.closest("input, textarea, select");
+    const isTyping = event.target.closest("input:not([type=range]), textarea, select");
     if (event.key === "/" && !isTyping) {
       event.preventDefault();
       this._list.focusSearch();
     } else if (event.key === "Escape") {
       this._pulse.close();
+      this._inbox.close();
       if (this._place.at !== null && !isTyping) this._goTo({ at: null, version: null });
     } else if (event.target === byId("timeline") && ["ArrowDown", "ArrowUp"].includes(event.key) && this._cache) {
       event.preventDefault();

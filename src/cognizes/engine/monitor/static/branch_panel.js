@@ -1,11 +1,11 @@
 // Branches of a thread: a tree of names, fork from a point, switch, compare two tips.
 
 import { get, request } from "./api.js";
-import { diffView } from "./cards.js";
+import { diffView, difference } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 
 export class BranchPanel {
-  /** `actions`: failed(error), point() the event a new branch forks at, fork(sequence) a thread of its own. */
+  /** `actions`: failed(error), point() the event a new branch forks at, fork(sequence) a thread of its own, switched(). */
   constructor(root, actions) {
     this._actions = actions;
     this._tree = h("div");
@@ -83,8 +83,27 @@ export class BranchPanel {
     this._name.value = "";
   }
 
-  _switch(name) {
-    return this._do({ method: "PUT", json: { name } }, "/active");
+  async _switch(name) {
+    await this._do({ method: "PUT", json: { name } }, "/active");
+    this._actions.switched();
+  }
+
+  /** Creates a branch at an event and makes it the active one. Returns whether it did. */
+  async createAndSwitch(sequence) {
+    try {
+      const taken = new Set((await get(this._path())).branches.map((branch) => branch.name));
+      let name = `from ${sequence}`;
+      for (let number = 2; taken.has(name); number++) name = `from ${sequence}, ${number}`;
+      await request(this._path(), { method: "POST", json: { name, at_sequence: sequence } });
+      await request(this._path("/active"), { method: "PUT", json: { name } });
+    } catch (error) {
+      this._actions.failed(error);
+      return false;
+    } finally {
+      await this.load();
+    }
+    this._actions.switched();
+    return true;
   }
 
   _delete(name) {
@@ -122,15 +141,4 @@ export class BranchPanel {
 function textOf(message) {
   const parts = Array.isArray(message.content) ? message.content : [];
   return parts.map((part) => part.text ?? "").join("").slice(0, 300);
-}
-
-/** What differs between two states. */
-export function difference(before, after) {
-  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
-  const pick = (from, keep) => Object.fromEntries(Object.entries(from).filter(([key]) => keep(key)));
-  return {
-    added: pick(after, (key) => !(key in before)),
-    removed: pick(before, (key) => !(key in after)),
-    changed: Object.fromEntries(Object.keys(after).filter((key) => key in before && !same(before[key], after[key])).map((key) => [key, [before[key], after[key]]])),
-  };
 }

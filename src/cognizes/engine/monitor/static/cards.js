@@ -1,10 +1,12 @@
 // The pieces of the timeline: bubbles, thoughts, tool cards, state chips, questions.
 
 import { h, icon, replace } from "./dom.js";
-import { between, clock, duration, exact, isSecret, number, summary } from "./format.js";
+import { between, clock, duration, exact, isSecret, number, reasonOf, summary } from "./format.js";
+import { markdown } from "./markdown.js";
 import { isCut, text as longText, valueView } from "./value_tree.js";
 
 const FOLDED_TEXT = 1400;
+const MOST_MARKDOWN = 20_000;
 
 /** A row of the timeline, for one thing that an event says. */
 export function row(event, kind, ...body) {
@@ -21,6 +23,8 @@ export function bubble(part, author, loadWhole) {
   const holder = h("div.bubble", { class: `from-${part.role}` });
   if (part.role !== "user") holder.append(h("div.who", {}, author || part.role));
   if (isCut(part.text)) holder.append(valueView(part.text, { loadWhole }));
+  else if (part.text.length > MOST_MARKDOWN) holder.append(longText(part.text, { quote: false }));
+  else if (part.role === "assistant") holder.append(h("div.said", {}, markdown(part.text)));
   else if (part.text.length > FOLDED_TEXT) holder.append(longText(part.text, { quote: false }));
   else holder.append(h("div.said", {}, part.text));
   if (part.interrupted) holder.append(h("div.note", {}, icon("warn"), "Interrupted: this is how far it came"));
@@ -36,6 +40,8 @@ export function thought(text) {
 export class ToolCard {
   constructor(part, event, loadWhole) {
     this.event = event;
+    this.runId = event.run_id;
+    this.hasWaited = false;
     this._loadWhole = loadWhole;
     this._status = h("span.tool-status", {}, h("span.spinner", { "aria-hidden": "true" }), "pending");
     this._answer = h("span.tool-answer");
@@ -55,15 +61,31 @@ export class ToolCard {
 
   finish(part, event) {
     if (part.waiting) {
+      this.hasWaited = true;
       replace(this._status, "waits for a person");
       this.element.classList.replace("is-pending", "is-waiting");
       return;
     }
-    this.element.classList.remove("is-pending", "is-waiting");
+    this.element.classList.remove("is-pending", "is-waiting", "is-abandoned");
     this.element.classList.add(part.isError ? "is-error" : "is-done");
-    replace(this._status, part.isError ? icon("warn") : icon("check"), duration(between(this.event.created_at, event.created_at)));
+    this._isError = part.isError;
+    this.setDuration(between(this.event.created_at, event.created_at));
     replace(this._answer, h("span.arrow", {}, "→ "), summary(part.result, 120));
     this._body.append(section(part.isError ? "Error" : "Result", part.result, this._loadWhole));
+  }
+
+  /** Shows how long the tool took. The time that a person took to answer is not the tool's. */
+  setDuration(ms) {
+    if (this._isError === undefined) return;
+    replace(this._status, icon(this._isError ? "warn" : "check"), this.hasWaited ? "after an answer" : duration(ms));
+  }
+
+  /** The run has ended without a result of this tool. */
+  abandon() {
+    if (this._isError !== undefined || this.element.classList.contains("is-abandoned")) return;
+    this.element.classList.remove("is-pending", "is-waiting");
+    this.element.classList.add("is-abandoned");
+    replace(this._status, "no result");
   }
 }
 
@@ -109,7 +131,7 @@ export class QuestionCard {
     this.element = h(
       "div.question", { "data-question": part.id },
       h("div.question-head", {}, icon("person"), h("strong", {}, "Approval asked for "), h("code", {}, part.tool)),
-      part.hint && !part.hint.includes("FunctionResponse") && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
+      reasonOf(part.hint) && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
     );
     this.id = part.id;
   }
@@ -130,20 +152,4 @@ export class QuestionCard {
       h("button", { type: "button", onclick: choose(false) }, "Deny"),
     );
   }
-}
-
-/** A diff: added, changed, removed. */
-export function diffView(diff, { onlyKey } = {}) {
-  const rows = [];
-  const keep = (key) => onlyKey === undefined || onlyKey === key;
-  for (const [key, value] of Object.entries(diff.added)) if (keep(key)) rows.push(diffRow("added", "+", key, [value]));
-  for (const [key, values] of Object.entries(diff.changed)) if (keep(key)) rows.push(diffRow("changed", "~", key, values));
-  for (const [key, value] of Object.entries(diff.removed)) if (keep(key)) rows.push(diffRow("removed", "−", key, [value]));
-  return rows.length ? h("div.diff", {}, rows) : h("p.empty-line", {}, "No change: the state already had these values.");
-}
-
-function diffRow(kind, sign, key, values) {
-  const shown = values.map((value) => h("div.diff-value", {}, valueView(value, { name: key.split(":").at(-1) })));
-  if (shown.length === 2) shown[0].classList.add("is-old");
-  return h("div.diff-row", { class: `is-${kind}` }, h("span.sign", { "aria-label": kind }, sign), h("span.k", {}, key), h("div.diff-values", {}, shown));
 }

@@ -5,7 +5,7 @@ import { post, request } from "./api.js";
 import { h, icon } from "./dom.js";
 
 export class Chat {
-  /** `actions`: failed(error). */
+  /** `actions`: failed(error), sending() before a message is sent. */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -33,6 +33,13 @@ export class Chat {
     this.setRunning(false);
   }
 
+  /** Puts a text into the box, ready to be sent or changed. */
+  propose(text) {
+    this._input.value = text;
+    this._grow();
+    this._input.focus();
+  }
+
   focus() {
     this._input.focus();
   }
@@ -48,17 +55,20 @@ export class Chat {
     const thread = this._thread;
     this._input.value = "";
     this._grow();
+    this._actions.sending();
     this.setRunning(true);
     try {
       const response = await request(`agui/${encodeURIComponent(thread.app_name)}`, {
         method: "POST",
         headers: { "X-User-ID": thread.user_id, Accept: "text/event-stream" },
         json: {
-          threadId: thread.session_id, runId: crypto.randomUUID(), state: {}, tools: [], context: [], forwardedProps: {},
+          threadId: thread.session_id, runId: crypto.randomUUID(), state: {}, tools: [], context: [],
+          // A message in place of an answer withdraws the questions of a waiting run.
+          forwardedProps: { cognizes: { onBusy: "cancel" } },
           messages: [{ id: crypto.randomUUID(), role: "user", content: text }],
         },
       });
-      // The run is going on, and belongs to the server: what it says is told by signals. This stream is not needed.
+      // The run belongs to the server, and signals announce its messages. This stream is not needed.
       await response.body.cancel();
     } catch (error) {
       if (!this._input.value) this._input.value = text;

@@ -13,6 +13,7 @@ export class EventCache {
     this._pages = new Map();
     this._catching = null;
     this._wanted = lastSequence;
+    this._calls = 0;
   }
 
   get pageCount() {
@@ -57,6 +58,7 @@ export class EventCache {
   /** Reads everything up to a sequence number that was heard of; returns what is new, in order. */
   async catchUp(sequence) {
     this._wanted = Math.max(this._wanted, sequence);
+    this._calls++;
     if (this._catching) return [];
     this._catching = this._catch();
     try {
@@ -69,8 +71,13 @@ export class EventCache {
   async _catch() {
     const fresh = [];
     while (this.last < this._wanted) {
+      const calls = this._calls;
       const answer = await get(thread(this.threadId, "/events"), { after: this.last, limit: TAIL });
-      if (!answer.events.length) break;
+      if (!answer.events.length) {
+        // A call that came in after this page was read may know of a later event.
+        if (calls === this._calls) break;
+        continue;
+      }
       this._keep(answer.events);
       fresh.push(...answer.events);
       this.last = answer.events.at(-1).sequence_num;

@@ -1,7 +1,7 @@
 // One event: what it changed, as it is stored, and as AG-UI frames, side by side; copy as curl.
 
 import { get, thread, url } from "./api.js";
-import { diffView } from "./cards.js";
+import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { exact } from "./format.js";
 import { valueView } from "./value_tree.js";
@@ -61,7 +61,7 @@ export class EventPanel {
 
   _frames(frames, agui) {
     const body = h("div.frames");
-    const show = (list) => replace(body, list.length ? list.map(frameView) : h("p.empty-line", {}, "No frames: this event is not told."));
+    const show = (list) => replace(body, list.length ? list.map(frameView) : h("p.empty-line", {}, "No frames: clients do not receive this event."));
     const tabs = h("div.segmented", { role: "group", "aria-label": "Profile" });
     const choose = (name, list) => {
       const button = h("button", { type: "button", "aria-pressed": "false" }, name);

@@ -81,3 +81,13 @@ function line(value, room) {
   }
   return isList ? `[${parts.join(", ")}]` : `{${parts.join(", ")}}`;
 }
+
+/** The reason of a wait in words for a person; null for ADK's instruction to programs. */
+export function reasonOf(text) {
+  return text && !text.includes("FunctionResponse") ? text : null;
+}
+
+/** The name of a thread: its title, else its first message. It does not change while the conversation goes on. */
+export function titleOf(thread) {
+  return thread.title || thread.first_message || "New conversation";
+}

@@ -18,7 +18,7 @@ export class PulseStrip {
     this._late = h("span.pulse-late", {}, "");
     this._panel = panel;
     const button = h(
-      "button.pulse-button", { type: "button", "aria-expanded": "false", "aria-controls": "pulse-panel", title: "The engine's pulse" },
+      "button.pulse-button", { type: "button", "aria-expanded": "false", "aria-controls": "pulse-panel", title: "Figures of the engine" },
       this._state, s("svg.sparkline", { viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" }, this._area, this._line),
       h("span.pulse-figures", {}, this._rate, this._late),
     );
@@ -60,7 +60,12 @@ export class PulseStrip {
       // The server's clock against ours, half a round trip ago.
       this._offset = new Date(this._figures.now).getTime() - (asked + answered) / 2;
       this._draw();
-    } catch {
+    } catch (error) {
+      if (error.status === 403) {
+        // The figures are of all apps; a key of some apps does not see them.
+        this._button.hidden = true;
+        return;
+      }
       this._state.dataset.state = "off";
       this._state.title = "The server does not answer";
     }
@@ -73,7 +78,7 @@ export class PulseStrip {
     const counts = figures.events_per_second;
     const now = counts.slice(-5).reduce((sum, one) => sum + one, 0) / 5;
     this._state.dataset.state = figures.listener.running ? "on" : "off";
-    this._state.title = figures.listener.running ? "Listening" : "The listener is away";
+    this._state.title = figures.listener.running ? "The listener is connected" : "The listener is disconnected";
     this._rate.textContent = `${now >= 10 ? number(Math.round(now)) : Number(now.toFixed(1))} events/s`;
     const latency = this._browserLatency();
     this._late.textContent = latency ? `${Math.round(latency.p50)} ms` : "";
@@ -99,12 +104,12 @@ export class PulseStrip {
       h("div.pulse-chart", {}, h("div.label", {}, "Events per second, last minute"), s("svg.sparkline.is-large", { viewBox: "0 0 600 80", preserveAspectRatio: "none", role: "img", "aria-label": "Events per second in the last minute" }, area, line), h("div.pulse-peak", {}, `peak ${number(Math.max(...counts))}/s`)),
       h(
         "div.tiles", {},
-        tile("Events", number(figures.events), "heard by this process"),
+        tile("Events", number(figures.events), "received by this process"),
         tile("NOTIFY → server", `${ms(server.p50)}`, `p99 ${ms(server.p99)}`),
-        tile("NOTIFY → browser", latency ? ms(latency.p50) : "–", latency ? `p99 ${ms(latency.p99)}` : "waits for a pulse"),
-        tile("Listener", figures.listener.running ? "listening" : "away", `${figures.listener.reconnections} reconnections`, figures.listener.running ? "good" : "bad"),
-        tile("Gaps healed", number(figures.gaps_healed), "lost notifications, no lost data"),
-        tile("OCC conflicts", number(figures.conflicts), `${number(figures.retries)} retried`),
+        tile("NOTIFY → browser", latency ? ms(latency.p50) : "–", latency ? `p99 ${ms(latency.p99)}` : "no event since this page was opened"),
+        tile("Listener", figures.listener.running ? "connected" : "disconnected", `${figures.listener.reconnections} reconnections`, figures.listener.running ? "good" : "bad"),
+        tile("Missed notifications", number(figures.gaps_healed), "their events were read later"),
+        tile("Write conflicts", number(figures.conflicts), `${number(figures.retries)} retried`),
         tile("Pool", `${figures.pool.in_use} / ${figures.pool.max}`, `${figures.pool.size} open`),
         tile("Clients", number(figures.clients.streams + figures.clients.websockets), `${figures.clients.streams} SSE, ${figures.clients.websockets} WebSocket`),
       ),

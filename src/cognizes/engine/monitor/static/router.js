@@ -1,4 +1,4 @@
-// Deep links: `#/thread/<id>?event=…&version=…&run=…&at=…&tab=…&key=…`.
+// Deep links: `#/thread/<id>?event=…&version=…&run=…&at=…&tab=…&key=…`, and `#/runs`.
 
 /** The place that a hash names. */
 export function parse(hash) {
@@ -7,6 +7,7 @@ export function parse(hash) {
   const query = new URLSearchParams(search);
   const whole = (name) => (/^\d+$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
   return {
+    page: kind === "runs" ? "runs" : null,
     threadId: kind === "thread" && id ? decodeURIComponent(id) : null,
     event: whole("event"),
     version: whole("version"),
@@ -19,6 +20,7 @@ export function parse(hash) {
 
 /** The hash of a place. */
 export function format(place) {
+  if (place.page) return `#/${place.page}`;
   if (!place.threadId) return "#/";
   const query = new URLSearchParams();
   for (const name of ["event", "version", "at", "run", "tab", "key"]) {

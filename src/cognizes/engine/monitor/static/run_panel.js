@@ -1,15 +1,16 @@
-// The runs of a thread: status, duration, steps, error, what one waits for; cancel, signal, approve, deny.
+// The runs of a thread: status, input, result, error, a waterfall of steps, tools and waits; cancel, retry, signal, approve.
 
 import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { between, clock, duration, exact, shortId, summary } from "./format.js";
+import { between, clock, duration, exact, reasonOf, shortId } from "./format.js";
 import { facts } from "./event_panel.js";
 import { valueView } from "./value_tree.js";
 
 const ACTIVE = ["pending", "running", "waiting"];
+const MOST_ROWS = 300;
 
 export class RunPanel {
-  /** `actions`: openRun(id), answer(questionId, approved), failed(error). */
+  /** `actions`: openRun(id), answer(questionId, approved), failed(error), hasWaited(callId). */
   constructor(root, actions) {
     this._actions = actions;
     this._detail = h("div.run-detail");
@@ -17,6 +18,7 @@ export class RunPanel {
     root.append(this._detail, h("h3.panel-title", {}, "Runs of this thread"), this._list);
     this.runs = [];
     this._questions = [];
+    this._steps = new Map();
     this._asked = this._shown = 0;
   }
 
@@ -26,6 +28,7 @@ export class RunPanel {
     this.runs = [];
     this._questions = [];
     this._print = null;
+    this._steps.clear();
     replace(this._list);
     replace(this._detail);
   }
@@ -54,10 +57,11 @@ export class RunPanel {
 
   _draw() {
     // Only when something changed: a button that is replaced while it is pressed is never clicked.
-    const print = JSON.stringify([this.runs, this._questions, this._chosen]);
+    const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
+    if (run) this._loadSteps(run);
+    const print = JSON.stringify([this.runs, this._questions, this._chosen, this._steps.get(run?.id)?.steps]);
     if (print === this._print) return;
     this._print = print;
-    const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
     replace(this._detail, run ? this._detailOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
     replace(
       this._list,
@@ -68,6 +72,21 @@ export class RunPanel {
         ),
       ),
     );
+  }
+
+  /** Reads the durable steps of a run that a worker executes; again when the run has changed. */
+  async _loadSteps(run) {
+    const state = `${run.status} ${run.attempt} ${run.tool_calls.length}`;
+    if (this._steps.get(run.id)?.state === state) return;
+    this._steps.set(run.id, { state, steps: this._steps.get(run.id)?.steps ?? [] });
+    try {
+      const { steps } = await get(`api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}`);
+      this._steps.set(run.id, { state, steps });
+      this._draw();
+    } catch (error) {
+      this._steps.delete(run.id);
+      this._actions.failed(error);
+    }
   }
 
   _detailOf(run) {
@@ -83,12 +102,14 @@ export class RunPanel {
         ["worker", run.worker_id],
         ["waits for", run.wait?.kind],
         ["key", correlation && h("code", { id: "wait-key" }, correlation)],
-        ["reason", run.wait?.reason],
+        ["reason", reasonOf(run.wait?.reason)],
         ["until", run.wait?.expires_at && exact(run.wait.expires_at)],
       ]),
       run.error && h("div.failure.is-block", {}, icon("warn"), h("pre", {}, run.error)),
       this._buttons(run, correlation),
-      this._steps(run),
+      run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: 1 })),
+      run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
+      this._waterfall(run),
     ];
   }
 
@@ -104,9 +125,12 @@ export class RunPanel {
         ),
       );
     }
-    if (run.status === "waiting") parts.push(this._signalForm(run, correlation));
+    if (run.status === "waiting" && !parts.length) parts.push(this._signalForm(run, correlation));
     if (ACTIVE.includes(run.status)) {
       parts.push(h("div.buttons", {}, h("button.danger", { type: "button", onclick: () => this._act(run, "cancel") }, icon("stop"), "Cancel run")));
+    }
+    if (run.status === "failed" && run.handler && !run.handler.startsWith("agui/")) {
+      parts.push(h("div.buttons", {}, h("button", { type: "button", id: "retry-run", onclick: () => this._retry(run) }, icon("play"), "Retry")));
     }
     return parts.length ? h("div.run-actions", {}, parts) : null;
   }
@@ -129,6 +153,15 @@ export class RunPanel {
     return form;
   }
 
+  async _retry(run) {
+    try {
+      await post(`api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}/retry`);
+      await this.load();
+    } catch (error) {
+      this._actions.failed(error);
+    }
+  }
+
   async _act(run, what, body) {
     try {
       await post(thread(this._threadId, `/runs/${encodeURIComponent(run.id)}/${what}`), body);
@@ -138,15 +171,29 @@ export class RunPanel {
     }
   }
 
-  _steps(run) {
-    const steps = [
-      ...run.thinking_steps.map((step) => ({ at: step.at, kind: "thought", text: step.thought })),
-      ...run.tool_calls.map((call) => ({ at: call.at, kind: "tool", call })),
-    ].sort((one, other) => String(one.at).localeCompare(String(other.at)));
-    if (!steps.length) return null;
-    return h(
-      "section.block", {}, h("h3", {}, `Steps (${steps.length})`),
-      h("ol.steps", {}, steps.slice(0, 300).map((step) => h("li", {}, step.kind === "thought" ? [icon("thought"), h("span.thought-text", {}, step.text)] : [icon("tool"), h("code", {}, step.call.tool_name), h("span.muted", {}, step.call.is_error ? "error" : step.call.finished_at ? duration(between(step.call.at, step.call.finished_at)) : "pending"), h("span.v-preview", {}, summary(step.call.input, 60))]))),
-    );
+  /** Steps, tool calls and thoughts in the order of their start, each with its share of the run's time. */
+  _waterfall(run) {
+    const rows = [
+      ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
+      ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: this._actions.hasWaited(String(call.id)), values: { input: call.input, output: call.output } })),
+      ...(this._steps.get(run.id)?.steps ?? []).map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
+    ].sort((one, other) => new Date(one.from) - new Date(other.from));
+    if (!rows.length) return null;
+    const start = Math.min(new Date(run.started_at ?? run.created_at), new Date(rows[0].from));
+    const end = new Date(run.completed_at ?? Math.max(...rows.map((row) => new Date(row.to ?? row.from))));
+    const share = (moment) => `${Math.min(100, Math.max(0, ((new Date(moment) - start) / Math.max(1, end - start)) * 100)).toFixed(2)}%`;
+    return h("section.block", { id: "run-waterfall" }, h("h3", {}, `Steps (${rows.length})`), h("ol.waterfall", {}, rows.slice(0, MOST_ROWS).map((row) => waterfallRow(row, share, ACTIVE.includes(run.status)))));
   }
+}
+
+function waterfallRow(row, share, isActive) {
+  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.to ? duration(between(row.from, row.to)) : isActive ? "running" : "no result";
+  const head = h(
+    "div.waterfall-head", {}, icon(row.kind === "thought" ? "thought" : row.kind === "tool" ? "tool" : "play"),
+    row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
+    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), h("span.waterfall-time", {}, row.isError ? `error, ${took}` : took),
+  );
+  const bar = h("div.waterfall-bar", { vars: { "--from": share(row.from), "--to": share(row.to ?? row.from) } });
+  const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));
+  return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, Object.keys(values).length ? valueView(values, {}) : null);
 }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { ago, exact, shortId } from "./format.js";
+import { ago, exact, shortId, titleOf } from "./format.js";
 
 const PAGE = 50;
 const DEFAULT_USER = "default";
@@ -51,6 +51,24 @@ export class ThreadList {
       this._newUser.value = user;
       this._newUser.disabled = true;
     }
+  }
+
+  /** Limits the list to what the caller's key or token may see: `{ app_names, user_id }`, each null for all. */
+  limitTo(caller) {
+    if (caller?.app_names) this._mustName = caller.app_names;
+    if (!caller?.user_id) return;
+    this._user.value = caller.user_id;
+    this._user.disabled = true;
+  }
+
+  get chosenApp() {
+    return this._app.value || this._mustName?.[0] || "";
+  }
+
+  /** A thread was deleted. */
+  remove(threadId) {
+    this._rows.get(threadId)?.row.remove();
+    this._rows.delete(threadId);
   }
 
   get chosenAgent() {
@@ -103,7 +121,7 @@ export class ThreadList {
     for (const [id, item] of this._rows) item.link.setAttribute("aria-current", id === threadId ? "true" : "false");
   }
 
-  /** A thread pulsed: its dot flashes, and soon its row tells what is new. */
+  /** A thread has a new event: its dot flashes, and its row is read again soon. */
   pulse(threadId) {
     const item = this._rows.get(threadId);
     if (item) {
@@ -119,7 +137,7 @@ export class ThreadList {
     const ids = [...this._pending].slice(0, 200);
     this._pending.clear();
     try {
-      const { threads } = await get("api/debug/threads", { ids: ids.join(",") });
+      const { threads } = await get("api/debug/threads", { ids: ids.join(","), ...(this._mustName ? { app_name: this.chosenApp } : {}) });
       for (const thread of threads.reverse()) {
         if (this._rows.has(thread.thread_id) || !this._isFiltered()) this._put(thread, "start");
       }
@@ -132,11 +150,11 @@ export class ThreadList {
   }
 
   _query() {
-    return { q: this._search.value.trim(), app_name: this._app.value, user_id: this._user.value.trim(), status: this._status.value };
+    return { q: this._search.value.trim(), app_name: this.chosenApp, user_id: this._user.value.trim(), status: this._status.value };
   }
 
   _isFiltered() {
-    return Object.values(this._query()).some(Boolean);
+    return Boolean(this._search.value.trim() || this._app.value || (this._user.value.trim() && !this._user.disabled) || this._status.value);
   }
 
   _soon() {
@@ -174,7 +192,7 @@ export class ThreadList {
     item.thread = thread;
     item.row.dataset.status = thread.status;
     item.dot.title = thread.status;
-    item.title.textContent = thread.title || thread.last_message || thread.session_id;
+    item.title.textContent = titleOf(thread);
     item.time.textContent = ago(thread.updated_at);
     item.time.title = exact(thread.updated_at);
     item.app.textContent = thread.app_name;
@@ -200,8 +218,8 @@ export class ThreadList {
 
   _showApps(apps) {
     const chosen = this._app.value;
-    replace(this._app, h("option", { value: "" }, "All apps"), apps.map((name) => h("option", { value: name }, name)));
-    this._app.value = apps.includes(chosen) ? chosen : "";
+    replace(this._app, !this._mustName && h("option", { value: "" }, "All apps"), apps.map((name) => h("option", { value: name }, name)));
+    this._app.value = apps.includes(chosen) ? chosen : (this._mustName?.[0] ?? "");
   }
 
   _showTimes() {

@@ -4,14 +4,15 @@ import { h, icon } from "./dom.js";
 import { clock, number } from "./format.js";
 
 export class TimeTravel {
-  /** `travel(sequence | null)` is called when the slider moves. */
-  constructor(root, { travel, describe }) {
+  /** `travel(sequence | null)` is called when the slider moves, `branch(sequence)` to continue from the past. */
+  constructor(root, { travel, describe, branch }) {
     this._travel = travel;
     this._describe = describe;
     this._slider = h("input", { type: "range", id: "time-travel", min: "0", max: "0", value: "0", step: "1", "aria-label": "Time travel: the thread after event" });
     this._label = h("output.travel-label", { for: "time-travel" });
     this._live = h("button.live-button", { type: "button", title: "Back to the present" }, h("span.dot"), "Live");
-    root.append(icon("clock"), this._slider, this._label, this._live);
+    this._branch = h("button.branch-here", { type: "button", id: "branch-here", hidden: true, title: "Continue from this event on a branch of its own", onclick: () => branch(this.at) }, icon("branch"), "Branch here and continue");
+    root.append(icon("clock"), this._slider, this._label, this._branch, this._live);
     this._slider.addEventListener("input", () => this._onInput());
     this._live.addEventListener("click", () => travel(null));
     this.at = null;
@@ -42,6 +43,7 @@ export class TimeTravel {
 
   _show() {
     const isLive = this.at === null;
+    this._branch.hidden = isLive || this.at === 0;
     this._live.setAttribute("aria-pressed", String(isLive));
     const event = isLive ? null : this._describe(this.at);
     this._label.textContent = isLive ? `${number(this._last ?? 0)} events` : this.at === 0 ? "as created" : `event ${number(this.at)} of ${number(this._last)}${event ? ` · ${clock(event.created_at)}` : ""}`;

@@ -4,19 +4,21 @@
 // are filled, and emptied again when they are far away. So a thread of any length costs a screen or two of elements.
 
 import { get, thread } from "./api.js";
-import { QuestionCard, ToolCard, bubble, diffView, orphanResult, row, stateChips, thought } from "./cards.js";
+import { QuestionCard, ToolCard, bubble, orphanResult, row, stateChips, thought } from "./cards.js";
+import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { PAGE } from "./event_cache.js";
 import { endsRun, readEvent } from "./event_reading.js";
-import { between, clock, duration, shortId } from "./format.js";
+import { between, clock, duration, reasonOf, shortId } from "./format.js";
 
 const NEAR = "1500px 0px";
 const ESTIMATE = 46;
 const AT_END = 120;
+const ENDED = ["completed", "failed", "cancelled"];
 const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
 
 export class Timeline {
-  /** `actions`: select(sequence, key?), openRun(id), answer(questionId, approved), moved(atEnd). */
+  /** `actions`: select(sequence, key?), openRun(id), answer(questionId, approved), moved(atEnd), suggest(text). */
   constructor(scroller, actions) {
     this._scroller = scroller;
     this._actions = actions;
@@ -40,6 +42,7 @@ export class Timeline {
     this._streams = new Map();
     this._stored = new Set();
     this._at = null;
+    this._ranges = null;
     this._selected = null;
     this._diffs = new Map();
     replace(this._list);
@@ -47,12 +50,12 @@ export class Timeline {
   }
 
   /** Shows a thread: at its end, or at an event. */
-  async open(cache, { runs = [], target = null } = {}) {
+  async open(cache, { runs = [], target = null, suggestions = [] } = {}) {
     this.reset();
     this._cache = cache;
     for (const run of runs) this._runs.set(run.id, { status: run.status, from: run.started_at ?? run.created_at, to: run.completed_at, heads: new Set() });
     this._observer = new IntersectionObserver((entries) => this._onIntersection(entries), { root: this._scroller, rootMargin: NEAR });
-    if (!cache.last) return replace(this._list, empty());
+    if (!cache.last) return replace(this._list, empty(suggestions, this._actions.suggest));
     for (let number = 0; number < cache.pageCount; number++) this._addPage(number);
     const first = target ? cache.pageOf(Math.min(target, cache.last)) : cache.pageCount - 1;
     await Promise.all([this._render(first), target || first === 0 ? null : this._render(first - 1)]);
@@ -108,6 +111,17 @@ export class Timeline {
     for (const one of this._list.querySelectorAll("[data-seq]")) this._shade(one);
   }
 
+  /** Dims the events outside of these ranges of sequence numbers: they are on other branches. */
+  setActivePath(ranges) {
+    this._ranges = ranges;
+    for (const one of this._list.querySelectorAll("[data-seq]")) this._shade(one);
+  }
+
+  /** Whether a tool call waited for a person. */
+  hasWaited(callId) {
+    return this._calls.get(callId)?.hasWaited === true;
+  }
+
   setOpenQuestions(ids) {
     this._openQuestions = new Set(ids);
     for (const [id, card] of this._questions) card.setOpen(this._openQuestions.has(id));
@@ -117,6 +131,7 @@ export class Timeline {
     for (const run of runs) {
       const known = this._run(run.id);
       Object.assign(known, { status: run.status, from: run.started_at ?? run.created_at, to: run.completed_at });
+      for (const call of run.tool_calls ?? []) if (call.finished_at) this._calls.get(String(call.id))?.setDuration(between(call.at, call.finished_at));
       this._showRun(run.id);
     }
   }
@@ -229,7 +244,7 @@ export class Timeline {
     if (event.event_type === "run_started" || event.event_type === "run_created") run.from = event.created_at;
     if (event.event_type.startsWith("run_")) {
       const status = readEvent(event)[0].status;
-      const known = ["completed", "failed", "cancelled"].includes(run.status) && !endsRun(event.event_type);
+      const known = ENDED.includes(run.status) && !endsRun(event.event_type);
       if (!known) run.status = status === "resumed" ? "running" : status;
       if (endsRun(event.event_type)) run.to = event.created_at;
     }
@@ -266,6 +281,7 @@ export class Timeline {
       const took = run.to ? ` · ${duration(between(run.from, run.to))}` : "";
       turn.querySelector(".turn-status").textContent = `${run.status}${took}`;
     }
+    if (ENDED.includes(run.status)) for (const card of this._calls.values()) if (card.runId === id) card.abandon();
   }
 
   _rowFor(part, event) {
@@ -303,7 +319,7 @@ export class Timeline {
         return row(event, "run", h("div.action", {}, icon("person"), h("span", {}, part.text), h("span.muted", {}, `by ${event.author}`)));
       case "run":
         if (part.status === "failed") return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.error ? String(part.error) : "The run failed")));
-        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, `Waiting for ${WAITS[part.waitKind] ?? "a signal"}`), part.waitKey && h("code", {}, part.waitKey), part.reason && h("span.muted", {}, part.reason)));
+        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, `Waiting for ${WAITS[part.waitKind] ?? "a signal"}`), part.waitKey && h("code", {}, part.waitKey), reasonOf(part.reason) && h("span.muted", {}, part.reason)));
         if (part.status === "cancelled") return row(event, "run", h("div.waiting", {}, icon("stop"), h("span", {}, "Cancelled")));
         return null;
       case "error":
@@ -314,7 +330,9 @@ export class Timeline {
   }
 
   _shade(element) {
-    element.classList.toggle("is-future", this._at !== null && Number(element.dataset.seq) > this._at);
+    const sequence = Number(element.dataset.seq);
+    element.classList.toggle("is-future", this._at !== null && sequence > this._at);
+    element.classList.toggle("is-elsewhere", this._ranges !== null && !this._ranges.some(([first, last]) => first <= sequence && sequence <= last));
   }
 
   _rowOf(sequence) {
@@ -371,6 +389,9 @@ export class Timeline {
   }
 }
 
-function empty() {
-  return h("div.empty", {}, icon("pulse"), h("h2", {}, "Nothing has happened here yet"), h("p", {}, "Events appear the moment they are stored."));
+function empty(suggestions, suggest) {
+  return h(
+    "div.empty", {}, icon("pulse"), h("h2", {}, "No events yet"), h("p", {}, "Events appear here as soon as they are stored."),
+    suggestions.length > 0 && h("div.buttons.suggestions", {}, suggestions.map((text) => h("button", { type: "button", onclick: () => suggest(text) }, text))),
+  );
 }

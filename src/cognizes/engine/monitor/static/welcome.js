@@ -1,21 +1,26 @@
-// What a newcomer sees first.
+// The start page: talk to an agent, or connect your own.
 
 import { h, icon, s } from "./dom.js";
+
+const CONNECT = `pip install cognizes-engine
+# my_package/agent.py defines root_agent
+cognizes serve --agent my_package.agent:root_agent`;
 
 export function welcome({ agents, start }) {
   return h(
     "div.welcome", {},
     s("svg.welcome-pulse", { viewBox: "0 0 600 120", "aria-hidden": "true" }, s("path", { d: "M0 70h180l14-30 18 60 22-90 24 84 14-24h80l12-18 16 30 10-12H600" })),
-    h("h1", {}, "See the pulse of your agents"),
-    h("p", {}, "Every event, every change of state, the moment it is stored. Pick a thread on the left, or begin one."),
+    h("h1", {}, "See what your agents do"),
+    h("p", {}, "Every event and every change of state, as soon as it is stored. Choose a thread, or start one."),
     agents.length
       ? h("div.buttons", {}, agents.map(({ name }) => h("button.primary.is-large", { type: "button", onclick: () => start(name) }, icon("plus"), `Talk to ${name}`)))
-      : h("pre.example", {}, "pip install 'cognizes-engine[adk]'   # a demo agent to talk to"),
+      : h("p", {}, "This server hosts no agent."),
+    h("section.connect", {}, h("h2", {}, "Connect your own agent"), h("pre.example", {}, CONNECT), h("p", {}, "Google ADK, LangGraph, Pydantic AI, the OpenAI Agents SDK, or any source of AG-UI events.")),
     h(
       "ul.hints", {},
-      hint("pulse", "Live", "Dots flash when a thread beats. The strip above shows the engine itself."),
-      hint("clock", "Time travel", "Drag the slider under a timeline: state and messages as they were."),
-      hint("search", "Ask why", "Click a value's clock to see who wrote it, when, in which run."),
+      hint("pulse", "Live", "A dot flashes when a thread has a new event. The strip above shows the load of the engine."),
+      hint("clock", "Time travel", "Drag the slider under a timeline to see state and messages after any event."),
+      hint("search", "History of a value", "Click the clock beside a value: author, time and run of each write."),
     ),
     h("p.keys", {}, h("kbd", {}, "/"), " search  ", h("kbd", {}, "↑"), h("kbd", {}, "↓"), " walk through events  ", h("kbd", {}, "Esc"), " back to the present"),
   );

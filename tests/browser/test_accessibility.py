@@ -1,0 +1,144 @@
+"""The Monitor for every reader: axe-core finds no violation, nothing is clipped, the keyboard reaches every action."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from cognizes.engine import Engine
+from tests.browser.conftest import Site
+from tests.npm_packages import install
+
+PACKAGE = json.dumps({"private": True, "dependencies": {"axe-core": "4.10.3"}}).encode()
+WIDTHS = (360, 520, 768, 901, 1024, 1280, 1440, 1920)
+TABS = ("state", "event", "run", "memory", "branches")
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core."""
+    return (install(PACKAGE) / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def thread(site: Site) -> str:
+    """A thread with messages, a thought, tools, state, a failed and a waiting run, and a branch."""
+    thread = site.thread(title=f"All kinds {uuid4().hex[:6]}", state={"cart": [{"name": "lamp"}], "user:lang": "en"})
+    run = site.run(thread)
+    base = f"/api/sessions/{thread}/runs/{run}"
+    site.event(thread, "user_message", author="user", text="Where is my parcel? " * 12, run=run)
+    site.post(f"{base}/thinking-steps", thought="I look it up.")
+    done = site.post(f"{base}/tool-calls", tool_name="track_parcel_of_customer", input={"parcel": 17, "fast": True})[
+        "id"
+    ]
+    site.post(f"{base}/tool-calls/{done}/result", output={"place": "Lisbon", "since": "Tuesday"})
+    site.event(thread, "assistant_message", author="clerk", text="In **Lisbon**.", run=run, state={"place": "Lisbon"})
+    site.post(f"{base}/fail", error="ValueError: the moon is full")
+
+    async def wait(engine: Engine) -> None:
+        waiting = await engine.runs.begin_leased(await engine.sessions.store.get_thread(thread))
+        await engine.runs.wait(waiting, kind="human", correlation_key="approve", reason="A refund")
+        await engine.branches.create(thread, "what-if", at_sequence=2)
+
+    site.engine(wait)
+    return thread
+
+
+def _check(page: Page, axe: str) -> None:
+    page.evaluate(axe)
+    result: dict[str, Any] = page.evaluate(
+        "axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'] })"
+    )
+    found = [
+        (violation["id"], node["target"], node.get("failureSummary", "")[:300])
+        for violation in result["violations"]
+        for node in violation["nodes"][:3]
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_violation(page: Page, site: Site, thread: str, axe: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(site.url)
+    expect(page.locator(".welcome")).to_be_visible()
+    expect(page.locator(".thread").first).to_be_visible()
+    _check(page, axe)
+    page.locator(".pulse-button").click()
+    expect(page.locator(".tile").first).to_be_visible()
+    _check(page, axe)
+    page.locator("#inbox").click()
+    expect(page.locator(".inbox-card").first).to_be_visible()
+    _check(page, axe)
+    page.goto(f"{site.url}/#/runs")
+    expect(page.locator(".runs-table tbody tr").first).to_be_visible()
+    _check(page, axe)
+    page.goto(f"{site.url}/#/thread/{thread}?event=4")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()
+    page.locator(".tool-head").first.click()
+    for tab in TABS:
+        page.locator(f"#tab-{tab}").click()
+        expect(page.locator(f"#panel-{tab}")).to_be_visible()
+        _check(page, axe)
+    page.get_by_role("button", name="Delete this thread").click()
+    _check(page, axe)
+
+
+_OUTSIDE = """
+() => [...document.querySelectorAll('button, a, input, select, textarea, h1, h2, .tag, .pill, .tool-status')]
+  .filter((element) => element.checkVisibility() && !element.closest('.skip, .runs-table, .panel[hidden]'))
+  .map((element) => [element, element.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 0 && (box.right > innerWidth + 1 || box.left < -1))
+  .map(([element, box]) => `${element.tagName}.${element.className} ${Math.round(box.left)}-${Math.round(box.right)}`)
+"""
+_OVERLAPS = """
+() => {
+  const found = [];
+  for (const row of document.querySelectorAll('#timeline .row')) {
+    const gutter = row.querySelector('.gutter')?.getBoundingClientRect();
+    if (!gutter || !gutter.width) continue;
+    for (const part of row.querySelectorAll('.tool-status, .chip, .said')) {
+      const box = part.getBoundingClientRect();
+      const isBeside = box.right <= gutter.left || box.left >= gutter.right;
+      if (!isBeside && box.bottom > gutter.top && box.top < gutter.bottom) found.push(part.className);
+    }
+  }
+  return found;
+}
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_clipped_or_overlaps(page: Page, site: Site, thread: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(site.url)
+    expect(page.locator(".thread").first).to_be_visible()
+    assert page.evaluate(_OUTSIDE) == []
+    page.goto(f"{site.url}/#/thread/{thread}?at=3")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()
+    expect(page.locator("#branch-here")).to_be_visible()
+    assert page.evaluate(_OUTSIDE) == []
+    assert page.evaluate(_OVERLAPS) == []
+    for name in ("#show-kinds", "#export-json", "#export-ndjson", "#delete-thread", "#pause"):
+        expect(page.locator(name)).to_be_in_viewport(ratio=1)
+    page.goto(f"{site.url}/#/runs")
+    expect(page.locator(".runs-table tbody tr").first).to_be_visible()
+    assert page.evaluate(_OUTSIDE) == []
+
+
+def test_the_keyboard_reaches_every_action_of_a_thread(page: Page, site: Site, thread: str) -> None:
+    page.goto(f"{site.url}/#/thread/{thread}?tab=run")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()
+    reached: set[str] = set()
+    page.locator("body").press("Tab")
+    for _ in range(400):
+        reached.add(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 40)")
+        )
+        page.keyboard.press("Tab")
+    for name in ("rename", "pause", "export-json", "delete-thread", "Cancel run", "Send signal", "inbox", "runs-link"):
+        assert name in reached, name

@@ -1,0 +1,323 @@
+"""The Monitor's second edition in a real browser: needs you, runs of all threads, titles, diffs, branches, keys."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from playwright.sync_api import Page, expect
+
+from cognizes.engine import Engine, RunStatus, Worker
+from cognizes.engine.access import Permission
+from tests.browser.conftest import Site, serve_site
+from tests.browser.test_monitor import OpenThread, _row, _tab, _travel_to
+
+
+def _wait(site: Site, thread: str, key: str, reason: str | None = None) -> str:
+    async def wait(engine: Engine) -> str:
+        run = await engine.runs.begin_leased(await engine.sessions.store.get_thread(thread))
+        await engine.runs.wait(run, kind="human", correlation_key=key, reason=reason)
+        return run.id
+
+    return site.engine(wait)
+
+
+class TestNeedsYou:
+    def test_waiting_runs_of_all_threads_are_counted_and_answered_in_place(self, site: Site, page: Page) -> None:
+        key = f"order-{uuid4().hex[:6]}"
+        thread = site.thread(title=f"Refund {key}", user="grace")
+        page.goto(site.url)
+        button = page.locator("#inbox")
+        expect(button).to_be_visible()
+        run = _wait(site, thread, key, reason="A refund of 300 EUR")
+        expect(button).to_have_attribute("data-waiting", "true")
+        button.click()
+        card = page.locator(f".inbox-card[data-run='{run}']")
+        expect(card).to_contain_text(f"Refund {key}")
+        expect(card).to_contain_text("A refund of 300 EUR")
+        expect(card).to_contain_text("grace")
+        card.get_by_label(f"Payload for {key} as JSON").fill('{"approved": true}')
+        card.get_by_role("button", name="Send signal").click()
+        expect(card).to_have_count(0)
+        noted = [event for event in site.events(thread) if event["event_type"] == "monitor_action"]
+        assert [event["content"]["correlation_key"] for event in noted] == [key]
+
+    def test_a_question_of_a_hosted_agent_is_approved(self, site: Site, page: Page) -> None:
+        thread = site.thread(app="demo", user="default")
+        page.goto(f"{site.url}/#/thread/{thread}")
+        page.locator("#chat-input").fill("delete my diary, please")
+        page.keyboard.press("Enter")
+        expect(page.locator("#timeline .question.is-open")).to_be_visible()
+        page.goto(f"{site.url}/#/")
+        page.locator("#inbox").click()
+        card = page.locator(".inbox-card", has_text="delete my diary, please")
+        expect(card.locator(".question-head")).to_contain_text("May it call")
+        card.get_by_role("button", name="Approve").click()
+        expect(card).to_have_count(0)
+
+    def test_a_message_in_place_of_an_answer_withdraws_the_question(self, site: Site, page: Page) -> None:
+        thread = site.thread(app="demo", user="default")
+        page.goto(f"{site.url}/#/thread/{thread}")
+        page.locator("#chat-input").fill("delete my diary")
+        page.keyboard.press("Enter")
+        expect(page.locator("#timeline .question.is-open")).to_be_visible()
+        page.locator("#chat-input").fill("never mind")
+        page.keyboard.press("Enter")
+        expect(page.locator(".row[data-seq] .from-assistant", has_text="never mind")).to_be_visible()
+        expect(page.locator("#timeline .question.is-open")).to_have_count(0)
+
+
+class TestRunsPage:
+    def test_runs_of_all_threads_with_filters_live(self, site: Site, page: Page) -> None:
+        app = f"app-{uuid4().hex[:6]}"
+        thread = site.thread(app=app)
+        failed = site.run(thread)
+        site.post(f"/api/sessions/{thread}/runs/{failed}/fail", error="ValueError: no paper")
+        page.goto(site.url)
+        page.get_by_role("link", name="Runs").click()
+        page.locator("#runs-app").fill(app)
+        rows = page.locator(".runs-table tbody tr")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text(["ValueError: no paper"])
+        running = site.run(site.thread(app=app))
+        expect(rows).to_have_count(2)
+        page.locator("#runs-status").select_option("failed")
+        expect(rows).to_have_count(1)
+        rows.get_by_role("button").click()
+        expect(page.locator("#panel-run .kind")).to_have_text(failed)
+        assert running != failed
+
+    def test_a_worker_run_shows_input_steps_and_result_and_is_retried(
+        self, site: Site, open_thread: OpenThread
+    ) -> None:
+        thread = site.thread()
+
+        async def pack(run: Any) -> None:
+            await run.step("weigh", _weigh)
+            raise RuntimeError("the box is torn")
+
+        async def work(engine: Engine) -> str:
+            session = await engine.sessions.store.get_thread(thread)
+            run = await engine.runs.enqueue(session, "pack", input={"id": 7}, max_attempts=1)
+            async with Worker(engine, {"pack": pack}):
+                while (await engine.runs.get(thread, run.id)).status is not RunStatus.FAILED:
+                    await asyncio.sleep(0.05)
+            return run.id
+
+        site.engine(work)
+        panel = _tab(open_thread(thread), "Run")
+        expect(panel.locator("#run-input")).to_contain_text("7")
+        expect(panel.locator("#run-waterfall")).to_contain_text("weigh")
+        expect(panel.locator(".failure")).to_contain_text("the box is torn")
+        panel.get_by_role("button", name="Retry").click()
+        expect(panel.locator(".event-head .pill")).to_have_text("pending")
+
+
+async def _weigh() -> dict[str, int]:
+    return {"grams": 300}
+
+
+class TestThreads:
+    def test_a_thread_is_named_after_its_first_message_and_can_be_renamed(
+        self, site: Site, open_thread: OpenThread
+    ) -> None:
+        thread = site.thread()
+        page = open_thread(thread)
+        expect(page.locator("#thread-head h1")).to_have_text("New conversation")
+        site.event(thread, "user_message", author="user", text="My lamp flickers")
+        expect(page.locator("#thread-head h1")).to_have_text("My lamp flickers")
+        site.event(thread, "assistant_message", text="Since when?")
+        expect(_row(page, thread).locator(".thread-count")).to_have_text("2")
+        for place in (page.locator("#thread-head h1"), _row(page, thread).locator(".thread-title")):
+            expect(place).to_have_text("My lamp flickers")
+        page.get_by_role("button", name="Rename").click()
+        page.get_by_label("Title", exact=True).fill("Lamp of Ada")
+        page.keyboard.press("Enter")
+        expect(page.locator("#thread-head h1")).to_have_text("Lamp of Ada")
+        expect(_row(page, thread).locator(".thread-title")).to_have_text("Lamp of Ada")
+        page.get_by_role("button", name="Rename").click()
+        page.keyboard.press("Escape")
+        expect(page.locator("#thread-head h1")).to_have_text("Lamp of Ada")
+
+    def test_a_thread_is_found_by_the_text_of_a_message(self, site: Site, page: Page) -> None:
+        word = f"kumquat{uuid4().hex[:6]}"
+        thread = site.thread()
+        site.event(thread, "user_message", author="user", text=f"I would like a {word} now")
+        page.goto(site.url)
+        search = page.locator("#thread-search")
+        row = _row(page, thread)
+        expect(row).to_be_visible()
+        for _ in range(40):  # the server indexes messages in the background
+            search.fill("")
+            search.fill(word)
+            page.wait_for_timeout(500)
+            if row.count():
+                break
+        expect(page.locator(".thread")).to_have_count(1)
+        expect(row).to_be_visible()
+
+    def test_deleting_a_thread_asks_first(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread(title="To be deleted")
+        page = open_thread(thread)
+        page.get_by_role("button", name="Delete this thread").click()
+        page.get_by_role("button", name="Keep").click()
+        assert site.http.get(f"/api/sessions/{thread}").status_code == 200
+        page.get_by_role("button", name="Delete this thread").click()
+        page.locator("#confirm-delete").click()
+        expect(page.locator(".welcome")).to_be_visible()
+        expect(_row(page, thread)).to_have_count(0)
+        assert site.http.get(f"/api/sessions/{thread}").status_code == 404
+
+
+class TestTimeline:
+    def test_a_difference_shows_the_entry_that_changed(self, site: Site, open_thread: OpenThread) -> None:
+        cart = [{"name": "lamp", "count": 1}, {"name": "chair", "count": 1}]
+        thread = site.thread(state={"cart": cart})
+        changed = [{"name": "lamp", "count": 1}, {"name": "chair", "count": 4}, {"name": "rug", "count": 1}]
+        site.event(thread, "state_update", state={"cart": changed})
+        page = open_thread(thread)
+        page.locator(".chip[data-key='cart']").click()
+        diff = page.locator("#event-diff")
+        expect(diff.locator(".diff-row.is-changed")).to_have_count(1)
+        expect(diff.locator(".diff-row.is-changed .k")).to_have_text("cart[1].count")
+        expect(diff.locator(".diff-row.is-changed .diff-value")).to_have_text(["1", "4"])
+        expect(diff.locator(".diff-row.is-added .k")).to_have_text("cart[2]")
+        expect(diff).not_to_contain_text("lamp")
+
+    def test_markdown_of_an_answer_is_shown_and_never_markup(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        text = (
+            "## Plan\n\nUse **two** lamps, see [the guide](https://example.com/a):\n\n- one\n- two\n  1. nested\n\n"
+            "| name | watt |\n| --- | ---: |\n| lamp | 5 |\n\n```python\nprint('<b>hi</b>')\n```\n\n"
+            "<img src=x onerror=alert(1)> [bad](javascript:alert(1))"
+        )
+        site.event(thread, "assistant_message", text=text)
+        page = open_thread(thread)
+        said = page.locator(".from-assistant .markdown")
+        expect(said.locator(".md-heading")).to_have_text("Plan")
+        expect(said.locator("strong")).to_have_text("two")
+        expect(said.locator("a")).to_have_attribute("href", "https://example.com/a")
+        expect(said.locator("li")).to_have_count(3)
+        expect(said.locator("td")).to_have_text(["lamp", "5"])
+        expect(said.locator("pre code")).to_have_text("print('<b>hi</b>')")
+        expect(said).to_contain_text("<img src=x onerror=alert(1)> [bad](javascript:alert(1))")
+        expect(said.locator("img, b")).to_have_count(0)
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        said.get_by_role("button", name="Copy code").click()
+        expect(said.get_by_role("button", name="Copy code")).to_have_class(re.compile("is-done"))
+        assert page.evaluate("navigator.clipboard.readText()") == "print('<b>hi</b>')"
+
+    def test_a_tool_of_a_failed_run_has_no_spinner(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        run = site.run(thread)
+        site.post(f"/api/sessions/{thread}/runs/{run}/tool-calls", tool_name="phone", input={})
+        page = open_thread(thread)
+        expect(page.locator(".tool .spinner")).to_have_count(1)
+        site.post(f"/api/sessions/{thread}/runs/{run}/fail", error="no line")
+        expect(page.locator(".tool-status")).to_have_text("no result")
+        expect(page.locator(".tool .spinner")).to_have_count(0)
+        page.reload()
+        expect(page.locator(".tool-status")).to_have_text("no result")
+
+    def test_a_tool_has_one_duration(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        run = site.run(thread)
+        base = f"/api/sessions/{thread}/runs/{run}"
+        call = site.post(f"{base}/tool-calls", tool_name="track", input={})["id"]
+        site.post(f"{base}/tool-calls/{call}/result", output="here")
+        site.post(f"{base}/finish")
+        page = open_thread(thread)
+        panel = _tab(page, "Run")
+        shown = panel.locator("[data-kind='tool'] .waterfall-time").inner_text()
+        expect(page.locator(".tool .tool-status")).to_have_text(shown)
+
+    def test_escape_leaves_the_past_after_the_slider_was_moved(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        for number in range(5):
+            site.event(thread, "assistant_message", text=f"message {number}")
+        page = open_thread(thread)
+        page.locator("#time-travel").focus()
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator(".is-future").first).to_be_attached()
+        page.keyboard.press("Escape")
+        expect(page.locator(".is-future")).to_have_count(0)
+        assert "at=" not in page.url
+
+    def test_a_message_sent_in_the_past_returns_to_the_present(self, site: Site, page: Page) -> None:
+        thread = site.thread(app="demo", user="default")
+        for number in range(3):
+            site.event(thread, "assistant_message", text=f"message {number}")
+        page.goto(f"{site.url}/#/thread/{thread}?at=1")
+        expect(page.locator(".is-future").first).to_be_attached()
+        page.locator("#chat-input").fill("hello from the past")
+        page.keyboard.press("Enter")
+        expect(page.locator(".row[data-seq] .from-assistant", has_text="You said")).to_be_in_viewport()
+        expect(page.locator(".is-future")).to_have_count(0)
+
+    def test_switching_a_branch_dims_the_events_of_the_others(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        for number in range(1, 4):
+            site.event(thread, "assistant_message", text=f"main {number}")
+        page = open_thread(thread)
+        _travel_to(page, 1)
+        page.get_by_role("button", name="Branch here and continue").click()
+        dimmed = page.locator(".row.k-message.is-elsewhere")
+        expect(dimmed).to_have_count(2)
+        site.event(thread, "assistant_message", text="another way")
+        other = page.locator(".row.k-message", has_text="another way")
+        expect(other).to_be_visible()
+        expect(other).not_to_have_class(re.compile("is-elsewhere"))
+        panel = _tab(page, "Branches")
+        last = site.events(thread)[-1]["sequence_num"]
+        expect(panel.locator("[data-branch='from 1']")).to_contain_text(f"tip #{last}")
+        panel.locator("[data-branch='main']").get_by_role("button", name="Switch").click()
+        expect(dimmed).to_have_count(1)
+        expect(dimmed).to_contain_text("another way")
+
+
+class TestStart:
+    def test_an_empty_chat_suggests_messages(self, site: Site, page: Page) -> None:
+        page.goto(site.url)
+        expect(page.locator(".connect pre")).to_contain_text("cognizes serve --agent")
+        page.get_by_role("button", name="Talk to demo").click()
+        page.locator(".suggestions button").first.click()
+        expect(page.locator("#chat-input")).not_to_have_value("")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".row[data-seq] .from-assistant")).to_be_visible()
+        expect(page.locator(".suggestions")).to_have_count(0)
+
+    def test_a_narrow_screen_shows_how_to_begin(self, site: Site, page: Page) -> None:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(site.url)
+        expect(page.locator("#thread-search")).to_be_in_viewport()
+        expect(page.locator(".welcome h1")).to_be_visible()
+
+
+class TestKeys:
+    def test_a_wrong_key_is_named_and_an_app_key_shows_its_app(self, site: Site, page: Page, tmp_path: Path) -> None:
+        app = f"app-{uuid4().hex[:6]}"
+        thread = site.thread(app=app, title="Mine")
+        hidden = site.thread(title="Of another app")
+
+        async def create_key(engine: Engine) -> str:
+            _, text = await engine.access.keys.create(permissions=[Permission.READ, Permission.WRITE], app_names=[app])
+            return text
+
+        key = site.engine(create_key)
+        with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+            page.goto(guarded.url)
+            page.locator("#api-key").fill(key[:-4] + "zzzz")
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.get_by_role("alert")).to_contain_text("The server does not know this key")
+            page.locator("#api-key").fill(key)
+            page.get_by_role("button", name="Sign in").click()
+            expect(_row(page, thread)).to_be_visible()
+            expect(_row(page, hidden)).to_have_count(0)
+            expect(page.locator(".is-error:visible")).to_have_count(0)
+            expect(page.locator(".pulse-button")).to_be_hidden()
+            _row(page, thread).locator("a").click()
+            expect(page.locator("#thread-head h1")).to_have_text("Mine")
+            page.goto("about:blank")

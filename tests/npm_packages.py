@@ -1,0 +1,31 @@
+"""npm packages for tests, installed in the user's cache directory and kept for the next run."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+
+def install(package_json: bytes) -> Path:
+    """Return a directory with the dependencies of a `package.json`; skip the test where npm is missing."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    cache = platformdirs.user_cache_path("cognizes-engine", ensure_exists=True)
+    directory = cache / f"node-{hashlib.sha256(package_json).hexdigest()[:12]}"
+    with (cache / "node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            building = directory.with_name(f"{directory.name}.building")
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+            (building / "package.json").write_bytes(package_json)
+            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+            subprocess.run(command, cwd=building, check=True, capture_output=True, timeout=300)
+            building.rename(directory)
+    return directory
