@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
+from cognizes.engine.database.maintenance import jobs
 from tests.engine_parts import database_of, listener_of, maintenance_of
 from tests.integration.database.test_schema import (  # noqa: F401 - the same tests, on this server
     test_indexes,
@@ -31,8 +32,7 @@ async def test_pg_cron_has_the_jobs(engine: Engine, server_url: str) -> None:
     assert maintenance_of(engine).scheduler == "pg_cron"
     rows = await database_of(engine).pool.fetch("SELECT jobname, schedule, command FROM cron.job ORDER BY jobname")
     assert [row["jobname"] for row in rows] == [
-        f"cognizes:public:{name}"
-        for name in ("prune_chunks", "prune_runs", "prune_snapshots", "release_expired_leases", "resume_due_waits")
+        f"cognizes:public:{name}" for name in sorted(job.name for job in jobs(engine.settings))
     ]
     for row in rows:
         await database_of(engine).pool.execute(row["command"])

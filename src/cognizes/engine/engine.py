@@ -39,7 +39,7 @@ from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.pulse.time_travel import TimeTravel
-from cognizes.engine.runs import Queues, Runs, Schedules
+from cognizes.engine.runs import Consolidations, Queues, Runs, Schedules
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.message_streams import MessageStreams, choose_backend
 from cognizes.engine.streams.writer import MessageWriter
@@ -73,6 +73,7 @@ class Engine:
     queues: Queues
     webhooks: Webhooks
     memory: Memory
+    consolidations: Consolidations
     artifacts: Artifacts
     attachments: Attachments
     timeline: Timeline
@@ -315,6 +316,7 @@ class Engine:
         self.runs.sweep.start_with(self.schedules.start)
         self.webhooks = Webhooks(self._database, self.settings, sweeper=self._sweeper)
         self.runs.sweep.start_with(self.webhooks.start)
+        self.consolidations = Consolidations(self.runs, self.memory)
         self.feed = Feed(
             self._database, self._listener, self.streams, sweeper=self._sweeper, supervisor=self._supervisor
         )

@@ -227,6 +227,21 @@ class Settings(BaseSettings):
         default="",
         description="Days after which idle threads are deleted, per app: app=days, separated by commas; * is any app.",
     )
+    memories_kept_days: str = Field(
+        default="",
+        description="Days after which memories are deleted, per kind, such as turn=90,episodic=365; by default never.",
+    )
+    fact_history_kept_days: int = Field(
+        default=365, ge=0, description="Days for which replaced values of long-term facts are kept; 0 keeps none."
+    )
+    extractor: str = Field(
+        default="rules",
+        pattern="^(rules|openai|gemini)$",
+        description="What turns a session into episodes and facts: rules (no model), openai or gemini.",
+    )
+    extraction_model: str = Field(default="", description="Model of the extractor openai or gemini.")
+    extraction_url: str = Field(default="", description="URL of an OpenAI-compatible server for the extractor.")
+    extraction_api_key: SecretStr | None = Field(default=None, description="API key of the extractor.")
     auth: str = Field(
         default="none",
         pattern="^(none|required)$",
@@ -368,6 +383,14 @@ class Settings(BaseSettings):
     @classmethod
     def _prices(cls, value: str) -> str:
         read_prices(value)
+        return value
+
+    @field_validator("memories_kept_days")
+    @classmethod
+    def _rules_of_kinds(cls, value: str) -> str:
+        kinds = ("turn", "note", "episodic", "long_term")
+        if unknown := set(retention_rules(value)) - set(kinds):
+            raise ValueError(f"{sorted(unknown)[0]!r} is no kind of memory; kinds are {', '.join(kinds)}")
         return value
 
     @property

@@ -69,13 +69,15 @@ async def fill_webhooks(engine: Engine, session: Session, *, word: str = WORD) -
 
 async def fill_memory(engine: Engine, session: Session, *, word: str = WORD) -> None:
     scope = MemoryScope(session.app_name, session.user_id)
-    await engine.memory.long_term.set(scope, "", "animal", word)
+    for value in (f"an older {word}", word):
+        await engine.memory.long_term.set(scope, "", "animal", value)
     await engine.memory.episodic.append(EpisodicEntry(scope=scope, summary=f"We saw the {word}."))
     await engine.memory.working.save(scope, WorkingMemory(agent_id="", session_id=session.id, scratchpad=word))
     await engine.memory.remember(
         scope, [Remembered(source_id="n", text=f"A note on the {word}", metadata={"about": word})]
     )
     await engine.memory.remember_session(session)
+    await engine.memory.consolidate(session)
     listed = await engine.memory.list(session.app_name, session.user_id)
     await engine.memory.forget(session.app_name, session.user_id, next(m.id for m in listed if m.kind == "turn"))
 

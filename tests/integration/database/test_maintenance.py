@@ -107,10 +107,12 @@ async def test_a_due_job_runs_in_one_process_only(engine: Engine) -> None:
     done = await asyncio.gather(*(scheduler.run_due_jobs() for scheduler in schedulers))
     ran = [name for jobs in done for name in jobs]
     assert sorted(ran) == [
+        "expire_memories",
         "fold_state_writes",
         "prune_audit_log",
         "prune_chunks",
         "prune_dead_letters",
+        "prune_fact_history",
         "prune_graph_items",
         "prune_runs",
         "prune_snapshots",
@@ -135,7 +137,7 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
             await database_of(engine).pool.fetchval(
                 "SELECT count(*) FROM maintenance_jobs WHERE name NOT LIKE 'lease_sweep%'"
             )
-            == 10
+            == 12
         ):
             break
         await asyncio.sleep(0.05)
@@ -143,7 +145,7 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
         await database_of(engine).pool.fetchval(
             "SELECT count(*) FROM maintenance_jobs WHERE name NOT LIKE 'lease_sweep%'"
         )
-        == 10
+        == 12
     )
 
 

@@ -28,6 +28,7 @@ from cognizes.engine.api.routes import (
     debug,
     live,
     memory,
+    memory_upkeep,
     producers,
     queues,
     runs,
@@ -132,8 +133,9 @@ def create_app(
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)
         app.include_router(part.router, prefix="/v1", include_in_schema=False)
-    app.include_router(memory.router)
-    app.include_router(memory.router, prefix="/api", include_in_schema=False)
+    for part in (memory, memory_upkeep):
+        app.include_router(part.router)
+        app.include_router(part.router, prefix="/api", include_in_schema=False)
     # As FastAPI documents it.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.mount("/monitor", server.MonitorFiles(), name="monitor")

@@ -57,9 +57,12 @@ def jobs(settings: Settings) -> list[Job]:
         ("prune_audit_log", settings.audit_kept_days),
         ("prune_streams", settings.streams_kept_days),
         ("fold_state_writes", settings.state_history_kept_days),
+        ("prune_fact_history", settings.fact_history_kept_days),
     ):
         if days:
             found.append(every_minutes(60, name, timedelta(days=days), is_batched=True))
+    rules_of_kinds = retention_rules(settings.memories_kept_days)
+    found.append(every_minutes(15, "expire_memories", json.dumps(rules_of_kinds), is_batched=True))
     if rules := retention_rules(settings.threads_kept_days):
         found.append(every_minutes(60, "prune_threads", json.dumps(rules), is_batched=True))
     return found

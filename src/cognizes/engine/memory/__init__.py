@@ -1,21 +1,41 @@
 """Durable memory: working, long-term and episodic, snapshots that resume a run, and recall over all of it."""
 
+from cognizes.engine.memory.consolidation import Consolidated
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.extraction import (
+    EpisodeDraft,
+    Extraction,
+    Extractor,
+    FactDraft,
+    RuleExtractor,
+    TranscriptTurn,
+)
 from cognizes.engine.memory.filters import Filters, Range
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTermMemoryStore
+from cognizes.engine.memory.language_models import ChatModel, GeminiChat, LanguageModelExtractor, OpenAiChat
+from cognizes.engine.memory.long_term import FactVersion, LongTermEntry, LongTermKey, LongTermMemoryStore
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.message_search import MessageHit
-from cognizes.engine.memory.records import Hit, MemoryRecord
+from cognizes.engine.memory.records import EventSource, Hit, MemoryRecord
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot, MemorySnapshots
 from cognizes.engine.memory.working import WorkingMemory, WorkingMemoryStore
 
 __all__ = [
+    "ChatModel",
+    "Consolidated",
+    "EpisodeDraft",
     "EpisodicEntry",
     "EpisodicMemoryStore",
+    "EventSource",
+    "Extraction",
+    "Extractor",
+    "FactDraft",
+    "FactVersion",
     "Filters",
+    "GeminiChat",
     "Hit",
+    "LanguageModelExtractor",
     "LongTermEntry",
     "LongTermKey",
     "LongTermMemoryStore",
@@ -26,8 +46,11 @@ __all__ = [
     "MemorySnapshot",
     "MemorySnapshots",
     "MessageHit",
+    "OpenAiChat",
     "Range",
     "Remembered",
+    "RuleExtractor",
+    "TranscriptTurn",
     "WorkingMemory",
     "WorkingMemoryStore",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
+from cognizes.engine.memory.records import EventSource, dump_sources
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
@@ -90,9 +91,13 @@ class EpisodicMemoryStore:
         self.summariser = summariser
         self.summary_seconds = _SUMMARY_SECONDS
 
-    async def append(self, entry: EpisodicEntry, *, text: str | None = None) -> EpisodicEntry:
-        """Store an episode; return the existing one of the same id unchanged. Recall searches `text`, by default the
-        summary."""
+    async def append(
+        self, entry: EpisodicEntry, *, text: str | None = None, sources: Sequence[EventSource] = ()
+    ) -> EpisodicEntry:
+        """Store an episode; return the existing one of the same id unchanged.
+
+        Recall searches `text`, by default the summary. `sources` are the events that the episode came from.
+        """
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
@@ -108,6 +113,7 @@ class EpisodicMemoryStore:
             escape_text(readable),
             words,
             self._ingest.embeds,
+            dump_sources(sources),
         )
         if is_new:
             self._ingest.wake_up.notify()
@@ -184,7 +190,11 @@ class EpisodicMemoryStore:
             },
             created_at=row["completed_at"],
         )
-        return await self.append(entry, text="\n".join(part for part in (ended.question, text) if part))
+        events = [row[name] for name in ("question_event_id", "answer_event_id") if row[name] is not None]
+        sources = [EventSource(row["session_id"], event) for event in events]
+        return await self.append(
+            entry, text="\n".join(part for part in (ended.question, text) if part), sources=sources
+        )
 
     async def _read_end(self, thread_id: str | UUID, run_id: str) -> tuple[EndedRun, asyncpg.Record]:
         row = await self._database.fetch_row("read_run_end", thread_uuid(thread_id), run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
+from cognizes.engine.memory.records import EventSource, dump_sources
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject
@@ -50,34 +52,100 @@ class LongTermEntry:
         }
 
 
-class LongTermMemoryStore:
-    """Stores facts in `agent_long_term_memory`. A key of a namespace has one value; the last write wins."""
+@dataclass(frozen=True)
+class FactVersion:
+    """A value of a key and the time for which it was valid; `valid_until` is None for the current value."""
 
-    def __init__(self, database: Database, ingest: Ingest, *, max_depth: int) -> None:
+    value: Any
+    text: str
+    valid_from: datetime
+    valid_until: datetime | None
+
+    def to_json(self) -> JsonObject:
+        return {
+            "value": self.value,
+            "text": self.text,
+            "valid_from": self.valid_from.isoformat(),
+            "valid_until": self.valid_until.isoformat() if self.valid_until else None,
+        }
+
+
+class LongTermMemoryStore:
+    """Stores facts in `agent_long_term_memory`. A key of a namespace has one current value.
+
+    With `keeps_history` a value that a newer one replaces stays readable, as of a time.
+    """
+
+    def __init__(self, database: Database, ingest: Ingest, *, max_depth: int, keeps_history: bool = True) -> None:
         self._database = database
         self._ingest = ingest
         self._max_depth = max_depth
+        self._keeps_history = keeps_history
 
     async def set(
-        self, scope: MemoryScope, namespace: str, key: str, value: Any, *, text: str | None = None
+        self,
+        scope: MemoryScope,
+        namespace: str,
+        key: str,
+        value: Any,
+        *,
+        text: str | None = None,
+        at: datetime | None = None,
+        sources: Sequence[EventSource] = (),
     ) -> LongTermEntry:
-        """Set a key. Recall searches `text`, by default key and value; an empty text excludes the fact from recall."""
+        """Set a key and return the current fact.
+
+        Recall searches `text`, by default key and value; an empty text excludes the fact from recall. `at` is the time
+        from which the value is valid, by default now. A value that is older than the current one does not replace it;
+        it becomes a part of the history. `sources` are the events that the value came from.
+        """
+        if at is not None and at.tzinfo is None:
+            raise InvalidInputError("at needs a time zone; use an aware datetime")
         _check(namespace, key)
         document = dump_jsonb(value)
         check_depth(document, value, self._max_depth)
         readable = text if text is not None else describe(key, value)
         words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
         row = await self._database.write_row(
-            "set_long_term", *scope.columns, namespace, key, document, escape_text(readable), words, self._ingest.embeds
+            "set_long_term",
+            *scope.columns,
+            namespace,
+            key,
+            document,
+            escape_text(readable),
+            words,
+            self._ingest.embeds,
+            at,
+            dump_sources(sources),
+            self._keeps_history,
         )
         self._ingest.wake_up.notify()
         assert row is not None  # noqa: S101 - the function returns one row
-        return LongTermEntry(scope, namespace, key, value, readable, row["created_at"], row["updated_at"])
+        return _entry(scope, row)
 
-    async def get(self, scope: MemoryScope, namespace: str, key: str) -> LongTermEntry | None:
+    async def get(
+        self, scope: MemoryScope, namespace: str, key: str, *, as_of: datetime | None = None
+    ) -> LongTermEntry | None:
+        """Return the current fact of a key, or the one that was valid at a time; None if there is none."""
         _check(namespace, key)
-        row = await self._database.fetch_row("get_long_term", *scope.columns, namespace, key)
+        if as_of is None:
+            row = await self._database.fetch_row("get_long_term", *scope.columns, namespace, key)
+        elif as_of.tzinfo is None:
+            raise InvalidInputError("as_of needs a time zone; use an aware datetime")
+        else:
+            row = await self._database.fetch_row("get_long_term_as_of", *scope.columns, namespace, key, as_of)
         return _entry(scope, row) if row else None
+
+    async def history(self, scope: MemoryScope, namespace: str, key: str, *, limit: int = 100) -> list[FactVersion]:
+        """Return the values of a key, newest first, the current one included."""
+        _check(namespace, key)
+        if limit < 1:
+            raise InvalidInputError(f"invalid limit {limit}; it must be at least 1")
+        rows = await self._database.fetch("list_fact_history", *scope.columns, namespace, key, limit)
+        return [
+            FactVersion(load_jsonb(row["value"]), unescape_text(row["text"]), row["valid_from"], row["valid_until"])
+            for row in rows
+        ]
 
     async def get_many(self, scope: MemoryScope, keys: list[LongTermKey]) -> list[LongTermEntry]:
         """Return the facts of the keys that exist, in the order of `keys`."""

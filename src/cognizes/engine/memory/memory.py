@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
-from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.background import MemoryBackground
+from cognizes.engine.memory.consolidation import Consolidated, Consolidation
 from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.filters import Filters, MetadataValue, Range
 from cognizes.engine.memory.ingest import Ingest, Remembered
+from cognizes.engine.memory.language_models import choose_extractor
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Hit, MemoryRecord, record_from_row
+from cognizes.engine.memory.records import Hit, MemoryRecord, memory_number, record_from_row
 from cognizes.engine.memory.scope import MemoryPage, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshots
+from cognizes.engine.memory.upkeep import Upkeep
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session
@@ -32,7 +34,6 @@ from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
 _MAX_ID = 2**63 - 1
-_ID_DIGITS = 18
 
 
 class Memory:
@@ -55,14 +56,27 @@ class Memory:
         self.embedder = choose_embedder(settings)
         self._ingest = Ingest(database, embeds=self.embedder is not None)
         self.working = WorkingMemoryStore(database)
-        self.long_term = LongTermMemoryStore(database, self._ingest, max_depth=settings.max_json_depth)
+        self.long_term = LongTermMemoryStore(
+            database,
+            self._ingest,
+            max_depth=settings.max_json_depth,
+            keeps_history=settings.fact_history_kept_days > 0,
+        )
         self.episodic = EpisodicMemoryStore(database, self._ingest)
+        self.upkeep = Upkeep(database)
         self.snapshots = MemorySnapshots(
             database,
             sessions,
             episodic=self.episodic,
             long_term=self.long_term,
             max_state_bytes=settings.max_state_bytes,
+        )
+        self.consolidation = Consolidation(
+            database,
+            sessions,
+            episodic=self.episodic,
+            long_term=self.long_term,
+            extractor=choose_extractor(settings),
         )
         self._recall = Recall(reads or database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
@@ -104,6 +118,13 @@ class Memory:
             after = rows[-1]["sequence_num"]
         return stored
 
+    async def consolidate(self, session: Session, *, agent_id: str | None = None) -> Consolidated:
+        """Store the episodes and facts that the extractor finds in the new messages of a session.
+
+        `engine.consolidations` does the same as a durable run.
+        """
+        return await self.consolidation.run(session, agent_id=agent_id)
+
     async def remember_run(self, thread_id: str | UUID, run_id: str) -> EpisodicEntry:
         """Write the episode of an ended run once and return it."""
         entry = await self.episodic.write_for_run(thread_id, run_id)
@@ -125,14 +146,18 @@ class Memory:
         until: datetime | None = None,
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, MetadataValue | Range] | None = None,
+        half_life: timedelta | None = None,
     ) -> list[Hit]:
         """Return the `k` best memories of a user for the query with at least `min_score`, between 0 and 1.
 
         Return none if the query matches no memory by a word or by its meaning. `scores` holds the parts of each score
-        and `why` the reasons in words.
+        and `why` the reasons in words. With `half_life` newer memories score higher: the part `recency` halves with
+        each half-life of age.
         """
         filters = Filters(agent, kinds, namespace, since, until, tags, metadata)
-        return await self._recall.recall(query, app=app, user=user, k=k, min_score=min_score, filters=filters)
+        return await self._recall.recall(
+            query, app=app, user=user, k=k, min_score=min_score, filters=filters, half_life=half_life
+        )
 
     async def search_messages(
         self,
@@ -181,12 +206,6 @@ class Memory:
         """Delete a memory and its fact or episode; return whether it existed."""
         found: bool = await self._database.write_value("forget_memory", app, user, memory_number(memory_id))
         return found
-
-
-def memory_number(memory_id: str) -> int:
-    if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _ID_DIGITS:
-        raise InvalidInputError(f"invalid memory id {memory_id!r}; use an id that recall or list returned")
-    return int(memory_id)
 
 
 def _turn(session: Session, row: asyncpg.Record) -> Remembered:

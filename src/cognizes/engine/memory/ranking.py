@@ -11,6 +11,8 @@ search can be added for short chat turns and for long texts alike. A hit contain
 - `neighbours`: what up to three memories before and after it in the session have, less with the distance, so that a
   question raises its answer. A memory that is much shorter than its neighbour gets less.
 - `session`: what the best memory of its session has.
+- `importance`: the importance that was stored with the memory, if any.
+- `recency`: 1 for a new memory, half after each half-life, if the caller gives one.
 
 The sum s becomes the score s / (1 + s), between 0 and 1.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from math import log, log1p, sqrt
 
 from cognizes.engine.database.documents import unescape_text
@@ -48,6 +51,8 @@ class Weights:
     next: float = 0.2
     decay: float = 0.5
     session: float = 0.8
+    importance: float = 0.3
+    recency: float = 0.3
 
 
 @dataclass
@@ -63,6 +68,8 @@ class Candidate:
     session_id: str | None = None
     author: str | None = None
     length: int = 0
+    importance: float | None = None
+    created_at: datetime | None = None
     parts: dict[str, float] = field(default_factory=dict)
     own: float = 0.0
     score: float = 0.0
@@ -82,11 +89,12 @@ class Edge:
 
 @dataclass
 class Pool:
-    """Candidates, the pairs of neighbours among them, and the words of the query."""
+    """Candidates, the pairs of neighbours among them, the words of the query, and the half-life of recency if any."""
 
     candidates: list[Candidate]
     edges: Collection[Edge]
     words: Sequence[str]
+    half_life: timedelta | None = None
 
 
 def keep_related(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -106,6 +114,7 @@ def keep_related(candidates: Iterable[Candidate]) -> list[Candidate]:
 def rank(pool: Pool, weights: Weights) -> list[Candidate]:
     """Score the candidates and return them, best first. Needs no database."""
     by_id = {candidate.id: candidate for candidate in pool.candidates}
+    now = datetime.now(UTC)
     _score_individually(pool, weights)
     from_neighbours: dict[int, float] = defaultdict(float)
     for edge in pool.edges:
@@ -120,6 +129,7 @@ def rank(pool: Pool, weights: Weights) -> list[Candidate]:
     for candidate in by_id.values():
         session = 0.0 if candidate.session_id is None else best[candidate.session_id]
         candidate.parts |= {"neighbours": from_neighbours[candidate.id], "session": weights.session * session}
+        candidate.parts |= _upkeep_parts(candidate, pool.half_life, weights, now)
         total = sum(candidate.parts.values())
         candidate.score = total / (1 + total)
     return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
@@ -138,6 +148,18 @@ def _score_individually(pool: Pool, weights: Weights) -> None:
             "speaker": named[candidate.author],
         }
         candidate.own = sum(candidate.parts.values())
+
+
+def _upkeep_parts(
+    candidate: Candidate, half_life: timedelta | None, weights: Weights, now: datetime
+) -> dict[str, float]:
+    parts = {}
+    if candidate.importance is not None:
+        parts["importance"] = weights.importance * candidate.importance
+    if half_life is not None and candidate.created_at is not None:
+        age = max(now - candidate.created_at, timedelta()) / half_life
+        parts["recency"] = weights.recency * 0.5**age
+    return parts
 
 
 def _gain(candidate: Candidate, neighbour: Candidate) -> float:

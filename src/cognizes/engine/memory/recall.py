@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -63,10 +64,20 @@ class Recall:
         self.weights = weights or Weights()
 
     async def recall(
-        self, query: str, *, app: str, user: str, k: int = 10, min_score: float = 0.0, filters: Filters | None = None
+        self,
+        query: str,
+        *,
+        app: str,
+        user: str,
+        k: int = 10,
+        min_score: float = 0.0,
+        filters: Filters | None = None,
+        half_life: timedelta | None = None,
     ) -> list[Hit]:
         """Return the `k` best memories of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first."""
         check_limits(k, min_score)
+        if half_life is not None and half_life <= timedelta():
+            raise InvalidInputError(f"invalid half_life {half_life}; it must be positive")
         scope = check_name("app", app), check_name("user", user), (filters or Filters()).document
         terms = await read_query(query)
         vector = await self._embed(query)
@@ -74,6 +85,7 @@ class Recall:
             search = _RecallQueries(fetch, scope, exact=self._exact)
             await search.select()
             pool = await self._gather(search, query, terms, vector, k)
+            pool.half_life = half_life
             ranked = [candidate for candidate in rank(pool, self.weights)[:k] if candidate.score >= min_score]
             records = await search.read((candidate.id for candidate in ranked), max_bytes=self._database.page_bytes)
         # A missing memory did not fit into the page, or was deleted between two queries.
@@ -184,6 +196,7 @@ class _RecallQueries:
         for row in await self._fetch("read_memory_neighbours", best) if best else ():
             one = near[row["id"]] = found.get(row["id"]) or near.get(row["id"]) or Candidate(row["id"])
             one.session_id, one.author, one.length = row["session_id"], row["author"], row["length"]
+            one.importance, one.created_at = row["importance"], row["created_at"]
             if (distance := row["distance"]) < 0:
                 edges.add(Edge(row["id"], row["origin"], -distance))
             elif distance > 0:

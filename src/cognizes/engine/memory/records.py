@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import asyncpg
 
-from cognizes.engine.database.documents import load_json, load_jsonb, unescape_text
+from cognizes.engine.database.documents import dump_jsonb, load_json, load_jsonb, unescape_text
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.events import check_text
+
+_ID_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class EventSource:
+    """An event that a memory came from. `sequence_num` is None if the event is not stored, or was deleted."""
+
+    session_id: str
+    event_id: str
+    thread_id: str | None = None
+    sequence_num: int | None = None
+
+    def to_json(self) -> JsonObject:
+        return dict(vars(self))
+
+
+def dump_sources(sources: Sequence[EventSource]) -> str | None:
+    """Return the column `sources`; None without a source."""
+    names = [
+        {"session_id": check_text("session_id", one.session_id), "event_id": check_text("event_id", one.event_id)}
+        for one in sources
+    ]
+    return dump_jsonb(names) if names else None
 
 
 @dataclass(frozen=True)
@@ -72,3 +99,9 @@ def record_from_row(row: asyncpg.Record) -> MemoryRecord:
         importance=row["importance"],
         expires_at=row["expires_at"],
     )
+
+
+def memory_number(memory_id: str) -> int:
+    if not memory_id.isascii() or not memory_id.isdigit() or len(memory_id) > _ID_DIGITS:
+        raise InvalidInputError(f"invalid memory id {memory_id!r}; use an id that recall or list returned")
+    return int(memory_id)

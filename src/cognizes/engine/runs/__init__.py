@@ -1,5 +1,6 @@
 """Runs: created, claimed by workers, waiting for signals, resumed after any crash, ended once."""
 
+from cognizes.engine.runs.consolidations import Consolidations
 from cognizes.engine.runs.context import HandledRun, InProcessRun, RunContext, RunMemory, WriteMessage
 from cognizes.engine.runs.queues import Queue, Queues
 from cognizes.engine.runs.runs import CLIENT_LEASE, Runs
@@ -11,6 +12,7 @@ from cognizes.engine.runs.worker import Handler, Worker
 __all__ = [
     "CLIENT_LEASE",
     "CatchUp",
+    "Consolidations",
     "Firing",
     "HandledRun",
     "Handler",

@@ -22,6 +22,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
+from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
@@ -351,7 +352,9 @@ class Runs:
         return await self.sweep.sweep()
 
     async def remember(self, run: Run) -> None:
-        """Write the episode of a run that has ended. A failure is logged."""
+        """Write the episode of a run that has ended, unless it is a consolidation. A failure is logged."""
+        if run.handler == CONSOLIDATION_HANDLER:
+            return
         try:
             await self.memory.remember_run(run.thread_id, run.id)
         except EngineError as error:

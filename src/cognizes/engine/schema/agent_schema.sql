@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 39 OR max(number) > 98 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 40 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1404,6 +1404,53 @@ DROP FUNCTION IF EXISTS "public".memory_passes(
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0098_memory_filters.sql', 98, '6bd137a4510f7ae1764b9a360dc713261a93bbdfd7b1fdc1283754556af7a61e', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0099_memory_upkeep.sql
+-- agent_long_term_history: values of facts that a newer value replaced. A value was valid from `valid_from` to `valid_until`.
+CREATE TABLE IF NOT EXISTS "public".agent_long_term_history (
+    app_name     text NOT NULL,
+    user_id      text NOT NULL,
+    agent_id     text NOT NULL,
+    namespace    text NOT NULL,
+    key          text NOT NULL,
+    value        jsonb NOT NULL,
+    text         text NOT NULL,
+    sources      jsonb,
+    valid_from   timestamptz NOT NULL,
+    valid_until  timestamptz NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS idx_agent_long_term_history_key
+    ON "public".agent_long_term_history (app_name, user_id, agent_id, md5(namespace), md5(key), valid_from);
+CREATE INDEX IF NOT EXISTS idx_agent_long_term_history_valid_until ON "public".agent_long_term_history (valid_until);
+
+ALTER TABLE "public".agent_long_term_memory ADD COLUMN IF NOT EXISTS sources jsonb;
+COMMENT ON COLUMN "public".agent_long_term_memory.sources IS 'The events that the value came from: [{"session_id", "event_id"}].';
+
+-- memory_consolidations: how far a session is consolidated into episodes and facts, for each agent.
+CREATE TABLE IF NOT EXISTS "public".memory_consolidations (
+    thread_id      uuid NOT NULL REFERENCES "public".threads (id) ON DELETE CASCADE,
+    agent_id       text NOT NULL,
+    app_name       text NOT NULL,
+    last_sequence  bigint NOT NULL,
+    updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (thread_id, agent_id)
+);
+
+-- A duplicate is recalled again when the memory that stood for it is deleted.
+ALTER TABLE "public".memories DROP CONSTRAINT IF EXISTS memories_duplicate_of;
+ALTER TABLE "public".memories ADD CONSTRAINT memories_duplicate_of FOREIGN KEY (app_name, user_id, duplicate_of)
+    REFERENCES "public".memories (app_name, user_id, id) ON DELETE SET NULL (duplicate_of);
+
+-- Functions whose arguments change: PostgreSQL would keep both.
+DROP FUNCTION IF EXISTS "public".set_long_term_memory(text, text, text, text, text, jsonb, text, text, boolean);
+DROP FUNCTION IF EXISTS "public".append_episode(
+    text, text, text, text, text, text, text, jsonb, timestamptz, text, text, boolean);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0099_memory_upkeep.sql', 99, '05dca5fe0d9f5203d060e2967628b2e6cd2b302b89e449a8f4551924a96b6064', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3982,7 +4029,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- deleted.
 CREATE OR REPLACE FUNCTION "public".append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
-    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
+    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean, p_sources jsonb DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
@@ -4001,14 +4048,15 @@ BEGIN
         PERFORM "public".store_memories(
             p_app_name, p_user_id, 'episodic', ARRAY[p_agent_id], ARRAY[''], ARRAY[p_id], ARRAY[p_session_id],
             ARRAY[(extract(epoch FROM p_created_at) * 1000000)::bigint], ARRAY[NULL::text], ARRAY[p_text],
-            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed);
+            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed,
+            ARRAY[jsonb_build_object('sources', coalesce(p_sources, '[]'))::text]);
     END IF;
     RETURN true;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/append_episode.sql', 0, '6dd5a534e3dbdcae58b94817b22be7b04f98be1ac5a6867707cac3dd8906a376', '0.1.0')
+VALUES ('memory/append_episode.sql', 0, '422b51f99c3a77aec4d4994e3958a2bdfb9647e19d6b9ac129b524f8fb90db46', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4131,7 +4179,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/delete_long_term_memory.sql
--- Delete a key, also from recall. Returns whether it existed.
+-- Delete a key and its history, also from recall. Returns whether it existed.
 CREATE OR REPLACE FUNCTION "public".delete_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -4144,6 +4192,9 @@ BEGIN
      WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
        AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
     v_found := FOUND;
+    DELETE FROM "public".agent_long_term_history
+     WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = p_agent_id
+       AND md5(namespace) = md5(p_namespace) AND md5(key) = md5(p_key);
     DELETE FROM "public".memories
      WHERE app_name = p_app_name AND user_id = p_user_id AND kind = 'long_term' AND agent_id = p_agent_id
        AND md5(coalesce(session_id, '')) = md5('') AND md5(source_id) = md5(p_namespace || chr(1) || p_key);
@@ -4152,7 +4203,53 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/delete_long_term_memory.sql', 0, '8ad793eb10542cd79c50170352d36a8c71aff17af526d3e6ab94b5113c674cca', '0.1.0')
+VALUES ('memory/delete_long_term_memory.sql', 0, '2416629297f3c315598423bde554d124fe53e21fc3a3529be941f24eac04945c', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- memory/expire_memories.sql
+-- Delete memories whose `expires_at` has passed, and those of a kind that are older than the days of the rules
+-- ({"turn": 90}), at most p_limit of at most 100 users. A fact or episode is deleted with its memory; a message is recorded as
+-- forgotten, so that storing its session again does not restore it. Returns the number of deleted memories.
+CREATE OR REPLACE FUNCTION "public".expire_memories(p_rules text, p_limit integer) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint := 0;
+    v_found boolean;
+    v_memory record;
+BEGIN
+    FOR v_memory IN
+        SELECT due.* FROM (
+            SELECT d.*, dense_rank() OVER (ORDER BY d.app_name, d.user_id) AS number FROM (
+                (SELECT m.app_name, m.user_id, m.id FROM "public".memories m WHERE m.expires_at <= now() LIMIT p_limit)
+                UNION
+                SELECT old.* FROM json_each_text(p_rules::json) AS rule (kind, days),
+                       LATERAL (SELECT m.app_name, m.user_id, m.id FROM "public".memories m
+                                 WHERE m.kind = rule.kind
+                                   AND m.created_at < now() - rule.days::double precision * interval '1 day'
+                                 LIMIT p_limit) old
+            ) d
+        ) due WHERE number <= 100 ORDER BY app_name, user_id, id LIMIT p_limit
+    LOOP
+        v_found := "public".forget_memory(v_memory.app_name, v_memory.user_id, v_memory.id);
+        v_count := v_count + v_found::integer;
+    END LOOP;
+    RETURN v_count;
+END
+$$;
+
+-- Delete values of facts that were replaced before the given time. Returns the number of deleted values.
+CREATE OR REPLACE FUNCTION "public".prune_fact_history(p_kept interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM "public".agent_long_term_history
+         WHERE ctid = ANY (ARRAY(SELECT h.ctid FROM "public".agent_long_term_history h
+                                  WHERE h.valid_until < now() - p_kept LIMIT p_limit))
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/expire_memories.sql', 0, 'c1a6ddeaf8dbc233a569075f4d60349be4cd045beabb3e4403ea003697c379c1', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4226,41 +4323,46 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/forget_memory.sql
--- Delete a memory and its fact or episode. A forgotten message is recorded, so that storing its session again does not
--- restore it. Returns whether the memory existed.
+-- Delete a memory, its duplicates, and their facts or episodes. A forgotten message is recorded, so that storing its session
+-- again does not restore it. Returns whether the memory existed.
 CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_gone "public".memories;
+    v_found boolean := false;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    DELETE FROM "public".memories WHERE app_name = p_app_name AND user_id = p_user_id AND id = p_id
-    RETURNING * INTO v_gone;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    CASE v_gone.kind
-        WHEN 'long_term' THEN
-            DELETE FROM "public".agent_long_term_memory
-             WHERE app_name = p_app_name AND user_id = p_user_id AND agent_id = v_gone.agent_id
-               AND md5(namespace) = md5(v_gone.namespace)
-               AND md5(key) = md5(substr(v_gone.source_id, length(v_gone.namespace) + 2));
-        WHEN 'episodic' THEN
-            DELETE FROM "public".agent_episodic_chunks
-             WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(v_gone.source_id);
-        WHEN 'turn' THEN
-            INSERT INTO "public".memory_deletions (app_name, user_id, source)
-            VALUES (p_app_name, p_user_id,
-                    md5(concat_ws(chr(1), v_gone.agent_id, coalesce(v_gone.session_id, ''), v_gone.source_id)))
-            ON CONFLICT DO NOTHING;
-        ELSE NULL;
-    END CASE;
-    RETURN true;
+    FOR v_gone IN
+        DELETE FROM "public".memories m
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+           AND m.id = ANY (ARRAY(SELECT p_id UNION ALL
+                                 SELECT d.id FROM "public".memories d
+                                  WHERE d.app_name = p_app_name AND d.user_id = p_user_id AND d.duplicate_of = p_id))
+        RETURNING m.*
+    LOOP
+        v_found := v_found OR v_gone.id = p_id;
+        CASE v_gone.kind
+            WHEN 'long_term' THEN
+                PERFORM "public".delete_long_term_memory(
+                    p_app_name, p_user_id, v_gone.agent_id, v_gone.namespace,
+                    substr(v_gone.source_id, length(v_gone.namespace) + 2));
+            WHEN 'episodic' THEN
+                DELETE FROM "public".agent_episodic_chunks
+                 WHERE app_name = p_app_name AND user_id = p_user_id AND md5(id) = md5(v_gone.source_id);
+            WHEN 'turn' THEN
+                INSERT INTO "public".memory_deletions (app_name, user_id, source)
+                VALUES (p_app_name, p_user_id,
+                        md5(concat_ws(chr(1), v_gone.agent_id, coalesce(v_gone.session_id, ''), v_gone.source_id)))
+                ON CONFLICT DO NOTHING;
+            ELSE NULL;
+        END CASE;
+    END LOOP;
+    RETURN v_found;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_memory.sql', 0, '3eb123faa03a2bb5c3f9a29ff9c2a2c4cb1d646a7b6f1f70242b2aa460817933', '0.1.0')
+VALUES ('memory/forget_memory.sql', 0, 'db054d9291e3e22d9491cde0ab8b59a816f83660b1cbae53010f0e694dc10917', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4419,8 +4521,66 @@ VALUES ('memory/memory_term_keys.sql', 0, 'a2f91c4d7831659a6c7a6158dde98eaebcd70
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- memory/merge_memories.sql
+-- Mark memories as duplicates of others, unless one of the two has changed since it was read. Recall returns the kept one; the
+-- duplicate keeps its row, and so its sources. Returns the number of memories marked.
+CREATE OR REPLACE FUNCTION "public".merge_memories(
+    p_app_name text, p_user_id text, p_ids bigint[], p_revisions bigint[], p_kept bigint[], p_kept_revisions bigint[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_merged bigint[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    WITH pairs AS (
+        SELECT g.id, g.kept, d.importance
+          FROM unnest(p_ids, p_revisions, p_kept, p_kept_revisions) AS g (id, revision, kept, kept_revision)
+          JOIN "public".memories d ON d.app_name = p_app_name AND d.user_id = p_user_id AND d.id = g.id
+           AND d.revision = g.revision AND d.duplicate_of IS NULL
+          JOIN "public".memories k ON k.app_name = p_app_name AND k.user_id = p_user_id AND k.id = g.kept
+           AND k.revision = g.kept_revision AND k.duplicate_of IS NULL
+    ), marked AS (
+        UPDATE "public".memories m SET duplicate_of = pairs.kept
+          FROM pairs
+         WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND (m.id = pairs.id OR m.duplicate_of = pairs.id)
+        RETURNING m.id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO v_merged FROM marked;
+    UPDATE "public".memories k SET importance = greatest(k.importance, best.importance)
+      FROM (SELECT m.duplicate_of AS id, max(m.importance) AS importance FROM "public".memories m
+             WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_merged)
+             GROUP BY m.duplicate_of) best
+     WHERE k.app_name = p_app_name AND k.user_id = p_user_id AND k.id = best.id AND best.importance IS NOT NULL;
+    -- A search by meaning would otherwise find the duplicates in place of other memories.
+    DELETE FROM "public".memory_vectors v
+     WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = ANY (v_merged);
+    DELETE FROM "public".memory_embedding_queue q
+     WHERE q.app_name = p_app_name AND q.user_id = p_user_id AND q.memory_id = ANY (v_merged);
+    RETURN cardinality(v_merged);
+END
+$$;
+
+-- Trigger: queue a memory that is no longer a duplicate for its vector, if the memories of the user have vectors.
+CREATE OR REPLACE FUNCTION "public".restore_duplicate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO "public".memory_embedding_queue (app_name, user_id, memory_id)
+    SELECT NEW.app_name, NEW.user_id, NEW.id
+     WHERE EXISTS (SELECT FROM "public".memory_vectors v WHERE v.app_name = NEW.app_name AND v.user_id = NEW.user_id)
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER restore_duplicate AFTER UPDATE OF duplicate_of ON "public".memories
+    FOR EACH ROW WHEN (OLD.duplicate_of IS NOT NULL AND NEW.duplicate_of IS NULL)
+    EXECUTE FUNCTION "public".restore_duplicate();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/merge_memories.sql', 0, '70354c7dc2113ad2a0aad2d41d307dc88f4e431f988d2be9f29d1065ed6377fc', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- memory/note_run_end.sql
--- Trigger: queue an ended run for its episode, in the transaction that ends it.
+-- Trigger: queue an ended run for its episode, in the transaction that ends it. A consolidation has no episode of its own.
 CREATE OR REPLACE FUNCTION "public".note_run_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO "public".agent_episodes_due (thread_id, run_id, app_name)
@@ -4431,11 +4591,12 @@ END
 $$;
 
 CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
-    FOR EACH ROW WHEN (NEW.status IN ('completed', 'failed') AND OLD.status IS DISTINCT FROM NEW.status)
+    FOR EACH ROW WHEN (NEW.status IN ('completed', 'failed') AND OLD.status IS DISTINCT FROM NEW.status
+                       AND NEW.handler IS DISTINCT FROM 'cognizes.consolidate')
     EXECUTE FUNCTION "public".note_run_end();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/note_run_end.sql', 0, 'b18128183fec17bebd75bd3a26b54ecc2818877f29ad8a46e6147ee88c5968fa', '0.1.0')
+VALUES ('memory/note_run_end.sql', 0, '1dd5cec79fa202f470068bccda11405891500468fd1ed8439f27f74c8b815de2', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4666,19 +4827,54 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/set_long_term_memory.sql
--- Set a key of an agent's long-term memory, and its text for recall. An empty text excludes it from recall.
+-- Set a key of an agent's long-term memory, and its text for recall. An empty text excludes it from recall. The newer value of
+-- a key replaces the older one by the times of the values (p_at, by default now), whatever the order of the calls. With
+-- p_keep_history the replaced value goes to `agent_long_term_history`. Returns the fact that is current afterwards.
 CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
-    p_words text, p_embed boolean, OUT created_at timestamptz, OUT updated_at timestamptz
-) LANGUAGE plpgsql AS $$
+    p_words text, p_embed boolean, p_at timestamptz DEFAULT NULL, p_sources jsonb DEFAULT NULL,
+    p_keep_history boolean DEFAULT true
+) RETURNS SETOF "public".agent_long_term_memory LANGUAGE plpgsql AS $$
+DECLARE
+    v_old "public".agent_long_term_memory;
+    v_at timestamptz := coalesce(p_at, clock_timestamp());
 BEGIN
     -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
-    INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text)
-    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text)
+    SELECT * INTO v_old FROM "public".agent_long_term_memory l
+     WHERE l.app_name = p_app_name AND l.user_id = p_user_id AND l.agent_id = p_agent_id
+       AND md5(l.namespace) = md5(p_namespace) AND md5(l.key) = md5(p_key);
+    IF FOUND AND p_at IS NOT NULL AND v_old.updated_at > p_at THEN
+        IF p_keep_history AND v_old.value IS DISTINCT FROM p_value THEN
+            UPDATE "public".agent_long_term_history h SET valid_until = p_at
+             WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
+               AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
+               AND h.valid_from < p_at AND h.valid_until > p_at;
+            INSERT INTO "public".agent_long_term_history (app_name, user_id, agent_id, namespace, key, value, text, sources,
+                                                          valid_from, valid_until)
+            SELECT p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text, p_sources, p_at,
+                   coalesce(min(h.valid_from) FILTER (WHERE h.valid_from > p_at), v_old.updated_at)
+              FROM "public".agent_long_term_history h
+             WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
+               AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
+            HAVING count(*) FILTER (WHERE h.valid_from = p_at AND h.value = p_value) = 0;
+        END IF;
+        RETURN NEXT v_old;
+        RETURN;
+    END IF;
+    IF FOUND AND p_keep_history AND v_old.value IS DISTINCT FROM p_value THEN
+        INSERT INTO "public".agent_long_term_history (app_name, user_id, agent_id, namespace, key, value, text, sources,
+                                                      valid_from, valid_until)
+        VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, v_old.value, v_old.text, v_old.sources,
+                v_old.updated_at, v_at);
+    END IF;
+    INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text, sources,
+                                                      created_at, updated_at)
+    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text, p_sources, v_at, v_at)
     ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))
-       DO UPDATE SET value = excluded.value, text = excluded.text, updated_at = excluded.updated_at
-    RETURNING l.created_at, l.updated_at INTO created_at, updated_at;
+       DO UPDATE SET value = excluded.value, text = excluded.text, sources = excluded.sources,
+                     updated_at = excluded.updated_at
+    RETURNING * INTO v_old;
     IF p_text = '' THEN
         DELETE FROM "public".memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.kind = 'long_term' AND m.agent_id = p_agent_id
@@ -4687,13 +4883,15 @@ BEGIN
         PERFORM "public".store_memories(
             p_app_name, p_user_id, 'long_term', ARRAY[p_agent_id], ARRAY[p_namespace],
             ARRAY[p_namespace || chr(1) || p_key], ARRAY[NULL::text], ARRAY[0::bigint], ARRAY[NULL::text],
-            ARRAY[p_text], ARRAY[p_words], ARRAY[NULL::text], ARRAY[updated_at], p_embed);
+            ARRAY[p_text], ARRAY[p_words], ARRAY[NULL::text], ARRAY[v_old.updated_at], p_embed,
+            ARRAY[jsonb_build_object('sources', coalesce(p_sources, '[]'))::text]);
     END IF;
+    RETURN NEXT v_old;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/set_long_term_memory.sql', 0, '146128be53447068157945e4326f676981f590ac31c7a6acad66a7f2cc817403', '0.1.0')
+VALUES ('memory/set_long_term_memory.sql', 0, '19cc1dace0a3489ae2039a5fea22fd169811aceb34e2955e035f96aa72599445', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6962,5 +7160,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 39 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 40 WHERE number = 0;
 COMMIT;

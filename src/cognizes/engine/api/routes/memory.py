@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -118,6 +118,7 @@ class Question(Body):
     agent_id: str | None = None
     k: int = Field(default=10, ge=1, le=1000)
     min_score: float = Field(default=0.0, ge=0, le=1)
+    half_life_days: float | None = Field(default=None, gt=0, le=100_000)
     kinds: list[Kind] | None = None
     namespace: str | None = None
     since: datetime | None = None
@@ -281,6 +282,7 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
         until=body.until,
         tags=body.tags,
         metadata=_metadata(body.metadata),
+        half_life=None if body.half_life_days is None else timedelta(days=body.half_life_days),
     )
     return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
 
@@ -369,8 +371,11 @@ async def list_facts(
 
 @router.get("/long-term/entry", response_model=Fact, responses=NOT_FOUND, summary="Read a long-term fact")
 @access(Reach.APP)
-async def get_fact(scope: Scope, engine: CurrentEngine, key: str, namespace: str = "") -> Response:
-    entry = await engine.memory.long_term.get(scope, namespace, key)
+async def get_fact(
+    scope: Scope, engine: CurrentEngine, key: str, namespace: str = "", as_of: AwareDatetime | None = None
+) -> Response:
+    """The current value, or the one that was valid at the time `as_of`."""
+    entry = await engine.memory.long_term.get(scope, namespace, key, as_of=as_of)
     if entry is None:
         raise NotFoundError(f"there is no fact {key!r} in namespace {namespace!r}")
     return DocumentResponse(entry.to_json())

@@ -19,6 +19,12 @@ SELECT {schema}.prune_graph_items($1);
 -- prune_streams: Delete a batch of old rows of completed streams.
 SELECT {schema}.prune_streams($1, $2);
 
+-- expire_memories: Delete a batch of memories that have expired.
+SELECT {schema}.expire_memories($1, $2);
+
+-- prune_fact_history: Delete a batch of old values of facts.
+SELECT {schema}.prune_fact_history($1, $2);
+
 -- fold_state_writes: Fold old writes to wider scopes into one per scope.
 SELECT {schema}.fold_state_writes($1, $2);
 

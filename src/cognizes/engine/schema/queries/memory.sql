@@ -54,7 +54,27 @@ SELECT status, version, content
   FROM {schema}.apply_memory_snapshot($1, $2, $3, $4::text::json, $5::text::jsonb, $6::text::jsonb, $7, $8, $9, $10);
 
 -- set_long_term: Set a key.
-SELECT * FROM {schema}.set_long_term_memory($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9);
+SELECT namespace, key, value::text AS value, text, created_at, updated_at
+  FROM {schema}.set_long_term_memory($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, $11::text::jsonb, $12);
+
+-- get_long_term_as_of: Read the value that a key had at a time.
+SELECT namespace, key, value::text AS value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
+ WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
+   AND updated_at <= $6
+UNION ALL
+SELECT namespace, key, value::text, text, valid_from, valid_from FROM {schema}.agent_long_term_history
+ WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
+   AND valid_from <= $6 AND valid_until > $6
+ LIMIT 1;
+
+-- list_fact_history: List the values of a key, newest first: the current one and those that it replaced.
+SELECT value::text AS value, text, updated_at AS valid_from, NULL::timestamptz AS valid_until
+  FROM {schema}.agent_long_term_memory
+ WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
+UNION ALL
+SELECT value::text, text, valid_from, valid_until FROM {schema}.agent_long_term_history
+ WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
+ ORDER BY valid_from DESC LIMIT $6;
 
 -- get_long_term: Read one key.
 SELECT namespace, key, value::text AS value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
@@ -85,7 +105,7 @@ SELECT namespace, key, value::text AS value, text, created_at, updated_at, found
  ORDER BY place;
 
 -- append_episode: Append an episode, once per id; null if it exists.
-SELECT {schema}.append_episode($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12);
+SELECT {schema}.append_episode($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12, $13::text::jsonb);
 
 -- read_episode: Read one episode.
 SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::text AS payload, created_at
@@ -124,20 +144,22 @@ SELECT app_name, user_id, agent_id, id, session_id, job_id, summary, payload::te
 -- calls.
 SELECT r.status, r.error, r.completed_at, r.started_at, r.created_at, r.tool_calls::text AS tool_calls, t.app_name,
        t.user_id, t.session_id, answer.content AS answer, answer.sequence_num AS answer_sequence,
-       (SELECT m.content FROM {schema}.messages m
-         WHERE m.thread_id = r.thread_id AND m.role = 'user'
-           AND m.sequence_num <= coalesce(answer.sequence_num, t.last_sequence)
-         ORDER BY m.sequence_num DESC LIMIT 1) AS question
+       answer.event_id AS answer_event_id, question.content AS question, question.event_id AS question_event_id
   FROM {schema}.runs r
   JOIN {schema}.threads t ON t.id = r.thread_id
   LEFT JOIN LATERAL (
-        SELECT m.content, m.sequence_num
+        SELECT m.content, m.sequence_num, m.event_id
           FROM {schema}.messages m
           JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
          WHERE m.thread_id = r.thread_id AND m.role = 'assistant' AND m.content <> ''
            AND (e.run_id = r.id OR e.run_id IS NULL AND m.created_at >= coalesce(r.started_at, r.created_at)
                 AND m.created_at <= coalesce(r.completed_at, 'infinity'))
          ORDER BY m.sequence_num DESC LIMIT 1) answer ON true
+  LEFT JOIN LATERAL (
+        SELECT m.content, m.event_id FROM {schema}.messages m
+         WHERE m.thread_id = r.thread_id AND m.role = 'user'
+           AND m.sequence_num <= coalesce(answer.sequence_num, t.last_sequence)
+         ORDER BY m.sequence_num DESC LIMIT 1) question ON true
  WHERE r.thread_id = $1 AND r.id = $2;
 
 -- store_memories: Store a batch of memories of one user in one transaction.

@@ -2,7 +2,7 @@
 -- deleted.
 CREATE OR REPLACE FUNCTION {schema}.append_episode(
     p_app_name text, p_user_id text, p_agent_id text, p_id text, p_session_id text, p_run_id text, p_summary text,
-    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean
+    p_payload jsonb, p_created_at timestamptz, p_text text, p_words text, p_embed boolean, p_sources jsonb DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
@@ -21,7 +21,8 @@ BEGIN
         PERFORM {schema}.store_memories(
             p_app_name, p_user_id, 'episodic', ARRAY[p_agent_id], ARRAY[''], ARRAY[p_id], ARRAY[p_session_id],
             ARRAY[(extract(epoch FROM p_created_at) * 1000000)::bigint], ARRAY[NULL::text], ARRAY[p_text],
-            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed);
+            ARRAY[p_words], ARRAY[NULL::text], ARRAY[p_created_at], p_embed,
+            ARRAY[jsonb_build_object('sources', coalesce(p_sources, '[]'))::text]);
     END IF;
     RETURN true;
 END

@@ -1,0 +1,137 @@
+"""Consolidate a session: store the episodes and facts that an extractor finds in its messages, with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import unescape_text
+from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.extraction import Extraction, Extractor, TranscriptTurn
+from cognizes.engine.memory.long_term import LongTermMemoryStore
+from cognizes.engine.memory.records import EventSource
+from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.models import JsonObject, Session
+from cognizes.engine.pulse.sessions import Sessions
+
+CONSOLIDATION_HANDLER = "cognizes.consolidate"
+"""The handler of runs that consolidate a session. They get no episode of their own."""
+_TURNS = 200
+"""Messages that an extractor gets at once."""
+
+
+@dataclass(frozen=True)
+class Consolidated:
+    """What a consolidation stored. `last_sequence` is the last event that it covers."""
+
+    episodes: int = 0
+    facts: int = 0
+    last_sequence: int = 0
+
+    def to_json(self) -> JsonObject:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Messages of a session that are not consolidated."""
+
+    thread_id: UUID
+    turns: Sequence[TranscriptTurn]
+    first_sequence: int
+    last_sequence: int
+
+
+class Consolidation:
+    """Stores what a session leaves in memory, from where the last consolidation stopped.
+
+    Each batch can be repeated: an episode has the id of its events, and a fact is set to the same value. So a process
+    that is killed between two writes loses nothing and doubles nothing.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        sessions: Sessions,
+        *,
+        episodic: EpisodicMemoryStore,
+        long_term: LongTermMemoryStore,
+        extractor: Extractor,
+    ) -> None:
+        self._database = database
+        self._sessions = sessions
+        self._episodic = episodic
+        self._long_term = long_term
+        self.extractor = extractor
+
+    async def run(self, session: Session, *, agent_id: str | None = None) -> Consolidated:
+        """Consolidate all messages of a session that are not consolidated."""
+        total = Consolidated()
+        while (batch := await self.next_batch(session, agent_id=agent_id)) is not None:
+            stored = await self.store(session, batch, await self.extractor.extract(batch.turns), agent_id=agent_id)
+            total = Consolidated(total.episodes + stored.episodes, total.facts + stored.facts, stored.last_sequence)
+        return total
+
+    async def next_batch(
+        self, session: Session, *, agent_id: str | None = None, after: int | None = None
+    ) -> Batch | None:
+        """Return the next messages, after the last consolidation or after a sequence number; None if there is none."""
+        thread_id = await self._sessions.store.find_thread(session)
+        if after is None:
+            agent = MemoryScope.of(session, agent_id).agent_id
+            after = await self._database.fetch_value("read_consolidated", thread_id, agent) or 0
+        rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS)
+        if not rows:
+            return None
+        turns = [_turn(number, row) for number, row in enumerate(rows)]
+        return Batch(thread_id, turns, rows[0]["sequence_num"], rows[-1]["sequence_num"])
+
+    async def store(
+        self, session: Session, batch: Batch, extraction: Extraction, *, agent_id: str | None = None
+    ) -> Consolidated:
+        """Store an extraction of a batch. A fact has the time of its newest turn, so that a newer fact wins."""
+        scope = MemoryScope.of(session, agent_id)
+        for place, episode in enumerate(extraction.episodes):
+            named = _named(batch, episode.turns)
+            entry = EpisodicEntry(
+                scope,
+                episode.summary,
+                id=f"session/{batch.thread_id}/{batch.first_sequence}-{batch.last_sequence}/{scope.agent_id}/{place}",
+                session_id=session.id,
+                created_at=named[-1].created_at,
+            )
+            await self._episodic.append(entry, sources=_sources(session, named))
+        for fact in extraction.facts:
+            named = _named(batch, fact.turns)
+            await self._long_term.set(
+                scope,
+                fact.namespace,
+                fact.key,
+                fact.value,
+                text=fact.text,
+                at=named[-1].created_at,
+                sources=_sources(session, named),
+            )
+        await self._database.write_value("store_consolidated", batch.thread_id, scope.agent_id, batch.last_sequence)
+        return Consolidated(len(extraction.episodes), len(extraction.facts), batch.last_sequence)
+
+
+def _named(batch: Batch, numbers: Sequence[int]) -> list[TranscriptTurn]:
+    """Return the turns of these numbers, in order; all turns if the extractor names none that exists."""
+    wanted = set(numbers)
+    return [turn for turn in batch.turns if turn.number in wanted] or list(batch.turns)
+
+
+def _sources(session: Session, turns: Sequence[TranscriptTurn]) -> list[EventSource]:
+    return [EventSource(session.id, turn.event_id) for turn in turns]
+
+
+def _turn(number: int, row: asyncpg.Record) -> TranscriptTurn:
+    author = None if row["author"] is None else unescape_text(row["author"])
+    return TranscriptTurn(
+        number, row["event_id"], row["role"], author, unescape_text(row["content"]), row["created_at"]
+    )

@@ -1,0 +1,78 @@
+"""Consolidations: durable runs that turn a session into episodes and facts.
+
+The runs belong to a session of their own, so that they do not keep the consolidated session busy. What an extractor
+found is the result of a step: after a crash the model is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cognizes.engine.errors import AlreadyExistsError, NotFoundError
+from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER, Consolidated
+from cognizes.engine.memory.extraction import Extraction, TranscriptTurn
+from cognizes.engine.memory.memory import Memory
+from cognizes.engine.models import JsonObject, Run, Session
+from cognizes.engine.runs.context import HandledRun
+from cognizes.engine.runs.runs import Runs
+from cognizes.engine.runs.worker import Handler
+
+JOBS_SESSION = "cognizes.memory"
+"""The session of a user that the runs belong to."""
+
+
+class Consolidations:
+    """Enqueues consolidations; `handlers` is for a worker.
+
+    async with Worker(engine, engine.consolidations.handlers):
+        await engine.consolidations.enqueue(session)
+    """
+
+    def __init__(self, runs: Runs, memory: Memory) -> None:
+        self._runs = runs
+        self._memory = memory
+        self.handlers: dict[str, Handler] = {CONSOLIDATION_HANDLER: self.handle}
+
+    async def enqueue(self, session: Session, *, agent_id: str | None = None, max_attempts: int | None = None) -> Run:
+        """Create a run that consolidates the messages that the session has when the run is executed."""
+        jobs = await self._jobs_session(session)
+        given = {"session_id": session.id, "agent_id": agent_id}
+        return await self._runs.enqueue(jobs, CONSOLIDATION_HANDLER, input=given, max_attempts=max_attempts)
+
+    async def handle(self, run: HandledRun) -> JsonObject:
+        """Consolidate the session that the input of a run names. A session that was deleted is no error."""
+        own, given = run.session, run.input
+        session = await self._runs.sessions.get(own.app_name, own.user_id, given["session_id"])
+        if session is None:
+            return {"deleted": True}
+        try:
+            return (await self._consolidate(run, session, given["agent_id"])).to_json()
+        except NotFoundError:
+            return {"deleted": True}
+
+    async def _consolidate(self, run: HandledRun, session: Session, agent_id: str | None) -> Consolidated:
+        consolidation, total = self._memory.consolidation, Consolidated()
+        after: int | None = None
+        while (batch := await consolidation.next_batch(session, agent_id=agent_id, after=after)) is not None:
+
+            async def extract(turns: Sequence[TranscriptTurn] = batch.turns) -> JsonObject:
+                return (await consolidation.extractor.extract(turns)).to_json()
+
+            name = f"extract {batch.first_sequence}-{batch.last_sequence}"
+            found = Extraction.from_json(await run.step(name, extract))
+            stored = await consolidation.store(session, batch, found, agent_id=agent_id)
+            after = stored.last_sequence
+            total = Consolidated(total.episodes + stored.episodes, total.facts + stored.facts, after)
+        return total
+
+    async def _jobs_session(self, session: Session) -> Session:
+        sessions = self._runs.sessions
+        names = session.app_name, session.user_id
+        found = await sessions.get(*names, JOBS_SESSION)
+        if found is not None:
+            return found
+        try:
+            return await sessions.create(*names, session_id=JOBS_SESSION, title="Consolidation of memory")
+        except AlreadyExistsError:
+            # Created at the same moment by another caller.
+            return await self._jobs_session(session)
