@@ -49,6 +49,7 @@ NOT_EXECUTED = {
     "docs/agents.md: uv run cognizes serve": SERVER,
     "docs/langgraph.md: cognizes serve": SERVER,
     "docs/openai-agents.md: pip install": "it installs from the package registry",
+    "docs/openai-agents.md: cognizes serve": SERVER,
     "docs/pydantic-ai.md: pip install": "it installs from the package registry",
     "docs/pydantic-ai.md: cognizes serve": SERVER,
     "docs/operation.md: pip install 'cognizes-engine[metrics]'": "it installs from the package registry",
