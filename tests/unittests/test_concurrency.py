@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cognizes.engine.concurrency import Sweeper, WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import SharedCalls, Sweeper, WakeUp, retry_while_unavailable
 from cognizes.engine.errors import DatabaseUnavailableError, NotFoundError, PoolTimeoutError
 from cognizes.engine.supervision import Supervisor
 
@@ -105,3 +105,45 @@ async def test_a_job_that_fails_runs_again_and_does_not_stop_the_others() -> Non
     assert supervisor.names == ["failing", "job"]
     for loop in loops:
         await loop.stop()
+
+
+async def test_a_call_is_shared_by_the_tasks_of_one_step_only() -> None:
+    calls = SharedCalls()
+    made: list[str] = []
+    gate = asyncio.Event()
+
+    async def read() -> int:
+        made.append("read")
+        number = len(made)
+        await gate.wait()
+        return number
+
+    first = [asyncio.create_task(calls.call("a", read)) for _ in range(3)]
+    other = asyncio.create_task(calls.call("b", read))
+    while len(made) < 2:
+        await asyncio.sleep(0)
+    # The first call has begun: what was committed since is not in its result.
+    later = asyncio.create_task(calls.call("a", read))
+    while len(made) < 3:
+        await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*first, other, later) == [1, 1, 1, 2, 3]
+
+
+async def test_a_cancelled_caller_cancels_no_shared_call() -> None:
+    calls = SharedCalls()
+    gate = asyncio.Event()
+
+    async def fail() -> int:
+        await gate.wait()
+        raise NotFoundError("gone")
+
+    first, second = (asyncio.create_task(calls.call("a", fail)) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    with pytest.raises(NotFoundError):
+        await second

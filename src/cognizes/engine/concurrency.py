@@ -129,6 +129,32 @@ class _KeyLock:
         del self._waiters[self._key]
 
 
+class SharedCalls:
+    """Shares a call between the tasks that ask for it in one step of the event loop.
+
+    Tasks that a batch answers, for example, read the same row at the same moment. A task that asks later gets a call of
+    its own: it must see what was committed before it asked.
+    """
+
+    def __init__(self) -> None:
+        self._starting: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def call(self, key: Hashable, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return the result of `attempt`, or of that of another task with the same key.
+
+        It runs in a task of its own with an empty context. A cancelled caller does not cancel it.
+        """
+        place = asyncio.get_running_loop(), key
+        task: asyncio.Task[_Result] | None = self._starting.get(place)
+        if task is None:
+            task = self._starting[place] = create_shared_task(self._start(place, attempt), name="shared-call")
+        return await asyncio.shield(task)
+
+    async def _start(self, place: Hashable, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+        del self._starting[place]
+        return await attempt()
+
+
 async def retry_while_unavailable(
     attempt: Callable[[], Awaitable[_Result]],
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -51,3 +52,23 @@ async def test_a_read_is_one_round_trip(database_url: str, config: GetSessionCon
         assert proxy.taken() == ["adk_list_sessions"]
         await service.create_session(**names, state={"a": 1, "user:b": 2})
         assert proxy.taken() == ["create_sessions"]
+
+
+async def test_reads_of_one_moment_share_a_round_trip_and_no_object(database_url: str) -> None:
+    async with counted(database_url) as (service, proxy):
+        session = await service.create_session(app_name="shop", user_id="ada", state={"list": [1]})
+        await service.append_event(session, Event(author="agent", actions=EventActions(state_delta={"a": 1})))
+        proxy.taken()
+        read = [
+            service.get_session(app_name="shop", user_id="ada", session_id=session.id),
+            service.get_session(app_name="shop", user_id="ada", session_id=session.id),
+            service.get_session(app_name="shop", user_id="ada", session_id="another"),
+        ]
+        first, second, missing = await asyncio.gather(*read)
+        assert proxy.taken() == ["adk_read_session"] * 2
+        assert missing is None
+        assert first is not None
+        assert second is not None
+        first.state["list"].append(2)
+        first.events[0].author = "changed"
+        assert (second.state["list"], second.events[0].author) == ([1], "agent")

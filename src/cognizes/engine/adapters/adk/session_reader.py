@@ -16,6 +16,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 
 from cognizes.engine.adapters.adk.events import EventTemplate, LazyEvents, decode_event
+from cognizes.engine.concurrency import SharedCalls
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.errors import NotFoundError
@@ -124,6 +125,7 @@ class SessionReader:
 
     def __init__(self, cache: SessionCache) -> None:
         self._cache = cache
+        self._queries = SharedCalls()
 
     async def read(self, database: Database, key: SessionKey, config: GetSessionConfig) -> Session | None:
         """Return a session with the events that `config` selects, oldest first; None when there is none."""
@@ -132,7 +134,7 @@ class SessionReader:
         after_timestamp = None if cached else config.after_timestamp
         limit = config.num_recent_events if config.after_timestamp is None or not cached else None
         last_event_may_be_missing = after_timestamp is not None or limit == 0
-        rows = await database.fetch(
+        query = (
             "adk_read_session",
             *key,
             cached.thread_id if cached else None,
@@ -141,6 +143,9 @@ class SessionReader:
             limit,
             last_event_may_be_missing,
         )
+        # Writers of one session that a conflict made stale read it at the same moment.
+        apps = database.acting_apps
+        rows = await self._queries.call((query, apps), lambda: database.fetch(*query, apps=apps))
         if not rows:
             self._cache.drop(key)
             return None
