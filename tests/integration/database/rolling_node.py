@@ -1,0 +1,120 @@
+"""A node of a rolling upgrade, of any version: `python rolling_node.py DATABASE_URL NAME` until its input ends.
+
+It uses only names that older versions have. Two nodes share one session: each appends to it, follows it, streams
+messages, enqueues runs for the other node and executes those that the other one enqueued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import cognizes.engine
+from cognizes.engine import Engine, RunStatus
+from cognizes.engine.runs import Worker
+
+APP, USER, SESSION = "shop", "ada", "shared"
+NODES = ("older", "newer")
+
+
+class Node:
+    """What a node does, and what it was told: `acknowledged` and `followed` ids of events, `runs` and their results."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+        self._other = next(other for other in NODES if other != name)
+        self._is_stopping = False
+        self.acknowledged: list[str] = []
+        self.streamed: list[str] = []
+        self.followed: list[str] = []
+        self.runs: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[Any]:
+        session = await self._find_session()
+        following = asyncio.create_task(self._follow(session))
+        async with Worker(self._engine, {f"on {self._name}": self._handle}):
+            tasks = [asyncio.create_task(work(session)) for work in (self._append, self._stream, self._enqueue)]
+            yield session
+            self._is_stopping = True
+            await asyncio.gather(*tasks)
+        following.cancel()
+        await asyncio.wait([following])
+
+    async def _find_session(self) -> Any:
+        try:
+            return await self._engine.sessions.create(APP, USER, session_id=SESSION)
+        except cognizes.engine.AlreadyExistsError:
+            return await self._engine.sessions.get(APP, USER, SESSION)
+
+    async def _append(self, session: Any) -> None:
+        while not self._is_stopping:
+            event = await self._engine.sessions.append(
+                session, author="user", kind="user_message", text=self._name, event_id=str(uuid4())
+            )
+            self.acknowledged.append(event.id)
+            await asyncio.sleep(0.01)
+
+    async def _stream(self, session: Any) -> None:
+        while not self._is_stopping:
+            name = str(uuid4())
+            async with self._engine.stream_message(session, message_id=name) as message:
+                for token in ("a ", "streamed ", "message"):
+                    await message.write(token)
+                    await asyncio.sleep(0.02)
+            self.streamed.append(name)
+
+    async def _enqueue(self, session: Any) -> None:
+        """Enqueue runs for the other node, and wait for the end of each if that node is there."""
+        while not self._is_stopping:
+            run = await self._engine.runs.enqueue(session, f"on {self._other}", input=self._name)
+            self.runs[run.id] = None
+            for _ in range(200):
+                found = await _insist(lambda: self._engine.runs.get(run.thread_id, run.id))  # noqa: B023 - called now
+                if found.status == RunStatus.COMPLETED:
+                    self.runs[run.id] = found.result
+                    break
+                if self._is_stopping:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def _handle(self, run: Any) -> str:
+        await run.think("a thought")
+        return f"{run.input} on {await run.step('name', lambda: self._name)}"
+
+    async def _follow(self, session: Any) -> None:
+        async with aclosing(self._engine.live(session)) as events:
+            async for event in events:
+                self.followed.append(event.id)
+
+
+async def _insist(read: Callable[[], Awaitable[Any]]) -> Any:
+    """Read again if the migration, which locks tables, made the server end the read to resolve a deadlock."""
+    while True:
+        try:
+            return await read()
+        except cognizes.engine.DatabaseUnavailableError:
+            await asyncio.sleep(0.05)
+
+
+async def main(url: str, name: str) -> None:
+    async with Engine.open(url) as engine:
+        node = Node(engine, name)
+        async with node.working() as session:
+            hello = {"module": cognizes.engine.__file__, "thread_id": session.thread_id}
+            sys.stdout.write(f"{json.dumps(hello)}\n")
+            sys.stdout.flush()
+            await asyncio.to_thread(sys.stdin.read)
+    sys.stdout.write(
+        json.dumps({name: getattr(node, name) for name in ("acknowledged", "streamed", "followed", "runs")})
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
