@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -55,30 +55,46 @@ class Node:
 
     async def _append(self, session: Any) -> None:
         while not self._is_stopping:
-            event = await self._engine.sessions.append(
-                session, author="user", kind="user_message", text=self._name, event_id=str(uuid4())
+            name = str(uuid4())
+            await _insist(
+                lambda: self._engine.sessions.append(
+                    session,
+                    author="user",
+                    kind="user_message",
+                    text=self._name,
+                    event_id=name,  # noqa: B023 - called in this round
+                )
             )
-            self.acknowledged.append(event.id)
+            self.acknowledged.append(name)
             await asyncio.sleep(0.01)
 
     async def _stream(self, session: Any) -> None:
         while not self._is_stopping:
             name = str(uuid4())
-            async with self._engine.stream_message(session, message_id=name) as message:
-                for token in ("a ", "streamed ", "message"):
-                    await message.write(token)
-                    await asyncio.sleep(0.02)
-            self.streamed.append(name)
+            try:
+                async with self._engine.stream_message(session, message_id=name) as message:
+                    for token in ("a ", "streamed ", "message"):
+                        await message.write(token)
+                        await asyncio.sleep(0.02)
+            except cognizes.engine.DatabaseError as error:
+                if not _is_passing(error):
+                    raise
+            else:
+                self.streamed.append(name)
 
     async def _enqueue(self, session: Any) -> None:
         """Enqueue runs for the other node, and wait for the end of each if that node is there."""
         while not self._is_stopping:
-            run = await self._engine.runs.enqueue(session, f"on {self._other}", input=self._name)
-            self.runs[run.id] = None
+            name = str(uuid4())
+            with suppress(cognizes.engine.AlreadyExistsError):
+                await _insist(
+                    lambda: self._engine.runs.enqueue(session, f"on {self._other}", run_id=name, input=self._name)  # noqa: B023
+                )
+            self.runs[name] = None
             for _ in range(200):
-                found = await _insist(lambda: self._engine.runs.get(run.thread_id, run.id))  # noqa: B023 - called now
+                found = await _insist(lambda: self._engine.runs.get(session.thread_id, name))  # noqa: B023
                 if found.status == RunStatus.COMPLETED:
-                    self.runs[run.id] = found.result
+                    self.runs[name] = found.result
                     break
                 if self._is_stopping:
                     return
@@ -94,13 +110,20 @@ class Node:
                 self.followed.append(event.id)
 
 
-async def _insist(read: Callable[[], Awaitable[Any]]) -> Any:
-    """Read again if the migration, which locks tables, made the server end the read to resolve a deadlock."""
+async def _insist(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Call again if the migration, which locks tables and replaces functions, ended the call."""
     while True:
         try:
-            return await read()
-        except cognizes.engine.DatabaseUnavailableError:
+            return await call()
+        except cognizes.engine.DatabaseError as error:
+            if not _is_passing(error):
+                raise
             await asyncio.sleep(0.05)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether the call may succeed later. Older versions do not know that of a function that was replaced."""
+    return isinstance(error, cognizes.engine.DatabaseUnavailableError) or "cache lookup failed" in str(error)
 
 
 async def main(url: str, name: str) -> None:

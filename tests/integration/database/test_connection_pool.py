@@ -140,3 +140,15 @@ async def test_a_closed_connection_is_unavailability(database_url: str) -> None:
             async with database.connection() as connection:
                 await connection.close()
                 await connection.fetch("SELECT 1")
+
+
+async def test_a_function_that_a_migration_replaces_is_a_reason_to_try_again(database_url: str) -> None:
+    async with Engine.open(database_url) as engine:
+        raised = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = '{}'; END $$"
+        with pytest.raises(DatabaseUnavailableError, match="try again"):
+            async with database_of(engine).connection() as connection:
+                await connection.execute(raised.format("cache lookup failed for function 19227"))
+        with pytest.raises(DatabaseError, match="another") as caught:
+            async with database_of(engine).connection() as connection:
+                await connection.execute(raised.format("another internal error"))
+        assert not isinstance(caught.value, DatabaseUnavailableError)

@@ -45,6 +45,8 @@ _UNAVAILABLE = (
 )
 _LOST_CONNECTION = re.compile(r"\b(closed|closing|released back|another operation is in progress)\b")
 """The texts of an `InterfaceError` about a lost connection. The others are errors of the calling code."""
+_REPLACED = re.compile(r"^(cache lookup failed for|could not open relation with OID|tuple concurrently updated)")
+"""The texts of internal errors (XX000) of a statement whose function, table or row of the catalogue is replaced."""
 _DATA = (
     asyncpg.DataError,
     asyncpg.ProgramLimitExceededError,
@@ -108,6 +110,10 @@ def _translate_server_error(error: asyncpg.PostgresError) -> EngineError:
             )
         case "57014":
             return StatementTimeoutError(_TOO_LONG)
+        case "XX000" if _REPLACED.search(str(error)):
+            return DatabaseUnavailableError(
+                f"a migration replaced a function while a statement used it ({error}); nothing was stored; try again"
+            )
         case "42P01" | "42883" | "3F000":
             return DatabaseError(f"the schema is missing or not current ({error}); run `cognizes migrate`")
     if is_unavailable(error):
