@@ -67,6 +67,26 @@ async def fill_webhooks(engine: Engine, session: Session, *, word: str = WORD) -
     await engine.sessions.refresh(session)
 
 
+async def fill_streams(engine: Engine, session: Session, *, word: str = WORD) -> None:
+    """Store what an open stream, a removed message and a count of messages leave: no caller keeps them open here."""
+    connection = await asyncpg.connect(engine.settings.url)
+    thread, app = session.thread_id, session.app_name
+    await connection.execute(
+        "INSERT INTO message_chunks (thread_id, message_id, sequence, app_name, delta, first_sequence)"
+        " VALUES ($1::uuid, 'open', 1, $2, $3, 1)", thread, app, word,
+    )  # fmt: skip
+    await connection.execute(
+        "INSERT INTO message_counts (thread_id, sequence_num, app_name, messages) VALUES ($1::uuid, 3, $2, 1)",
+        thread,
+        app,
+    )
+    await connection.execute(
+        "INSERT INTO hidden_events (thread_id, branch, write_number, app_name, first_sequence, last_sequence)"
+        " SELECT thread_id, number, 1, app_name, 2, 2 FROM branches WHERE thread_id = $1::uuid LIMIT 1", thread,
+    )  # fmt: skip
+    await connection.close()
+
+
 async def fill_memory(engine: Engine, session: Session, *, word: str = WORD) -> None:
     scope = MemoryScope(session.app_name, session.user_id)
     for value in (f"an older {word}", word):

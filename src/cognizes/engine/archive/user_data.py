@@ -1,7 +1,7 @@
 """The data of one user of an app: an export of every row, and its erasure.
 
 The tables are found in the catalogue: every table with `app_name` and `user_id`, or with `app_name` and the id of a
-thread. A new table is covered without a change here.
+thread, and the tables whose rows are deleted with theirs. A new table is covered without a change here.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 40 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 41 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1331,6 +1331,15 @@ VALUES ('0095_webhooks.sql', 95, 'd561abb5413a1ae91b367a461edf6825e6990a94eb936e
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0096_user_tables.sql
+-- The result of the function has changed.
+DROP FUNCTION IF EXISTS "public".user_tables();
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0096_user_tables.sql', 96, '37fc2ca7d6688f3b8d64a7d5ec1407ab5e11a8bc7623438ad0a1d193c73dd94f', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0098_memory_filters.sql
 -- What memories are filtered by, and what upkeep records about them. `labels` are index keys of tags, metadata and sources:
 -- hashes that contain the user, as in `terms`, so a posting list never holds rows of two users.
@@ -1858,13 +1867,8 @@ BEGIN
     v_names := v_names || v_threads::text[] || p_user_id;
     FOR v_table IN SELECT * FROM "public".user_tables() LOOP
         table_name := v_table.name;
-        IF v_table.key = 'user_id' THEN
-            EXECUTE format('SELECT count(*) FROM "public".%I WHERE app_name = $1 AND user_id = $2', v_table.name)
-               INTO rows USING p_app_name, p_user_id;
-        ELSE
-            EXECUTE format('SELECT count(*) FROM "public".%I WHERE thread_id = ANY ($1)', v_table.name)
-               INTO rows USING v_threads;
-        END IF;
+        EXECUTE format('SELECT count(*) FROM "public".%I r WHERE %s', v_table.name, v_table.condition)
+           INTO rows USING p_app_name, p_user_id;
         IF rows > 0 THEN
             RETURN NEXT;
         END IF;
@@ -1921,7 +1925,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/erase_user.sql', 0, '07b18fffacc61fd272a70678ad6077c2c64d33f7c2a51bb15c3b58ed470bdd75', '0.1.0')
+VALUES ('archive/erase_user.sql', 0, '0997c4561253a9bdc6ba097c100b6b91a44c03fc80f2b73badde6f7144119305', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2050,47 +2054,68 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE OR REPLACE FUNCTION "public".read_user_rows(p_table text, p_app_name text, p_user_id text) RETURNS SETOF json
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_key text;
+    v_condition text;
 BEGIN
-    SELECT key INTO STRICT v_key FROM "public".user_tables() WHERE name = p_table;
-    IF v_key = 'user_id' THEN
-        RETURN QUERY EXECUTE format(
-            'SELECT row_to_json(r) FROM "public".%I r WHERE r.app_name = $1 AND r.user_id = $2', p_table)
-        USING p_app_name, p_user_id;
-    ELSE
-        RETURN QUERY EXECUTE format(
-            'SELECT row_to_json(r) FROM "public".threads t JOIN "public".%I r ON r.thread_id = t.id '
-            'WHERE t.app_name = $1 AND t.user_id = $2', p_table)
-        USING p_app_name, p_user_id;
-    END IF;
+    SELECT condition INTO STRICT v_condition FROM "public".user_tables() WHERE name = p_table;
+    RETURN QUERY EXECUTE format('SELECT row_to_json(r) FROM "public".%I r WHERE %s', p_table, v_condition)
+           USING p_app_name, p_user_id;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/read_user_rows.sql', 0, 'b6ca0669521fbbc8f78cf0a679929344464fa23f89237e7032d1a098936bc0af', '0.1.0')
+VALUES ('archive/read_user_rows.sql', 0, 'cd432f5c466a774fe8013caa828156bdb42e103282398583ab8cafff626c6ce8', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- archive/user_tables.sql
--- Return the tables that hold rows of one user, found in the catalogue, so that a new table is covered: those with app_name
--- and user_id, and those with app_name and the thread's id. `is_cascaded` says that deleting a thread deletes its rows.
-CREATE OR REPLACE FUNCTION "public".user_tables() RETURNS TABLE (name text, key text, is_cascaded boolean)
-LANGUAGE sql STABLE AS $$
-    SELECT c.relname::text,
-           CASE WHEN bool_or(a.attname = 'user_id') THEN 'user_id' ELSE 'thread_id' END,
-           EXISTS (SELECT FROM pg_constraint k
-                    WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confdeltype = 'c')
-      FROM pg_class c
-      JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-     WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-     GROUP BY c.oid, c.relname
-    HAVING bool_or(a.attname = 'app_name')
-       AND bool_or(a.attname = 'user_id' OR a.attname = 'thread_id' AND a.atttypid = 'uuid'::regtype)
-     ORDER BY c.relname <> 'threads', c.relname
+-- Return the tables that hold rows of one user, found in the catalogue, so that a new table is covered:
+--   user_id    tables with app_name and user_id
+--   thread_id  tables with app_name and the id of a thread; for LangGraph's checkpoints it is a text
+--   parent     tables whose rows are deleted with rows of a table above, by a foreign key of one column
+-- `condition` selects the rows r of the user $2 of the app $1. `is_cascaded` says that deleting a thread, or the parent,
+-- deletes the rows.
+CREATE OR REPLACE FUNCTION "public".user_tables()
+RETURNS TABLE (name text, key text, is_cascaded boolean, condition text) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE direct AS (
+        SELECT c.oid, c.relname,
+               bool_or(a.attname = 'user_id') AS has_user,
+               bool_or(a.attname = 'thread_id' AND a.atttypid = 'text'::regtype) AS has_text_id,
+               EXISTS (SELECT FROM pg_constraint k
+                        WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confdeltype = 'c'
+                          AND (SELECT attnum FROM pg_attribute WHERE attrelid = c.oid AND attname = 'thread_id')
+                              = ANY (k.conkey)) AS is_cascaded
+          FROM pg_class c
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.relnamespace = '"public"'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+         GROUP BY c.oid, c.relname
+        HAVING bool_or(a.attname = 'app_name') AND bool_or(a.attname IN ('user_id', 'thread_id'))
+    ), found AS (
+        SELECT d.oid, d.relname, CASE WHEN d.has_user THEN 'user_id' ELSE 'thread_id' END AS key,
+               d.is_cascaded OR d.has_text_id AS is_cascaded,
+               (CASE WHEN d.has_user THEN '@.app_name = $1 AND @.user_id = $2'
+                    ELSE format('@.thread_id IN (SELECT t.id%s FROM "public".threads t '
+                                'WHERE t.app_name = $1 AND t.user_id = $2)',
+                                CASE WHEN d.has_text_id THEN '::text' ELSE '' END)
+                END) COLLATE "C" AS condition
+          FROM direct d
+         UNION
+        SELECT c.oid, c.relname, 'parent', true,
+               format('@.%I IN (SELECT p%s.%I FROM "public".%I p%s WHERE %s)', child.attname, f.oid, parent.attname, f.relname,
+                      f.oid, replace(f.condition, '@', 'p' || f.oid)) COLLATE "C"
+          FROM found f
+          JOIN pg_constraint k ON k.confrelid = f.oid AND k.contype = 'f' AND k.confdeltype = 'c' AND cardinality(k.conkey) = 1
+          JOIN pg_class c ON c.oid = k.conrelid AND c.relnamespace = '"public"'::regnamespace AND NOT c.relispartition
+          JOIN pg_attribute child ON child.attrelid = c.oid AND child.attnum = k.conkey[1]
+          JOIN pg_attribute parent ON parent.attrelid = f.oid AND parent.attnum = k.confkey[1]
+         WHERE c.oid NOT IN (SELECT oid FROM direct)
+    )
+    SELECT DISTINCT ON (relname <> 'threads', relname)
+           relname::text, key, is_cascaded, replace(condition, '@', 'r')
+      FROM found ORDER BY relname <> 'threads', relname
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/user_tables.sql', 0, 'b61ba94b185dff449db6d502f7291d0dddfc7515149fb6504102b19939172d2e', '0.1.0')
+VALUES ('archive/user_tables.sql', 0, '3e7d334b708a790be5db6cd8d6f1b64c9408941f04065e7f11f16d4aafd3d818', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7160,5 +7185,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 40 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 41 WHERE number = 0;
 COMMIT;

@@ -25,13 +25,8 @@ BEGIN
     v_names := v_names || v_threads::text[] || p_user_id;
     FOR v_table IN SELECT * FROM {schema}.user_tables() LOOP
         table_name := v_table.name;
-        IF v_table.key = 'user_id' THEN
-            EXECUTE format('SELECT count(*) FROM {schema}.%I WHERE app_name = $1 AND user_id = $2', v_table.name)
-               INTO rows USING p_app_name, p_user_id;
-        ELSE
-            EXECUTE format('SELECT count(*) FROM {schema}.%I WHERE thread_id = ANY ($1)', v_table.name)
-               INTO rows USING v_threads;
-        END IF;
+        EXECUTE format('SELECT count(*) FROM {schema}.%I r WHERE %s', v_table.name, v_table.condition)
+           INTO rows USING p_app_name, p_user_id;
         IF rows > 0 THEN
             RETURN NEXT;
         END IF;

@@ -1,0 +1,2 @@
+-- The result of the function has changed.
+DROP FUNCTION IF EXISTS {schema}.user_tables();
