@@ -1,0 +1,47 @@
+"""The steps of docs/quickstart.md: a run of examples/quickstart survives kill -9 of its server."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.served import serve
+
+AGENT = {"COGNIZES_AGENTS": "examples.quickstart.agent:app", "COGNIZES_RUN_LEASE_SECONDS": "2"}
+PATIENCE = 120
+
+
+def _until(read: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := read()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def test_a_run_continues_after_its_server_was_killed(database_url: str) -> None:
+    first = serve(database_url, PACKING_SECONDS="3600", **AGENT)
+    with httpx.Client(base_url=first.url, timeout=60) as http:
+        body = {
+            "threadId": "order-1", "runId": "run-1", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+            "messages": [{"id": "m1", "role": "user", "content": "two lamps"}],
+        }  # fmt: skip
+        with http.stream("POST", "/agui/shop", json=body) as answer:
+            assert any("TOOL_CALL_END" in line for line in answer.iter_lines())
+        _until(lambda: http.get("/api/runs").json()["runs"][0]["tool_calls"])
+    first.kill()
+
+    second = serve(database_url, PACKING_SECONDS="0", **AGENT)
+    try:
+        with httpx.Client(base_url=second.url, timeout=60) as http:
+            ended = _until(lambda: [run for run in http.get("/api/runs").json()["runs"] if run["completed_at"]])
+            assert [(run["id"], run["status"], run["attempt"]) for run in ended] == [("run-1", "completed", 2)]
+            messages = http.get(f"/api/sessions/{ended[0]['thread_id']}/messages").json()["messages"]
+            said = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
+            assert said == ["Done. I packed: two lamps.  Anything else?"]
+    finally:
+        second.stop(signal.SIGTERM)
