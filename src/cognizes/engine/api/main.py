@@ -35,6 +35,7 @@ from cognizes.engine.api.routes import (
     schedules,
     server,
     sessions,
+    shared_memory,
     signals,
     usage,
     user_data,
@@ -133,7 +134,7 @@ def create_app(
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)
         app.include_router(part.router, prefix="/v1", include_in_schema=False)
-    for part in (memory, memory_upkeep):
+    for part in (shared_memory, memory_upkeep, memory):
         app.include_router(part.router)
         app.include_router(part.router, prefix="/api", include_in_schema=False)
     # As FastAPI documents it.

@@ -58,7 +58,7 @@ class EpisodicEntry:
     def from_json(cls, document: JsonObject) -> EpisodicEntry:
         try:
             return cls(
-                MemoryScope(document["app_name"], document["user_id"], document["agent_id"]),
+                MemoryScope.stored(document["app_name"], document["user_id"], document["agent_id"]),
                 document["summary"],
                 id=document["id"],
                 session_id=document["session_id"],
@@ -237,7 +237,7 @@ def _checked(limit: int) -> int:
 
 def _entry(row: asyncpg.Record) -> EpisodicEntry:
     return EpisodicEntry(
-        MemoryScope(row["app_name"], row["user_id"], row["agent_id"]),
+        MemoryScope.stored(row["app_name"], row["user_id"], row["agent_id"]),
         unescape_text(row["summary"]),
         id=row["id"],
         session_id=row["session_id"],

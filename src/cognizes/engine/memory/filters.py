@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from cognizes.engine.database.documents import dump_jsonb
@@ -58,6 +58,12 @@ class Filters:
         for moment in (self.since, self.until):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidInputError("since and until need a time zone; use an aware datetime")
+
+    def seen_as(self, visibility: str, app: str) -> Filters:
+        """Return the filters for a visibility: memories of an app have no agent, those of an agent need one."""
+        if visibility == "app":
+            return replace(self, agent=None)
+        return replace(self, agent=self.agent or app) if visibility == "agent" else self
 
     @property
     def document(self) -> str | None:

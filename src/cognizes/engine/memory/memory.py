@@ -21,7 +21,7 @@ from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.records import Hit, MemoryRecord, memory_number, record_from_row
-from cognizes.engine.memory.scope import MemoryPage, MemoryScope
+from cognizes.engine.memory.scope import MemoryPage, MemoryScope, owner
 from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.upkeep import Upkeep
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
@@ -33,6 +33,7 @@ from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
+Rows = list[asyncpg.Record]
 _MAX_ID = 2**63 - 1
 
 
@@ -147,16 +148,25 @@ class Memory:
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, MetadataValue | Range] | None = None,
         half_life: timedelta | None = None,
+        visibility: Sequence[str] = ("user",),
     ) -> list[Hit]:
         """Return the `k` best memories of a user for the query with at least `min_score`, between 0 and 1.
 
         Return none if the query matches no memory by a word or by its meaning. `scores` holds the parts of each score
         and `why` the reasons in words. With `half_life` newer memories score higher: the part `recency` halves with
-        each half-life of age.
+        each half-life of age. `visibility` adds memories that users share: "agent" those of the agent, "app" those of
+        the app.
         """
         filters = Filters(agent, kinds, namespace, since, until, tags, metadata)
         return await self._recall.recall(
-            query, app=app, user=user, k=k, min_score=min_score, filters=filters, half_life=half_life
+            query,
+            app=app,
+            user=user,
+            k=k,
+            min_score=min_score,
+            filters=filters,
+            half_life=half_life,
+            visibility=visibility,
         )
 
     async def search_messages(
@@ -180,31 +190,62 @@ class Memory:
         return await self._message_search.search(query, app=app, k=k, min_score=min_score, filters=filters)
 
     async def list(
-        self, app: str, user: str, *, filters: Filters | None = None, limit: int = 100, before: str | None = None
+        self,
+        app: str,
+        user: str,
+        *,
+        filters: Filters | None = None,
+        limit: int = 100,
+        before: str | None = None,
+        visibility: str = "user",
     ) -> list[MemoryRecord]:
-        """Return a user's memories, newest first. `before` is the id of the last memory of the previous page."""
-        rows = await self._database.fetch(
-            "list_memories",
-            app,
-            user,
-            (filters or Filters()).document,
-            limit,
-            _MAX_ID if before is None else memory_number(before),
-            None,
-        )
-        return [record_from_row(row) for row in rows]
+        """Return memories of a user, newest first. `before` is the id of the last memory of the previous page.
+
+        With `visibility` "app" or "agent" return those that users share.
+        """
+        rows = await self._list(app, user, filters or Filters(), before, visibility, limit=limit)
+        return [record_from_row(row, visibility) for row in rows]
 
     async def read_page(
-        self, app: str, user: str, *, filters: Filters, limit: int, before: str | None = None
+        self,
+        app: str,
+        user: str,
+        *,
+        filters: Filters,
+        limit: int,
+        before: str | None = None,
+        visibility: str = "user",
     ) -> MemoryPage[MemoryRecord]:
-        start = _MAX_ID if before is None else memory_number(before)
-        limits = limit + 1, start, self._database.page_bytes
-        rows = await self._database.fetch("list_memories", app, user, filters.document, *limits)
-        return MemoryPage.of(rows, limit, record_from_row)
+        rows = await self._list(
+            app, user, filters, before, visibility, limit=limit + 1, max_bytes=self._database.page_bytes
+        )
+        return MemoryPage.of(rows, limit, lambda row: record_from_row(row, visibility))
 
-    async def forget(self, app: str, user: str, memory_id: str) -> bool:
-        """Delete a memory and its fact or episode; return whether it existed."""
-        found: bool = await self._database.write_value("forget_memory", app, user, memory_number(memory_id))
+    async def _list(
+        self,
+        app: str,
+        user: str,
+        filters: Filters,
+        before: str | None,
+        visibility: str,
+        *,
+        limit: int,
+        max_bytes: int | None = None,
+    ) -> Rows:
+        start = _MAX_ID if before is None else memory_number(before)
+        filtered = filters.seen_as(visibility, app).document
+        return await self._database.fetch(
+            "list_memories", app, owner(user, visibility), filtered, limit, start, max_bytes
+        )
+
+    async def forget(self, app: str, user: str, memory_id: str, *, visibility: str = "user") -> bool:
+        """Delete a memory and its fact or episode; return whether it existed.
+
+        With `visibility` "app" or "agent" delete a memory that users share.
+        """
+        found: bool = await self._database.write_value(
+            "forget_memory", app, owner(user, visibility), memory_number(memory_id)
+        )
         return found
 
 

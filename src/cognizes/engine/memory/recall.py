@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import asyncpg
@@ -31,6 +31,7 @@ from cognizes.engine.memory.ranking import (
     related_cosine,
 )
 from cognizes.engine.memory.records import Hit, MemoryRecord, record_from_row
+from cognizes.engine.memory.scope import owner
 from cognizes.engine.memory.words import identifiers, join_words, off_loop, spelled_words, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH
 from cognizes.engine.pulse.events import check_name
@@ -73,23 +74,38 @@ class Recall:
         min_score: float = 0.0,
         filters: Filters | None = None,
         half_life: timedelta | None = None,
+        visibility: Sequence[str] = ("user",),
     ) -> list[Hit]:
-        """Return the `k` best memories of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first."""
+        """Return the `k` best memories of at least `min_score` that fit into `COGNIZES_PAGE_BYTES`, best first.
+
+        Each visibility is a search of its own with its own statistics. Scores do not depend on the other hits, so the
+        results are merged by score.
+        """
         check_limits(k, min_score)
         if half_life is not None and half_life <= timedelta():
             raise InvalidInputError(f"invalid half_life {half_life}; it must be positive")
-        scope = check_name("app", app), check_name("user", user), (filters or Filters()).document
+        check_name("app", app)
+        given = filters or Filters()
+        scopes = [(one, (app, owner(user, one), given.seen_as(one, app).document)) for one in dict.fromkeys(visibility)]
         terms = await read_query(query)
         vector = await self._embed(query)
+        hits: list[Hit] = []
         async with self._database.one_connection() as fetch:
-            search = _RecallQueries(fetch, scope, exact=self._exact)
-            await search.select()
-            pool = await self._gather(search, query, terms, vector, k)
-            pool.half_life = half_life
-            ranked = [candidate for candidate in rank(pool, self.weights)[:k] if candidate.score >= min_score]
-            records = await search.read((candidate.id for candidate in ranked), max_bytes=self._database.page_bytes)
-        # A missing memory did not fit into the page, or was deleted between two queries.
-        return [_hit(records[one.id], one, pool.words) for one in ranked if one.id in records]
+            for name, scope in scopes:
+                search = _RecallQueries(fetch, scope, exact=self._exact)
+                await search.select()
+                pool = await self._gather(search, query, terms, vector, k)
+                pool.half_life = half_life
+                ranked = [candidate for candidate in rank(pool, self.weights)[:k] if candidate.score >= min_score]
+                records = await search.read((candidate.id for candidate in ranked), name, self._database.page_bytes)
+                # A missing memory did not fit into the page, or was deleted between two queries.
+                hits += [_hit(records[one.id], one, pool.words) for one in ranked if one.id in records]
+        if len(scopes) == 1:
+            return hits
+        best = sorted(hits, key=lambda hit: (-hit.score, -int(hit.memory.id)))[:k]
+        sizes = list(accumulate(len(hit.text.encode(errors="replace")) for hit in best))
+        fitting = sum(size <= self._database.page_bytes for size in sizes)
+        return best[: max(fitting, 1)]
 
     async def gather(self, query: str, *, app: str, user: str) -> Pool:
         """Return the candidates of a recall without ranking them, for benchmarks of the ranking."""
@@ -203,9 +219,9 @@ class _RecallQueries:
                 edges.add(Edge(row["origin"], row["id"], distance))
         return list(near.values()), edges
 
-    async def read(self, ids: Iterable[int], *, max_bytes: int) -> dict[int, MemoryRecord]:
+    async def read(self, ids: Iterable[int], visibility: str, max_bytes: int) -> dict[int, MemoryRecord]:
         rows = await self._run_query("read_memories", *self._arguments[:2], list(ids), max_bytes)
-        return {row["id"]: record_from_row(row) for row in rows}
+        return {row["id"]: record_from_row(row, visibility) for row in rows}
 
     async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         return await self._run_query(query, *self._arguments, *arguments)

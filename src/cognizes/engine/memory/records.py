@@ -41,7 +41,10 @@ def dump_sources(sources: Sequence[EventSource]) -> str | None:
 
 @dataclass(frozen=True)
 class MemoryRecord:
-    """A stored memory. `forget` takes its `id`; `source_id` is the id given by the caller."""
+    """A stored memory. `forget` takes its `id`; `source_id` is the id given by the caller.
+
+    `visibility` is "user", or "agent" or "app" for a memory that users share.
+    """
 
     id: str
     agent_id: str
@@ -57,6 +60,7 @@ class MemoryRecord:
     metadata: JsonObject = field(default_factory=dict)
     importance: float | None = None
     expires_at: datetime | None = None
+    visibility: str = "user"
 
     def to_json(self) -> JsonObject:
         moments = {"created_at": self.created_at.isoformat(), "expires_at": None}
@@ -82,7 +86,7 @@ class Hit:
         return {**self.memory.to_json(), "score": self.score, "scores": self.scores, "why": self.why}
 
 
-def record_from_row(row: asyncpg.Record) -> MemoryRecord:
+def record_from_row(row: asyncpg.Record, visibility: str = "user") -> MemoryRecord:
     return MemoryRecord(
         id=str(row["id"]),
         agent_id=row["agent_id"],
@@ -98,6 +102,7 @@ def record_from_row(row: asyncpg.Record) -> MemoryRecord:
         metadata=load_jsonb(row["metadata"]),
         importance=row["importance"],
         expires_at=row["expires_at"],
+        visibility=visibility,
     )
 
 

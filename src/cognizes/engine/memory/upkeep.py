@@ -13,6 +13,7 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.duplicates import find_duplicates
 from cognizes.engine.memory.filters import KINDS
 from cognizes.engine.memory.records import EventSource, MemoryRecord, memory_number, record_from_row
+from cognizes.engine.memory.scope import check_user, owner
 from cognizes.engine.memory.words import off_loop
 from cognizes.engine.pulse.events import check_name, check_text
 
@@ -36,6 +37,7 @@ class Upkeep:
         agent: str | None = None,
         kinds: Sequence[str] = _MERGED_KINDS,
         similarity: float = 0.9,
+        visibility: str = "user",
     ) -> int:
         """Merge equal and near texts of one agent, kind, namespace and author; return the number of merged memories.
 
@@ -46,7 +48,7 @@ class Upkeep:
             raise InvalidInputError(f"invalid similarity {similarity}; it must be above 0 and at most 1")
         if unknown := set(kinds) - set(KINDS):
             raise InvalidInputError(f"unknown kind of memory {sorted(unknown)[0]!r}; kinds are {', '.join(KINDS)}")
-        scope = check_name("app", app), check_name("user", user)
+        scope = check_name("app", app), owner(user, visibility)
         rows = await self._database.fetch(
             "read_texts_to_merge", *scope, list(kinds), agent, _COMPARED, _COMPARED_CHARACTERS
         )
@@ -67,7 +69,7 @@ class Upkeep:
 
     async def sources(self, app: str, user: str, memory_id: str) -> list[EventSource]:
         """Return the events that a memory and its duplicates came from."""
-        rows = await self._database.fetch("read_memory_sources", app, user, memory_number(memory_id))
+        rows = await self._database.fetch("read_memory_sources", app, check_user(user), memory_number(memory_id))
         return [
             EventSource(
                 row["session_id"],
@@ -81,7 +83,7 @@ class Upkeep:
     async def memories_of_event(self, app: str, user: str, *, session_id: str, event_id: str) -> list[MemoryRecord]:
         """Return the memories that came from an event: the message itself, and facts and episodes."""
         names = check_text("session_id", session_id), check_text("event_id", event_id)
-        rows = await self._database.fetch("list_memories_of_event", app, user, *names)
+        rows = await self._database.fetch("list_memories_of_event", app, check_user(user), *names)
         return [record_from_row(row) for row in rows]
 
 

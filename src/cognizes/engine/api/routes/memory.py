@@ -26,6 +26,7 @@ Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
 SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]
 Kind = Literal["long_term", "episodic", "turn", "note"]
+Visibility = Literal["user", "agent", "app"]
 Scalar = str | int | float | bool | None
 Tags = Annotated[list[str], Field(max_length=64)]
 
@@ -125,6 +126,7 @@ class Question(Body):
     until: datetime | None = None
     tags: Tags | None = None
     metadata: MetadataFilter | None = None
+    visibility: tuple[Visibility, ...] = ("user",)
 
 
 class MessageQuestion(Body):
@@ -211,6 +213,7 @@ class MemoryView(BaseModel):
     metadata: dict[str, Any]
     importance: float | None
     expires_at: datetime | None
+    visibility: Visibility
 
 
 class Memories(BaseModel):
@@ -283,6 +286,7 @@ async def recall(body: Question, engine: CurrentEngine) -> Response:
         tags=body.tags,
         metadata=_metadata(body.metadata),
         half_life=None if body.half_life_days is None else timedelta(days=body.half_life_days),
+        visibility=body.visibility,
     )
     return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
 
