@@ -1,11 +1,11 @@
-"""A hosted ADK agent against ag-ui-adk with sessions in memory: one stream of tokens, and the time to its first frames.
+"""A hosted ADK agent against ag-ui-adk with sessions in memory, and connecting to threads of different lengths.
 
     uv run python benchmarks/hosted.py [--quick] [--rounds 5] [--out DIRECTORY]
 
 Our side is `cognizes serve --agent`, on an embedded PostgreSQL with the default settings: it stores the run, its events
 and its chunks. The peer stores nothing. It runs in an environment of its own (`uv run --with ag-ui-adk`), on uvicorn
 with the same loop and parser. Both serve the same agent, whose model yields tokens as fast as they are taken
-(`hosted_agent.py`). The sides take turns; each request is a new thread.
+(`hosted_agent.py`). The sides take turns; each request is a new thread. Only our side connects to existing threads.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from uuid import uuid4
 
 import psutil
 
+from cognizes.engine import Engine, Session
 from http_edge import start_server
 from report import Bars, Grid, Report, Target
 
@@ -35,6 +36,10 @@ _PEER = "ag-ui-adk==0.11.0"
 _TOKENS = 2000
 _SHORT = 20
 _CONTENT = b'"TEXT_MESSAGE_CONTENT"'
+_LENGTHS = (100, 1000, 100_000)
+_CONNECTS = 20
+_USER = "ada"
+_SENTENCE = "a message of a usual size, as a person or an assistant writes it in a conversation"
 _LAST = (b'"RUN_FINISHED"', b'"RUN_ERROR"')
 
 
@@ -80,6 +85,10 @@ class _Client(asyncio.Protocol):
 
     def close(self) -> None:
         self._transport.close()
+
+    @property
+    def size(self) -> int:
+        return len(self._received)
 
     @property
     def texts(self) -> int:
@@ -154,10 +163,47 @@ async def serve_peer(directory: Path) -> AsyncIterator[Side]:
         yield Side("ag-ui-adk", url, process)
 
 
+async def connect(url: str, session_id: str) -> tuple[float, int]:
+    """Connect to a thread; return the milliseconds until its last frame, and the bytes that came."""
+    body = json.dumps({"threadId": session_id}).encode()
+    head = (
+        "POST /agui/writer/connect HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"x-user-id: {_USER}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    place = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_connection(lambda: _Client(head.encode() + body), place.hostname, place.port)
+    started = time.perf_counter()
+    async with asyncio.timeout(120):
+        await client.ended
+    client.close()
+    if client.has_failed or client.size < 10_000:
+        raise RuntimeError(f"{url}: the messages of {session_id} did not arrive")
+    return (client.last - started) * 1000, client.size
+
+
+async def fill(data: Path, length: int) -> str:
+    """Create a thread of this length in the database of our side: questions and answers; return its session id."""
+    name = f"length-{length}"
+    async with Engine.open(data_dir=data) as engine:
+        session = await engine.sessions.create("writer", _USER, session_id=name)
+        for start in range(0, length, 1000):
+            places = range(start, min(start + 1000, length))
+            await asyncio.gather(*(_append(engine, session, place) for place in places))
+        await engine._database.pool.execute("ANALYZE")
+    return name
+
+
+async def _append(engine: Engine, session: Session, place: int) -> None:
+    author, kind = ("user", "user_message") if place % 2 == 0 else ("writer", "assistant_message")
+    await engine.sessions.append(session, author=author, kind=kind, text=f"{place}: {_SENTENCE}")
+
+
 async def measure(rounds: int) -> Report:
     """Measure both sides in turns."""
     directory = Path(tempfile.mkdtemp(prefix="cognizes-hosted-"))
     samples: dict[tuple[str, int], list[Figures]] = {}
+    connects: dict[int, list[tuple[float, int]]] = {length: [] for length in _LENGTHS}
     seconds: dict[str, list[float]] = {}
     try:
         async with AsyncExitStack() as stack:
@@ -178,9 +224,16 @@ async def measure(rounds: int) -> Report:
                     used = (side.processor_seconds() - before) / (3 * _TOKENS) * 1e6
                     seconds.setdefault(side.name, []).append(used)
                 print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            # Afterwards: the server indexes these messages for some time.
+            threads = {length: await fill(directory / "data", length) for length in _LENGTHS}
+            for _ in range(rounds * _CONNECTS):
+                for length, found in connects.items():
+                    found.append(await connect(sides[0].url, threads[length]))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return _report(samples, seconds)
+    report = _report(samples, seconds)
+    _report_connects(report, connects)
+    return report
 
 
 def _report(samples: dict[tuple[str, int], list[Figures]], seconds: dict[str, list[float]]) -> Report:
@@ -214,6 +267,25 @@ def _report(samples: dict[tuple[str, int], list[Figures]], seconds: dict[str, li
         f"{name}, {tokens} tokens": [vars(one) for one in found] for (name, tokens), found in samples.items()
     }
     return report
+
+
+def _report_connects(report: Report, connects: dict[int, list[tuple[float, int]]]) -> None:
+    late = {length: median(one for one, _ in found) for length, found in connects.items()}
+    first, last = _LENGTHS[0], _LENGTHS[-1]
+    rows = [
+        (f"{length:,}".replace(",", " "), late[length], late[length] / late[first], connects[length][0][1] / 1024)
+        for length in _LENGTHS
+    ]
+    columns = ("events", "ms until the last frame", "against the first", "KiB")
+    report.grids.append(Grid("Connecting to a thread, by its events", columns, rows))
+    report.targets.append(
+        Target(f"connect to a thread of {last} events against {first}", late[last] / late[first], 1.3, at_least=False)
+    )
+    report.panels.append(
+        Bars("Connecting to a thread", "ms, less is better", [str(length) for length in _LENGTHS],
+             {"until the last frame": list(late.values())})
+    )  # fmt: skip
+    report.details["connects"] = {str(length): found for length, found in connects.items()}
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ async def test_the_rows_read_do_not_grow_with_the_thread(database_url: str) -> N
             await fill(engine, session, turns)
             counts.append(await rows_read(engine, session))
     assert counts[1] <= counts[0] + 5, counts
-    assert 250 <= counts[1] < 600, counts
+    assert 128 <= counts[1] < 400, counts
 
 
 async def test_a_long_thread_says_where_older_messages_begin(engine: Engine, session: Session) -> None:

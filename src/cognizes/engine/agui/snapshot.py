@@ -46,7 +46,7 @@ from cognizes.engine.timeline.event_reading import Call, Result, client_history_
 OLDER_MESSAGES = "cognizes.older_messages"
 """The name of the CUSTOM frame that follows a snapshot without the oldest messages. Its value is `{"before": n}`, the
 cursor for `GET /agui/{agent}/threads/{threadId}/messages`."""
-_PAGE_EVENTS = 250
+_PAGE_EVENTS = 128
 _MOST_PAGES = 4
 
 
