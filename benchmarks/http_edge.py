@@ -3,9 +3,10 @@
     uv run python benchmarks/http.py [--quick] [--rounds 3] [--seconds 4] [--out DIRECTORY]
 
 Needs `wrk` (Debian: apt-get install wrk). Our side is `cognizes serve` as the README starts it, on an embedded
-PostgreSQL of its own with the default settings, first without keys, then with 20 API keys and row level security. The
-peer (`http_peer.py`) parses and serialises the same models and stores nothing. In each round every side serves each
-kind of request for some seconds; the figures are medians of the rounds.
+PostgreSQL of its own with the default settings: without keys, with 20 API keys and row level security, and with
+`--workers 2`, which serves GET only. The peer (`http_peer.py`) parses and serialises the same models and stores
+nothing. In each round every side serves each kind of request for some seconds; the figures are medians of the rounds.
+Processor time is that of the server's Python; it varies less than the rate when other programs run.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import asyncio
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -81,6 +84,10 @@ class Figures:
     rate: float
     p50: float
     p99: float
+    python_cores: float = 0.0
+    wrk_cores: float = 0.0
+    other_cores: float = 0.0
+    connections: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,26 @@ class Side:
 
     name: str
     url: str
+    process: psutil.Process
     threads: Sequence[str]
     keys: Sequence[str] = ("-",)
+    kinds: Sequence[str] = KINDS
+
+    def python_seconds(self) -> float:
+        """Return the processor time of its processes without PostgreSQL."""
+        family = [self.process, *self.process.children(recursive=True)]
+        times = [one.cpu_times() for one in family if "postgres" not in one.name()]
+        return float(sum(one.user + one.system for one in times))
+
+    def connections(self) -> list[int]:
+        """Return how many connections each of its serving processes has, least first."""
+        workers = [one for one in self.process.children() if "postgres" not in one.name()] or [self.process]
+        port = int(self.url.rpartition(":")[2])
+        return sorted(
+            count
+            for worker in workers
+            if (count := sum(one.laddr.port == port and bool(one.raddr) for one in worker.net_connections("tcp")))
+        )
 
     def requests(self, kind: str, connections: int) -> list[str]:
         """Return the request lines of one kind, for the script of wrk."""
@@ -110,20 +135,35 @@ async def load(side: Side, kind: str, connections: int, seconds: float, director
     script, requests = directory / "requests.lua", directory / "requests.txt"
     script.write_text(_SCRIPT)
     requests.write_text("\n".join(side.requests(kind, connections)) + "\n")
+    before = _clock(side)
     process = await asyncio.create_subprocess_exec(
         "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), side.url,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, "HTTP_REQUESTS": str(requests)},
     )  # fmt: skip
-    output = (await process.communicate())[0].decode()
+    answer = asyncio.create_task(process.communicate())
+    await asyncio.wait([answer], timeout=seconds / 2)
+    connected = side.connections()
+    output = (await answer)[0].decode()
     found = re.search(r"RESULT (.*)", output)
     if found is None:
         raise RuntimeError(f"wrk failed:\n{output}")
     result = json.loads(found[1])
     if result["errors"]:
         raise RuntimeError(f"{side.name}, {kind}: {result['errors']} requests failed:\n{output}")
-    return Figures(result["requests"] / result["seconds"], result["p50"], result["p99"])
+    rate = result["requests"] / result["seconds"]
+    wall, python, wrk, busy = (after - then for after, then in zip(_clock(side), before, strict=True))
+    other = max(0.0, busy - python - wrk)
+    return Figures(rate, result["p50"], result["p99"], python / wall, wrk / wall, other / wall, connected)
+
+
+def _clock(side: Side) -> tuple[float, float, float, float]:
+    """Return wall time, and processor time of the server's Python, of wrk, and of the whole machine."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    machine = psutil.cpu_times()
+    busy = sum(machine) - machine.idle - machine.iowait - machine.guest - machine.guest_nice
+    return time.perf_counter(), side.python_seconds(), ended.ru_utime + ended.ru_stime, busy
 
 
 @asynccontextmanager
@@ -163,15 +203,17 @@ def _create_keys(data: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def serve_ours(directory: Path, name: str, *, with_keys: bool) -> AsyncIterator[Side]:
+async def serve_ours(directory: Path, name: str, *, with_keys: bool = False, workers: int = 1) -> AsyncIterator[Side]:
     """`cognizes serve` on a data directory of its own, with some sessions."""
     data = directory / name.replace(" ", "-")
     command = ["cognizes", "serve", "--port", "0", "--data-dir", str(data), "--log-level", "info"]
+    command += ["--workers", str(workers)] if workers > 1 else []
     keys = await asyncio.to_thread(_create_keys, data) if with_keys else ["-"]
     # The requests of one key must not reach its rate limit.
     environment = {"COGNIZES_AUTH": "required", "COGNIZES_REQUESTS_PER_SECOND": "100000"} if with_keys else {}
-    async with start_server(command, directory / f"{data.name}.log", environment) as (url, _):
-        yield Side(name, url, await _create_sessions(url, keys[0]), keys)
+    async with start_server(command, directory / f"{data.name}.log", environment) as (url, process):
+        kinds = KINDS if workers == 1 else (GET_SESSION,)
+        yield Side(name, url, process, await _create_sessions(url, keys[0]), keys, kinds)
 
 
 @asynccontextmanager
@@ -179,8 +221,8 @@ async def serve_peer(directory: Path) -> AsyncIterator[Side]:
     """The peer, on uvicorn with the loop and the parser that we use."""
     command = [sys.executable, "-m", "uvicorn", "http_peer:app", "--app-dir", str(_HERE), "--port", "0"]
     command += ["--loop", "uvloop", "--http", "httptools"]
-    async with start_server(command, directory / "peer.log", {}) as (url, _):
-        yield Side("bare FastAPI", url, ["01a1ecef-aea0-7a5c-868a-27232a0a754d"] * _SESSIONS)
+    async with start_server(command, directory / "peer.log", {}) as (url, process):
+        yield Side("bare FastAPI", url, process, ["01a1ecef-aea0-7a5c-868a-27232a0a754d"] * _SESSIONS)
 
 
 async def measure(rounds: int, seconds: float) -> Report:
@@ -190,14 +232,15 @@ async def measure(rounds: int, seconds: float) -> Report:
     try:
         async with AsyncExitStack() as stack:
             sides = [
-                await stack.enter_async_context(serve_ours(directory, "ours", with_keys=False)),
+                await stack.enter_async_context(serve_ours(directory, "ours")),
                 await stack.enter_async_context(serve_ours(directory, "ours with keys", with_keys=True)),
                 await stack.enter_async_context(serve_peer(directory)),
+                await stack.enter_async_context(serve_ours(directory, "two workers", workers=2)),
             ]
             for number in range(rounds):
                 for connections in _CONNECTIONS:
                     for kind in KINDS:
-                        for side in sides:
+                        for side in (side for side in sides if kind in side.kinds):
                             figures = await load(side, kind, connections, seconds, directory)
                             samples.setdefault((side.name, kind, connections), []).append(figures)
                 print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
@@ -209,7 +252,7 @@ async def measure(rounds: int, seconds: float) -> Report:
 def _report(samples: dict[tuple[str, str, int], list[Figures]], names: Sequence[str]) -> Report:
     report = Report("http", "The HTTP edge against bare FastAPI")
     rates = {key: median(figure.rate for figure in figures) for key, figures in samples.items()}
-    ours, with_keys, peer = names
+    ours, with_keys, peer, workers = names
     rows = []
     for connections in _CONNECTIONS:
         for kind in KINDS:
@@ -217,18 +260,51 @@ def _report(samples: dict[tuple[str, str, int], list[Figures]], names: Sequence[
             p50, p99 = median(one.p50 for one in own), median(one.p99 for one in own)
             ratio = rates[ours, kind, connections] / rates[peer, kind, connections]
             kept = rates[with_keys, kind, connections] / rates[ours, kind, connections]
+            used = [
+                median(one.python_cores / one.rate for one in samples[name, kind, connections]) * 1e6
+                for name in (ours, with_keys, peer)
+            ]
             rows.append(
-                [f"{kind}, {connections} connections", rates[ours, kind, connections], p50, p99, ratio,
-                 rates[with_keys, kind, connections], kept, rates[peer, kind, connections]]
+                [f"{kind}, {connections}", rates[ours, kind, connections], p50, p99, ratio,
+                 rates[with_keys, kind, connections], kept, rates[peer, kind, connections],
+                 " / ".join(f"{one:.0f}" for one in used)]
             )  # fmt: skip
             report.targets.append(Target(f"{kind}, {connections} connections, against bare FastAPI", ratio, 0.6))
             report.targets.append(Target(f"{kind}, {connections} connections, keys against none", kept, 0.7))
             if connections == _CONNECTIONS[0] and kind in (GET_SESSION, ONE_SESSION, MANY_SESSIONS):
                 report.targets.append(Target(f"{kind}, p99 / p50", p99 / p50, 3.0, at_least=False))
-    columns = ("", "requests/s", "p50 ms", "p99 ms", "of FastAPI", "with keys", "of no keys", "bare FastAPI")
-    report.grids.append(Grid("Requests per second, medians", columns, rows))
+    columns = (
+        "",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "of FastAPI",
+        "with keys",
+        "of no keys",
+        "bare FastAPI",
+        "processor µs: ours / keys / FastAPI",
+    )
+    report.grids.append(Grid("Requests per second by kind and connections, medians", columns, rows))
+    report.grids.append(Grid(
+        "GET session with one and with two processes; cores of the machine in use",
+        ("", "requests/s", "of one", "connections of each", "our Python", "wrk", "PostgreSQL and others"),
+        [
+            (f"{name}, {connections} connections", rates[name, GET_SESSION, connections],
+             rates[name, GET_SESSION, connections] / rates[ours, GET_SESSION, connections],
+             " + ".join(map(str, samples[name, GET_SESSION, connections][-1].connections)),
+             *(median(getattr(one, part) for one in samples[name, GET_SESSION, connections])
+               for part in ("python_cores", "wrk_cores", "other_cores")))
+            for connections in _CONNECTIONS
+            for name in (ours, workers)
+        ],
+    ))  # fmt: skip
+    most = _CONNECTIONS[-1]
+    scaled = rates[workers, GET_SESSION, most] / rates[ours, GET_SESSION, most]
+    report.targets.append(Target(f"two workers against one, GET session, {most} connections", scaled, 1.5))
     for connections in _CONNECTIONS:
-        series = {name: [rates[name, kind, connections] for kind in KINDS] for name in names}
+        series: dict[str, Sequence[float | None]] = {
+            name: [rates.get((name, kind, connections)) for kind in KINDS] for name in names
+        }
         report.panels.append(Bars(f"{connections} connections", "requests/s", KINDS, series))
     report.details["samples"] = {
         " | ".join(map(str, key)): [vars(one) for one in found] for key, found in samples.items()
