@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 5.0
 _INDEX_POLL_SECONDS = 3.0
 """Longest time until texts are embedded that another process stored, because they set no event here."""
-_PAUSE_FACTOR = 4.0
+_PAUSE_FACTOR = 8.0
 """The pause after a batch of a backlog, in times of the batch, while the event loop is always busy."""
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 60.0

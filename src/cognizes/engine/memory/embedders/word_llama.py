@@ -49,8 +49,12 @@ class WordLlamaEmbedder:
 def _embed(texts: list[str]) -> Vectors:
     # The tokenizer refuses lone surrogates, and pads every text of a batch to the longest one.
     clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
+    vectors = _model().embed(clean, norm=False).astype("float64")
     # Normalised here: WordLlama would turn the zero vector of a text without tokens into NaN.
-    return [_norm(vector) for vector in _model().embed(clean, norm=False).tolist()]
+    lengths = (vectors * vectors).sum(axis=1) ** 0.5
+    lengths[lengths == 0] = 1.0
+    found: Vectors = (vectors / lengths[:, None]).tolist()
+    return found
 
 
 def _embed_weighted(words: list[str], weights: list[float]) -> list[float]:
