@@ -26,7 +26,8 @@ class ScriptedModel(BaseLlm):
             call = types.FunctionCall(name="pack_order", args={"order": part.text})
             yield LlmResponse(content=types.Content(role="model", parts=[types.Part(function_call=call)]))
             return
-        words = [*f"Done. I packed: {part.function_response.response['packed']}. ".split(" "), "Anything else?"]
+        packed = part.function_response.response["packed"]
+        words = f"Done. I packed: {packed}. Anything else?".split(" ")
         for word in words:
             await asyncio.sleep(0.2)
             text = types.Content(role="model", parts=[types.Part(text=word + " ")])

@@ -53,6 +53,8 @@ NOT_EXECUTED = {
     "docs/pydantic-ai.md: pip install": "it installs from the package registry",
     "docs/pydantic-ai.md: cognizes serve": SERVER,
     "docs/quickstart.md: pip install uv": SERVER,
+    "docs/quickstart.md: from google.adk.apps": "two lines of the app that tests/integration/test_quickstart.py serves",
+    "docs/quickstart.md: curl": "it needs the run; tests/integration/test_quickstart.py reads the same route",
     "docs/quickstart.md: pkill -9": "tests/integration/test_quickstart.py kills and starts a server like this",
     "docs/quickstart.md: pip install 'cognizes-engine[adk]'": "it installs from the package registry",
     "docs/operation.md: pip install 'cognizes-engine[metrics]'": "it installs from the package registry",

@@ -42,6 +42,6 @@ def test_a_run_continues_after_its_server_was_killed(database_url: str) -> None:
             assert [(run["id"], run["status"], run["attempt"]) for run in ended] == [("run-1", "completed", 2)]
             messages = http.get(f"/api/sessions/{ended[0]['thread_id']}/messages").json()["messages"]
             said = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
-            assert said == ["Done. I packed: two lamps.  Anything else?"]
+            assert said == ["Done. I packed: two lamps. Anything else?"]
     finally:
         second.stop(signal.SIGTERM)
