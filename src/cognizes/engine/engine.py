@@ -48,7 +48,7 @@ from cognizes.engine.sync.branches import Branches
 from cognizes.engine.sync.contexts import Contexts
 from cognizes.engine.sync.signal_subscription import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
-from cognizes.engine.telemetry import enable_metrics
+from cognizes.engine.telemetry import detect_tracing, enable_metrics
 from cognizes.engine.timeline.timeline import Timeline
 from cognizes.engine.usage import Usage
 from cognizes.engine.webhooks import Webhooks
@@ -121,6 +121,7 @@ class Engine:
 
         While PostgreSQL is unavailable, the start is retried for `retry_seconds`.
         """
+        detect_tracing()
         if self.settings.metrics:
             _enable_metrics()
         async with AsyncExitStack() as parts:

@@ -182,6 +182,7 @@ class Run:
     last_wait: RunWait | None = None
     resumption_context: JsonObject | None = None
     claimable_since: datetime | None = None
+    traceparent: str | None = None
     queue: str | None = None
     priority: int = 0
 

@@ -21,6 +21,7 @@ from cognizes.engine.models import TokenUsage
 from cognizes.engine.pulse.events import check_name, check_text, dump_usage
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.settings import ModelPrice, Settings, read_prices
+from cognizes.engine.telemetry import model_attributes, record_span
 
 _MILLION = Decimal(1_000_000)
 
@@ -165,6 +166,20 @@ class Usage:
         counts = {name: int(value) for name, value in row.items() if name.endswith("_tokens")}
         cost = self.prices.cost(row["model"], TokenUsage(row["model"], **counts))
         return ModelTotals(model=row["model"], calls=row["calls"], cost=cost, **counts)
+
+
+def trace_model_call(
+    usage: TokenUsage, started: datetime | int, *, conversation_id: str, agent: str | None = None
+) -> None:
+    """Record the span of a call of a model that has just ended."""
+    attributes = model_attributes(
+        usage.model,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        conversation_id=conversation_id,
+        agent=agent,
+    )
+    record_span(f"chat {usage.model}", attributes, started=started)
 
 
 def _exact(price: float) -> Decimal:

@@ -27,6 +27,7 @@ from cognizes.engine.api.responses import DocumentResponse, answer_unexpected_er
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, PermissionDeniedError
 from cognizes.engine.settings import Settings
+from cognizes.engine.telemetry import NO_SPAN, ActiveSpan
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,13 @@ class _Exchange:
     @property
     def template(self) -> str:
         return str(getattr(self.scope.get("route"), "path", self.scope["path"]))
+
+    @property
+    def route(self) -> str:
+        """The template of the route, such as /api/sessions/{thread_id}; `none` without a route. It has no ids."""
+        if (route := self.scope.get("route")) is not None:
+            return str(route.path)
+        return "/monitor" if self.scope["path"].startswith("/monitor/") else "none"
 
     def begin_stream(self) -> None:
         self.is_stream = True
@@ -175,7 +183,18 @@ class HttpExchange(_Exchange):
         self._cycle = cycle_of(send)
         self._deferred: list[Callable[[Receive, Send], Awaitable[None]]] = []
         self._is_withheld = False
+        self.span: ActiveSpan = NO_SPAN
         scope[DEFERRED] = self._deferred
+
+    def end_span(self) -> None:
+        """End the span of the request, once: with the response, and for a stream when the stream begins."""
+        if not self.span.is_recording:
+            return
+        self.span.set({"http.route": self.route, "http.response.status_code": self.status})
+        self.span.rename(f"{self.scope['method']} {self.route}")
+        if self.status is None or self.status >= 500:
+            self.span.fail(f"status {self.status}")
+        self.span.end()
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application, then the stream that its route left for later.
@@ -313,6 +332,8 @@ class HttpExchange(_Exchange):
             self.begin_stream()
         self.has_started = True
         self.status = message["status"]
+        if self.is_stream:
+            self.end_span()
         present = {name for name, _ in headers}
         headers.extend(header for header in _SECURITY_HEADERS if header[0] not in present)
         headers.append((b"x-request-id", self._request_id))

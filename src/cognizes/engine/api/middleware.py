@@ -36,7 +36,7 @@ from cognizes.engine.errors import (
     TooManyRequestsError,
 )
 from cognizes.engine.settings import Settings
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import instruments, request_span
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("cognizes.engine.access")
@@ -118,15 +118,20 @@ class Middleware:
         assert self._shared is not None  # noqa: S101 - made with the entry
         # FastAPI adds to the scope what it needs; the copy is released while a stream is open.
         exchange = HttpExchange(dict(scope), receive, send, request=current, shared=self._shared)
+        exchange.span = request_span(scope["method"], scope["path"], exchange.call.headers)
         try:
-            await self._serve_exchange(exchange)
+            with exchange.span:
+                try:
+                    await self._serve_exchange(exchange)
+                finally:
+                    exchange.end_span()
         except Exception as error:
             await exchange.answer_unexpected(error)
             raise
         finally:
             seconds = time.perf_counter() - started
             if (measured := instruments()) is not None:
-                route = _route_of(exchange.scope)
+                route = exchange.route
                 measured.requests.labels(scope["method"], route, exchange.status).inc()
                 if not exchange.is_stream:
                     measured.request_seconds.labels(scope["method"], route).observe(seconds)
@@ -218,13 +223,6 @@ async def _authenticate(engine: Engine, scope: Scope, headers: Mapping[bytes, by
             raise
     failed.note_success(credential)
     return principal
-
-
-def _route_of(scope: Scope) -> str:
-    """Return the template of the route, such as /api/sessions/{thread_id}: a label must not have a value per id."""
-    if (route := scope.get("route")) is not None:
-        return str(route.path)
-    return "/monitor" if scope["path"].startswith("/monitor/") else "none"
 
 
 async def _audit(engine: Engine, exchange: HttpExchange | WebSocketExchange) -> None:

@@ -17,6 +17,7 @@ import uvloop
 
 from cognizes.engine.api.http_protocol import BoundedHttpProtocol
 from cognizes.engine.api.main import create_app
+from cognizes.engine.cli.tracing import exporting_traces
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
@@ -47,7 +48,8 @@ def run_service(
     """Serve until one of the signals; call `announce` when the server accepts requests."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     service = Service(settings, listening, announce=announce, stop_signals=stop_signals, process_group=process_group)
-    uvloop.run(service.run())
+    with exporting_traces():
+        uvloop.run(service.run())
 
 
 class Service:

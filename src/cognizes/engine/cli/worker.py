@@ -18,6 +18,7 @@ import uvloop
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, naming_server
 from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
+from cognizes.engine.cli.tracing import exporting_traces
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
@@ -51,7 +52,7 @@ def worker(
     check_urls(settings)
     configure_logging(settings)
     handlers = load_handlers(handler)
-    with naming_server(settings):
+    with naming_server(settings), exporting_traces():
         uvloop.run(_work(settings, handlers, concurrency))
 
 

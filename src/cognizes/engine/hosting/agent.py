@@ -18,6 +18,7 @@ from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import JsonObject, Run, Session, TokenUsage
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
+from cognizes.engine.usage import trace_model_call
 
 ThreadKey = tuple[str, str, str]
 """App name, user id, session id."""
@@ -94,11 +95,15 @@ class RunContext:
     def memory(self) -> Memory:
         return self.engine.memory
 
-    async def record_usage(self, usage: TokenUsage, *, usage_id: str) -> bool:
+    async def record_usage(self, usage: TokenUsage, *, usage_id: str, started: int | None = None) -> bool:
         """Count the tokens of one call of a model, once per id.
 
-        An agent that reports them in RUN_FINISHED instead does not call this: the host counts those.
+        An agent that reports them in RUN_FINISHED instead does not call this: the host counts those. With `started`
+        (`time.time_ns()`) the call, which has just ended, is also a span of the trace.
         """
+        if started is not None:
+            conversation_id = str(self.thread_id)
+            trace_model_call(usage, started, conversation_id=conversation_id, agent=self.session.app_name)
         return await self.engine.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.run.id)
 
 

@@ -31,6 +31,7 @@ from cognizes.engine.pulse.events import SESSION, check_name, join_state, parse_
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
+from cognizes.engine.telemetry import current_traceparent
 
 _DISCONNECT_SECONDS = 2.0
 _BUSY_SECONDS = 1.0
@@ -350,6 +351,7 @@ async def begin_hosted(
         str(new_id()),
         list(answered),
         withdraws,
+        current_traceparent(),
     )
     row = await retry_while_unavailable(
         lambda: engine._database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds

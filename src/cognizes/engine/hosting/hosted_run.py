@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -27,6 +28,9 @@ from ag_ui.core import (
     RunFinishedSuccessOutcome,
     RunStartedEvent,
     StateSnapshotEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
 )
 
 from cognizes.engine.agui.frames import OpenItems, clean_text, now
@@ -42,6 +46,8 @@ from cognizes.engine.models import UNKNOWN_MODEL, Run, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
 from cognizes.engine.runs import WaitKind
+from cognizes.engine.runs.run_rows import attempt_span
+from cognizes.engine.telemetry import is_tracing, record_span, tool_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +135,7 @@ class HostedRun:
         self.observers = 0
         self.cancels_on_disconnect = False
         self._open_items = OpenItems()
+        self._tool_calls: dict[str, tuple[str, int]] = {}
 
     def begin(self) -> None:
         """Log the first frames: RUN_STARTED with the new input, and the state."""
@@ -158,6 +165,19 @@ class HostedRun:
             await self.recorder.take(frame)
         else:
             self.emit([frame])
+
+    def trace_tool_call(self, frame: BaseEvent) -> None:
+        """Record the span of a tool call: from the end of its arguments to its result."""
+        if isinstance(frame, ToolCallStartEvent):
+            self._tool_calls[frame.tool_call_id] = frame.tool_call_name, time.time_ns()
+        elif isinstance(frame, ToolCallEndEvent) and (call := self._tool_calls.get(frame.tool_call_id)):
+            self._tool_calls[frame.tool_call_id] = call[0], time.time_ns()
+        elif isinstance(frame, ToolCallResultEvent) and (call := self._tool_calls.pop(frame.tool_call_id, None)):
+            name, started = call
+            attributes = tool_attributes(
+                name, call_id=frame.tool_call_id, conversation_id=str(self.thread_id), agent=self.agent.name
+            )
+            record_span(f"execute_tool {name}", attributes, started=started)
 
     def emit(self, frames: Sequence[BaseEvent]) -> None:
         """Log frames for the observers."""
@@ -288,6 +308,10 @@ class RunExecutor:
             logger.info("the abandoned agent of run %s has stopped: %r", run.run_id, error)
 
     async def _run_agent(self, run: HostedRun) -> None:
+        with attempt_span(run.context.run, agent=run.agent.name):
+            await self._run_in_span(run)
+
+    async def _run_in_span(self, run: HostedRun) -> None:
         if isinstance(run.context.turn, ThreadTurn):
             await store_turn(run.context, run.context.turn)
         if not run.agent.capabilities.keeps_own_history:
@@ -295,6 +319,8 @@ class RunExecutor:
             run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
         async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
             async for frame in frames:
+                if run.recorder is not None and is_tracing():
+                    run.trace_tool_call(frame)
                 await run.take(frame)
         if run.recorder is not None and not isinstance(run.last_frame, RunErrorEvent):
             await run.recorder.finish(_interrupts(run.last_frame))

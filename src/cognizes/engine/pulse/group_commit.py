@@ -17,6 +17,8 @@ from json.encoder import encode_basestring as quote
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
 from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
@@ -24,7 +26,7 @@ from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import batch_span, current_context, instruments, is_tracing
 
 
 class GroupItem(Protocol):
@@ -335,6 +337,7 @@ class AppendItem:
     fence: tuple[str, int] | None = None
     expects_duplicate: bool = False
     usage: str | None = None
+    caller: SpanContext | None = None
     apps: Apps | None = None
 
     @property
@@ -404,6 +407,7 @@ class AppendBatcher:
     async def submit(self, item: AppendItem) -> AppendAnswer:
         """Store an item and return the result after the commit."""
         item.apps = self._database.acting_apps
+        item.caller = current_context()
         if (measured := instruments()) is not None:
             return await measured.time_append(lambda: self._groups.submit(item))
         return await self._groups.submit(item)
@@ -429,6 +433,13 @@ class AppendBatcher:
             await asyncio.sleep(random.uniform(0.005, 0.02))  # noqa: S311 - jitter, not a secret
 
     async def _send(self, items: list[AppendItem], *, fetch: _Fetch, wait: bool) -> list[AppendAnswer | None]:
+        if is_tracing():
+            callers = [item.caller for item in items]
+            with batch_span("append", callers, {"cognizes.append.events": len(items), "db.system.name": "postgresql"}):
+                return await self._send_items(items, fetch=fetch, wait=wait)
+        return await self._send_items(items, fetch=fetch, wait=wait)
+
+    async def _send_items(self, items: list[AppendItem], *, fetch: _Fetch, wait: bool) -> list[AppendAnswer | None]:
         try:
             rows = await self._call_until_available(items, fetch, wait=wait)
         except (DatabaseUnavailableError, PoolTimeoutError):

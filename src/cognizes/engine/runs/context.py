@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -35,6 +36,8 @@ from cognizes.engine.pulse.sessions import RunFence, StateFunction, fence_of_thr
 from cognizes.engine.runs.leases import Lease
 from cognizes.engine.runs.steps import Step, Steps
 from cognizes.engine.runs.waits import Resolution, Resumption, RunSuspended, Wait, WaitKind, check_wait, read_resolution
+from cognizes.engine.telemetry import record_span, tool_attributes
+from cognizes.engine.usage import trace_model_call
 
 if TYPE_CHECKING:
     from cognizes.engine.runs.runs import Runs
@@ -109,6 +112,7 @@ class RunContext(ABC):
         self._fence = fence
         self._steps = Steps(runs.database, fence, retry_seconds=runs.settings.retry_seconds)
         self._ended_waits: set[str] = set()
+        self._tool_calls: dict[str, tuple[str, int]] = {}
         self.memory = RunMemory(runs.memory, session)
 
     @property
@@ -212,18 +216,31 @@ class RunContext(ABC):
 
     async def call_tool(self, name: str, arguments: Any) -> str:
         """Add a tool call; return its id for `finish_tool`."""
+        started = time.time_ns()
         with fenced_by(self._fence):
-            return await self._runs.call_tool(self.thread_id, self.id, name, arguments)
+            call_id = await self._runs.call_tool(self.thread_id, self.id, name, arguments)
+        self._tool_calls[call_id] = name, started
+        return call_id
 
     async def finish_tool(self, call_id: str, output: Any, *, is_error: bool = False) -> None:
         with fenced_by(self._fence):
             await self._runs.finish_tool(self.thread_id, self.id, call_id, output, is_error=is_error)
+        if call_id in self._tool_calls:
+            name, started = self._tool_calls.pop(call_id)
+            attributes = tool_attributes(
+                name, call_id=call_id, conversation_id=str(self.thread_id), agent=self.run.handler
+            )
+            error = "the tool failed" if is_error else None
+            record_span(f"execute_tool {name}", attributes, started=started, error=error)
 
-    async def record_usage(self, usage: TokenUsage, *, usage_id: str) -> bool:
+    async def record_usage(self, usage: TokenUsage, *, usage_id: str, started_at: datetime | None = None) -> bool:
         """Count the tokens of one call of a model; return False if this id was counted before.
 
-        An id that is the same in each attempt, such as the name of the step, counts a repeated step once.
+        An id that is the same in each attempt, such as the name of the step, counts a repeated step once. With
+        `started_at` the call, which has just ended, is also a span of the trace.
         """
+        if started_at is not None:
+            trace_model_call(usage, started_at, conversation_id=str(self.thread_id), agent=self.run.handler)
         return await self._runs.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.id)
 
     async def wait(

@@ -14,6 +14,7 @@ import asyncpg
 from cognizes.engine.database.documents import check_depth, dump_json, load_json, load_jsonb, text_bytes, unescape_text
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.models import Run, RunStatus, RunWait
+from cognizes.engine.telemetry import ActiveSpan, agent_attributes, span
 
 
 def run_from_row(row: asyncpg.Record) -> Run:
@@ -42,7 +43,15 @@ def run_from_row(row: asyncpg.Record) -> Run:
         last_wait=_wait(row),
         resumption_context=_document(row["resumption_context"]),
         claimable_since=row["claimable_since"],
+        traceparent=row["traceparent"],
     )
+
+
+def attempt_span(run: Run, *, agent: str | None = None) -> ActiveSpan:
+    """Return the span of one attempt of a run, in the trace in which the run was created."""
+    name = agent or run.handler or "run"
+    attributes = agent_attributes(name, conversation_id=run.thread_id, run_id=run.id, attempt=run.attempt)
+    return span(f"invoke_agent {name}", attributes, parent=run.traceparent)
 
 
 def make_cursor(run: Run) -> str:

@@ -35,12 +35,12 @@ from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
 from cognizes.engine.runs.notifications import RunNotifications, RunSweep
 from cognizes.engine.runs.queues import check_priority
-from cognizes.engine.runs.run_rows import checked_document, make_cursor, read_cursor, run_from_row
+from cognizes.engine.runs.run_rows import attempt_span, checked_document, make_cursor, read_cursor, run_from_row
 from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
 from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
-from cognizes.engine.telemetry import count_run_end, observe_claim, observe_wait
+from cognizes.engine.telemetry import count_run_end, current_traceparent, observe_claim, observe_wait
 from cognizes.engine.usage import Usage
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class Runs:
         run, session = await self._take(taking)
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         context = InProcessRun(self, run, session, fence)
-        with fenced_by(fence):
+        with attempt_span(run), fenced_by(fence):
             async with context:
                 yield context
 
@@ -457,6 +457,7 @@ class Runs:
         resumption = await read_resumption(self.database, run)
         if resumption is not None:
             observe_wait(resumption.kind, resumption.waited_from, resumption.waited_until)
+            resumption.record_span(run)
         if resumption is None or resumption.memory_snapshot is None:
             return resumption
         snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
@@ -578,6 +579,7 @@ class Runs:
             dump_json(content),
             queue,
             priority,
+            current_traceparent(),
         )
         return created or await self._read(thread_id, run_id)
 

@@ -14,6 +14,7 @@ from cognizes.engine.database.documents import dump_json, escape_text, load_json
 from cognizes.engine.errors import InvalidInputError, StepInterruptedError
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.sessions import RunFence
+from cognizes.engine.telemetry import span
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,14 @@ class Steps:
             return load_json(row["result"])
         # Read before this attempt started the step: `begin_step` may be sent twice and then finds its own row.
         interrupted_attempt = self._interrupted.get(name) if row["status"] == "started" else None
+        attributes = {"cognizes.step.name": name, "cognizes.run.id": self._fence.run_id}
         try:
-            if interrupted_attempt is not None and if_interrupted is not None:
-                result = await if_interrupted(interrupted_attempt)
-            else:
-                result = await work()
-            document = dump_json(result)
+            with span(f"step {name}", attributes):
+                if interrupted_attempt is not None and if_interrupted is not None:
+                    result = await if_interrupted(interrupted_attempt)
+                else:
+                    result = await work()
+                document = dump_json(result)
         except StepInterruptedError:
             raise
         except Exception as error:

@@ -16,6 +16,7 @@ from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.events import check_keys, check_text
+from cognizes.engine.telemetry import record_span
 
 
 class WaitKind(StrEnum):
@@ -105,6 +106,23 @@ class Resumption:
     long_term: dict[tuple[str, str], Any] = field(default_factory=dict)
     waited_from: datetime | None = None
     waited_until: datetime | None = None
+
+    def record_span(self, run: Run) -> None:
+        """Record the span of the wait, which began in an earlier attempt."""
+        if self.waited_from is None or self.waited_until is None:
+            return
+        record_span(
+            f"wait {self.kind}",
+            {
+                "gen_ai.conversation.id": run.thread_id,
+                "cognizes.run.id": run.id,
+                "cognizes.wait.kind": self.kind,
+                "cognizes.wait.timed_out": self.timed_out,
+            },
+            started=self.waited_from,
+            ended=self.waited_until,
+            parent=run.traceparent,
+        )
 
 
 def check_wait(

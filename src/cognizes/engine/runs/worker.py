@@ -29,9 +29,11 @@ from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs.context import HandledRun
 from cognizes.engine.runs.leases import Lease, new_worker_id
+from cognizes.engine.runs.run_rows import attempt_span
 from cognizes.engine.runs.runs import Runs
 from cognizes.engine.runs.waits import RunSuspended
 from cognizes.engine.supervision import SupervisedLoop
+from cognizes.engine.telemetry import ActiveSpan
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +163,8 @@ class Worker:
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         lease = self._runs.leases.hold(fence, task.cancel if task else lambda: None)
         try:
-            with fenced_by(fence):
-                await self._attempt(run, fence, lease)
+            with attempt_span(run) as active, fenced_by(fence):
+                await self._attempt(run, fence, lease, active)
         except LeaseLostError as error:
             logger.info("worker %s lost run %s: %s", self.id, run.id, error)
         except NotFoundError as error:
@@ -173,7 +175,7 @@ class Worker:
         finally:
             self._runs.leases.drop(lease)
 
-    async def _attempt(self, run: Run, fence: RunFence, lease: Lease) -> None:
+    async def _attempt(self, run: Run, fence: RunFence, lease: Lease, active: ActiveSpan) -> None:
         try:
             session = await self._runs.until_available(lambda: self._runs.sessions.store.get_thread(run.thread_id))
             context = HandledRun(self._runs, run, session, fence)
@@ -193,6 +195,7 @@ class Worker:
         except (LeaseLostError, NotFoundError):
             raise
         except RunFailedError as error:
+            active.fail(error)
             self._runs.leases.drop(lease)
             await self._runs.abandon(run, error=str(error))
             await self._runs.remember(run)

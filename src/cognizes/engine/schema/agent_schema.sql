@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 41 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 42 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1204,6 +1204,20 @@ VALUES ('0090_token_usage.sql', 90, '9ab8cce57fa8426eb2dcc569efc5a18dd6e7f70d827
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0091_traceparent.sql
+-- The position in a trace at which a run was created (W3C traceparent): every attempt continues it, in any process.
+ALTER TABLE "public".runs ADD COLUMN IF NOT EXISTS traceparent text;
+
+DROP FUNCTION IF EXISTS "public".create_run(
+    uuid, text, text, text, json, integer, timestamptz, text, interval, text, json, text, integer);
+DROP FUNCTION IF EXISTS "public".begin_hosted_run(
+    uuid, text, text, text, json, integer, text, interval, text, text[], boolean);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0091_traceparent.sql', 91, '94bc026c72d5dcd1e80a592ca118f52bc02c6cc61866e67f82a3e44d1f828297', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- 0093_schedules.sql
 -- schedules: runs that are created at times of a cron expression in a time zone, or at an interval. `thread_id` is the thread of
 -- all its runs; null: each run gets a session of its own. `next_at` is the next due time; a firing moves it forward.
@@ -1470,11 +1484,11 @@ SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, 
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
        wait_timeout_node, resumption_context::text AS resumption_context, claimable_since, waiting_since,
-       queue, priority
+       queue, priority, traceparent
   FROM "public".runs;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('views/run_rows.sql', 0, 'e4bf48058e05ac6dea6b7bf88085bd0bc94b981d171e8d3769b12b86d6e03810', '0.1.0')
+VALUES ('views/run_rows.sql', 0, '8fe1e1550e0519ae4867ed3c0edc1062bf2b0040cc1ee088a4954915de889125', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3965,7 +3979,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
-    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean
+    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean,
+    p_traceparent text DEFAULT NULL
 ) RETURNS TABLE (
     outcome text, run "public".run_rows, state text, user_state text, app_state text, version bigint,
     last_sequence bigint, user_version bigint, app_version bigint
@@ -4030,7 +4045,7 @@ BEGIN
         END IF;
         PERFORM "public".create_run(
             p_thread_id, v_run_id, 'running', p_handler, p_input, p_max_attempts, NULL, p_worker_id, p_lease, p_event_id,
-            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler));
+            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler), p_traceparent => p_traceparent);
     END IF;
     SELECT r.* INTO run FROM "public".run_rows r WHERE r.thread_id = p_thread_id AND r.id = v_run_id;
     SELECT t.state::text, u.state::text, a.state::text, t.version, t.last_sequence, coalesce(u.version, 0),
@@ -4045,7 +4060,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('hosting/begin_hosted_run.sql', 0, '38125033a7a1c11d1394da224784421196ce9fbc11b0a619f9bc5c59ddad447a', '0.1.0')
+VALUES ('hosting/begin_hosted_run.sql', 0, '8f6073c674ff63bd825c554f0b66a3093577f5a5f05b90199191055f8d18b449', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5529,7 +5544,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE OR REPLACE FUNCTION "public".create_run(
     p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
     p_available_at timestamptz, p_worker_id text, p_lease interval, p_event_id text, p_content json,
-    p_queue text DEFAULT '', p_priority integer DEFAULT 0
+    p_queue text DEFAULT '', p_priority integer DEFAULT 0, p_traceparent text DEFAULT NULL
 ) RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
 DECLARE
     v_app_name text;
@@ -5541,12 +5556,13 @@ BEGIN
     END IF;
     INSERT INTO "public".runs (
         thread_id, id, app_name, status, handler, input, max_attempts, available_at, started_at, attempt, worker_id,
-        lease_duration, lease_expires_at, queue, priority)
+        lease_duration, lease_expires_at, queue, priority, traceparent)
     VALUES (
         p_thread_id, p_run_id, v_app_name, p_status, p_handler, p_input, p_max_attempts, p_available_at,
         CASE WHEN v_is_running THEN clock_timestamp() END, v_is_running::integer,
         CASE WHEN v_is_running THEN p_worker_id END, CASE WHEN v_is_running THEN p_lease END,
-        CASE WHEN v_is_running THEN clock_timestamp() + p_lease END, p_queue, p_priority)
+        CASE WHEN v_is_running THEN clock_timestamp() + p_lease END, p_queue, p_priority,
+        p_traceparent)
     ON CONFLICT (thread_id, id) DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'CZ409',
@@ -5559,7 +5575,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/create_run.sql', 0, '23b5d0c368f93ce050e68c5977d83707ecef8749092fb8337b6d0304b4552d69', '0.1.0')
+VALUES ('runs/create_run.sql', 0, 'e3978a558f074e197d66c8903c339c39f9fd25edf057b456829b909f7472232d', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7185,5 +7201,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 41 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 42 WHERE number = 0;
 COMMIT;

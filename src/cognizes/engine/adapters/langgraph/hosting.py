@@ -27,6 +27,7 @@ from langgraph.types import Interrupt as GraphInterrupt
 
 from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.adapters.langgraph.checkpoint_saver import OpenCheckpointSaver
+from cognizes.engine.adapters.langgraph.model_calls import ModelCallSpans
 from cognizes.engine.adapters.langgraph.store import OpenStore
 from cognizes.engine.adapters.langgraph.stream_translation import (
     MESSAGES,
@@ -36,6 +37,7 @@ from cognizes.engine.adapters.langgraph.stream_translation import (
 )
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext
+from cognizes.engine.telemetry import is_tracing
 
 
 def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) -> HostedAgent:
@@ -60,7 +62,7 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
         else " with checkpoints in PostgreSQL."
     )
     return AguiAgent(
-        _GraphSource(graph).events,
+        _GraphSource(graph, name=name).events,
         name=name,
         engine=engine,
         description=description,
@@ -73,8 +75,9 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
 class _GraphSource:
     """Runs a graph on the thread of a run and yields AG-UI events."""
 
-    def __init__(self, graph: Pregel[Any, Any, Any, Any]) -> None:
+    def __init__(self, graph: Pregel[Any, Any, Any, Any], *, name: str) -> None:
         self._graph = graph
+        self._name = name
         self._input_keys = frozenset(graph.get_input_jsonschema().get("properties", {}))
 
     async def events(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
@@ -82,6 +85,8 @@ class _GraphSource:
             "configurable": {"thread_id": str(context.thread_id), "user_id": context.session.user_id},
             "metadata": {"run_id": context.run.id},
         }
+        if is_tracing():
+            config["callbacks"] = [ModelCallSpans(conversation_id=str(context.thread_id), agent=self._name)]
         stored = await self._graph.aget_state(config)
         translator = GraphTranslator(known=_known_ids(stored, run_input))
         if self._has_ended(stored, run_input, context):

@@ -30,7 +30,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langgraph.types import Interrupt, StreamMode
 from pydantic_core import to_json, to_jsonable_python
 
-from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
+from cognizes.engine.adapters.langgraph.model_calls import usage_of
+from cognizes.engine.models import JsonObject, TokenUsage, new_id
 
 STREAM_MODES: Sequence[StreamMode] = ["messages", "tasks", "updates", "values", "custom"]
 """The modes of `astream` that `GraphTranslator` reads."""
@@ -145,28 +146,10 @@ class GraphTranslator:
                 task = str(metadata.get("langgraph_checkpoint_ns", ""))
                 open_message = self._messages[identity] = _OpenMessage(identity, task)
             yield from self._parts(open_message, message)
-            if message.usage_metadata is not None:
-                self._count(identity, message, metadata)
+            if (usage := usage_of(message, metadata, self.usage.get(identity))) is not None:
+                self.usage[identity] = usage
             if not isinstance(message, AIMessageChunk) or message.chunk_position == "last":
                 yield from self._close(open_message)
-
-    def _count(self, identity: str, message: AIMessage, metadata: Mapping[str, Any]) -> None:
-        """Add the tokens of a message; a stream may report the input in its first part and the output in its last."""
-        found = message.usage_metadata
-        assert found is not None  # noqa: S101 - checked by the caller
-        before = self.usage.get(identity)
-        inputs, outputs = found.get("input_token_details") or {}, found.get("output_token_details") or {}
-        named = message.response_metadata.get("model_name") or metadata.get("ls_model_name")
-        model = str(named) if named else before.model if before else UNKNOWN_MODEL
-        counts = {
-            "input_tokens": found["input_tokens"],
-            "output_tokens": found["output_tokens"],
-            "cached_tokens": inputs.get("cache_read"),
-            "cache_write_tokens": inputs.get("cache_creation"),
-            "reasoning_tokens": outputs.get("reasoning"),
-        }
-        added = {name: max(0, count or 0) + getattr(before, name, 0) for name, count in counts.items()}
-        self.usage[identity] = TokenUsage(model, **added)
 
     def _parts(self, open_: _OpenMessage, message: AIMessage) -> Iterator[BaseEvent]:
         if isinstance(message.content, str) and not message.additional_kwargs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -58,12 +59,17 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         result = Runner.run_streamed(agent, _items(run_input.messages), context=context)
         frames = _Frames(agent.name)
+        started = time.time_ns()
         try:
             async for event in result.stream_events():
                 for frame in frames.translate(event):
                     yield frame
-                if isinstance(event, RawResponsesStreamEvent) and event.data.type == "response.completed":
-                    await _record_usage(event.data.response, context)
+                if isinstance(event, RawResponsesStreamEvent):
+                    if event.data.type == "response.created":
+                        started = time.time_ns()
+                    elif event.data.type == "response.completed":
+                        await _record_usage(event.data.response, context, started)
+                        started = time.time_ns()
         finally:
             result.cancel()
         for frame in frames.finish():
@@ -79,7 +85,7 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
     return AguiAgent(events, name=name, description=description, capabilities=_CAPABILITIES, engine=engine)
 
 
-async def _record_usage(response: Any, context: RunContext) -> None:
+async def _record_usage(response: Any, context: RunContext, started: int) -> None:
     """Count the tokens of a response of the model."""
     if (usage := response.usage) is None:
         return
@@ -94,7 +100,7 @@ async def _record_usage(response: Any, context: RunContext) -> None:
     )
     # Models of other providers give every response the same id.
     usage_id = f"{context.run.id}/{new_id()}"
-    await context.record_usage(counted, usage_id=usage_id)
+    await context.record_usage(counted, usage_id=usage_id, started=started)
 
 
 def _items(messages: Sequence[Message]) -> list[TResponseInputItem]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from ag_ui.core import BaseEvent, RunAgentInput
+from pydantic_ai import RunContext as PydanticRunContext
 from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.ui import StateDeps
 from pydantic_ai.ui.ag_ui import AGUIAdapter
+from pydantic_ai.usage import RequestUsage
 
 from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
+from cognizes.engine.models import TokenUsage
+from cognizes.engine.telemetry import is_tracing
+from cognizes.engine.usage import trace_model_call
 
 Deps = TypeVar("Deps")
 _CAPABILITIES = AgentCapabilities(interrupts=True, client_tools=True, streams_tool_arguments=True, multimodal=True)
@@ -39,7 +49,10 @@ def host_agent(
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=run_input, include_usage=True)
-        stream = cast("AsyncGenerator[BaseEvent, None]", adapter.run_stream(deps=make(context)))
+        stream = cast(
+            "AsyncGenerator[BaseEvent, None]",
+            adapter.run_stream(deps=make(context), model=_traced_model(agent, context)),
+        )
         async with aclosing(stream) as yielded:
             async for event in yielded:
                 yield event
@@ -52,6 +65,56 @@ def host_agent(
         capabilities=_CAPABILITIES,
         engine=engine,
     )
+
+
+def _traced_model(agent: AbstractAgent[Any, object], context: RunContext) -> Model | None:
+    """Return the model of an agent with a span for each call; None for the model as it is.
+
+    An agent whose own instrumentation is on has these spans already.
+    """
+    model = agent.model
+    if not is_tracing() or getattr(agent, "instrument", None) or not isinstance(model, Model):
+        return None
+    return _TracedModel(model, conversation_id=str(context.thread_id), agent=context.session.app_name)
+
+
+class _TracedModel(WrapperModel):
+    """Records a span for each call of a model. Pydantic AI's own spans would repeat those of the host."""
+
+    def __init__(self, wrapped: Model, *, conversation_id: str, agent: str) -> None:
+        super().__init__(wrapped)
+        self._conversation_id = conversation_id
+        self._agent = agent
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        started = time.time_ns()
+        response = await super().request(messages, model_settings, model_request_parameters)
+        self._trace(response.model_name, response.usage, started)
+        return response
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: PydanticRunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        started = time.time_ns()
+        async with super().request_stream(messages, model_settings, model_request_parameters, run_context) as response:
+            yield response
+            self._trace(response.model_name, response.usage, started)
+
+    def _trace(self, model: str | None, usage: RequestUsage, started: int) -> None:
+        counted = TokenUsage(
+            model or self.model_name, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens
+        )
+        trace_model_call(counted, started, conversation_id=self._conversation_id, agent=self._agent)
 
 
 def _default_deps(agent: AbstractAgent[Any, object], name: str) -> Callable[[RunContext], Any]:

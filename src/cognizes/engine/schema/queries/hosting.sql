@@ -1,6 +1,6 @@
 -- begin_hosted_run: Begin a leased run of a hosted agent, and read the state of its thread.
 SELECT outcome, (run).*, state, user_state, app_state, version, last_sequence, user_version, app_version
-  FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11);
+  FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11, $12);
 
 -- find_leased_run: Find the run with a valid lease on a thread; the oldest one if there are two.
 SELECT id FROM {schema}.runs

@@ -1,5 +1,5 @@
 -- create_run: Create a run with its event.
-SELECT * FROM {schema}.create_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10, $11::text::json, $12, $13);
+SELECT * FROM {schema}.create_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10, $11::text::json, $12, $13, $14);
 
 -- claim_run: Claim one run for a worker.
 SELECT * FROM {schema}.claim_run($1, $2, $3, $4, $5, $6);

@@ -4,5 +4,5 @@ SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, 
        created_at, started_at, completed_at, handler, input::text AS input, result::text AS result, worker_id, attempt,
        failures, max_attempts, available_at, lease_expires_at, wait_kind, wait_key, wait_reason, wait_expires_at,
        wait_timeout_node, resumption_context::text AS resumption_context, claimable_since, waiting_since,
-       queue, priority
+       queue, priority, traceparent
   FROM {schema}.runs;

@@ -9,7 +9,8 @@
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION {schema}.begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
-    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean
+    p_worker_id text, p_lease interval, p_event_id text, p_answered text[], p_withdraws boolean,
+    p_traceparent text DEFAULT NULL
 ) RETURNS TABLE (
     outcome text, run {schema}.run_rows, state text, user_state text, app_state text, version bigint,
     last_sequence bigint, user_version bigint, app_version bigint
@@ -74,7 +75,7 @@ BEGIN
         END IF;
         PERFORM {schema}.create_run(
             p_thread_id, v_run_id, 'running', p_handler, p_input, p_max_attempts, NULL, p_worker_id, p_lease, p_event_id,
-            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler));
+            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler), p_traceparent => p_traceparent);
     END IF;
     SELECT r.* INTO run FROM {schema}.run_rows r WHERE r.thread_id = p_thread_id AND r.id = v_run_id;
     SELECT t.state::text, u.state::text, a.state::text, t.version, t.last_sequence, coalesce(u.version, 0),

@@ -1,0 +1,257 @@
+"""Spans of OpenTelemetry: requests, batches of appends, runs, steps, waits, calls of models and tools.
+
+The engine uses the tracer provider of the process, which the application or the command has set before an engine
+starts. Without one every function here returns at once. The position in a trace is the text of the W3C header
+`traceparent`: a run stores it, so that each attempt continues the trace of the request, in any process.
+
+Names and attributes follow the semantic conventions for generative AI (`gen_ai.*`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from opentelemetry import context as otel_context
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+
+Attribute = str | int | float | bool | None
+Attributes = Mapping[str, Attribute]
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACER = trace.get_tracer("cognizes.engine")
+_received: ContextVar[str | None] = ContextVar("received_traceparent", default=None)
+_is_on = False
+
+
+def detect_tracing() -> bool:
+    """Trace from now on if the process has a tracer provider; return whether it has one. Engines call it."""
+    global _is_on  # noqa: PLW0603 - OpenTelemetry has one provider per process
+    _is_on = not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
+    return _is_on
+
+
+def is_tracing() -> bool:
+    return _is_on
+
+
+class ActiveSpan:
+    """A span that is current in a block. An exception is recorded; a cancellation or a wait is not an error."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span | None) -> None:
+        self._span = span
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> Self:
+        if self._span is not None:
+            self._token = otel_context.attach(trace.set_span_in_context(self._span))
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if isinstance(error, Exception):
+            self.fail(error)
+        self.end()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the span can still be changed."""
+        return self._span is not None and self._span.is_recording()
+
+    def set(self, attributes: Attributes) -> None:
+        if self._span is not None:
+            self._span.set_attributes(_known(attributes))
+
+    def rename(self, name: str) -> None:
+        if self._span is not None:
+            self._span.update_name(name)
+
+    def fail(self, error: Exception | str) -> None:
+        """Mark the span as failed."""
+        if self._span is None or not self._span.is_recording():
+            return
+        if isinstance(error, Exception):
+            self._span.record_exception(error)
+            self._span.set_attribute("error.type", type(error).__name__)
+        self._span.set_status(Status(StatusCode.ERROR, str(error)))
+
+    def end(self) -> None:
+        """End the span; its children may continue."""
+        if self._span is not None and self._span.is_recording():
+            self._span.end()
+
+
+NO_SPAN = ActiveSpan(None)
+"""Instead of a span while tracing is off."""
+
+
+class _ReceivedTrace(ActiveSpan):
+    """The trace of a request to a process that does not trace."""
+
+    __slots__ = ("_reset", "_traceparent")
+
+    def __init__(self, traceparent: str | None) -> None:
+        super().__init__(None)
+        self._traceparent = traceparent
+        self._reset: Token[str | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._reset = _received.set(self._traceparent)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        if self._reset is not None:
+            _received.reset(self._reset)
+
+
+def span(
+    name: str, attributes: Attributes, *, parent: str | None = None, kind: SpanKind = SpanKind.INTERNAL
+) -> ActiveSpan:
+    """Return a span for a `with` block; its parent is a `traceparent`, else the current span."""
+    if not _is_on:
+        return NO_SPAN
+    return ActiveSpan(_TRACER.start_span(name, _context_of(parent), kind=kind, attributes=_known(attributes)))
+
+
+def request_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> ActiveSpan:
+    """Return the span of a request, in the trace that its headers name.
+
+    While tracing is off, the `traceparent` of the request is kept for the runs that the request creates.
+    """
+    if not _is_on:
+        given = headers.get(b"traceparent")
+        return NO_SPAN if given is None else _ReceivedTrace(checked_traceparent(given.decode("latin-1")))
+    carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    attributes = {"http.request.method": method, "url.path": path}
+    started = _TRACER.start_span(method, propagate.extract(carrier), kind=SpanKind.SERVER, attributes=attributes)
+    return ActiveSpan(started)
+
+
+def batch_span(name: str, contexts: Sequence[SpanContext | None], attributes: Attributes) -> ActiveSpan:
+    """Return the span of work for several callers: a child of the first, with links to the others."""
+    if not _is_on:
+        return NO_SPAN
+    found = list({context.span_id: context for context in contexts if context is not None}.values())
+    parent = trace.set_span_in_context(NonRecordingSpan(found[0])) if found else Context()
+    links = [Link(context) for context in found[1:]]
+    return ActiveSpan(_TRACER.start_span(name, parent, links=links, attributes=_known(attributes)))
+
+
+def record_span(
+    name: str,
+    attributes: Attributes,
+    *,
+    started: int | datetime,
+    ended: int | datetime | None = None,
+    parent: str | None = None,
+    error: str | None = None,
+) -> None:
+    """Record a span that is over. Times are moments, or nanoseconds since 1970 as `time.time_ns` returns them."""
+    if not _is_on:
+        return
+    over = ActiveSpan(
+        _TRACER.start_span(name, _context_of(parent), attributes=_known(attributes), start_time=_nanoseconds(started))
+    )
+    if error is not None:
+        over.fail(error)
+    assert over._span is not None  # noqa: S101 - made above
+    over._span.end(_nanoseconds(ended) if ended is not None else time.time_ns())
+
+
+def current_context() -> SpanContext | None:
+    """Return the context of the current span, for `batch_span`."""
+    if not _is_on:
+        return None
+    context = trace.get_current_span().get_span_context()
+    return context if context.is_valid else None
+
+
+def current_traceparent() -> str | None:
+    """Return the position in the current trace: of the current span, else what the request brought."""
+    context = current_context()
+    if context is None:
+        return _received.get()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def checked_traceparent(text: str | None) -> str | None:
+    """Return a `traceparent` that is valid; None for any other text, as the W3C recommendation says."""
+    found = _TRACEPARENT.fullmatch(text.strip()) if text else None
+    if found is None or not int(found[1], 16) or not int(found[2], 16):
+        return None
+    return found[0]
+
+
+def agent_attributes(agent: str, *, conversation_id: str, run_id: str, attempt: int) -> Attributes:
+    """Return the attributes of the span of one attempt of an agent's run."""
+    return {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": agent,
+        "gen_ai.conversation.id": conversation_id,
+        "cognizes.run.id": run_id,
+        "cognizes.run.attempt": attempt,
+    }
+
+
+def model_attributes(
+    model: str, *, input_tokens: int, output_tokens: int, conversation_id: str, agent: str | None = None
+) -> Attributes:
+    """Return the attributes of the span of a call of a model."""
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": model,
+        "gen_ai.usage.input_tokens": input_tokens,
+        "gen_ai.usage.output_tokens": output_tokens,
+        "gen_ai.conversation.id": conversation_id,
+        "gen_ai.agent.name": agent,
+    }
+
+
+def tool_attributes(tool: str, *, call_id: str, conversation_id: str, agent: str | None = None) -> Attributes:
+    """Return the attributes of the span of a tool call."""
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": tool,
+        "gen_ai.tool.call.id": call_id,
+        "gen_ai.conversation.id": conversation_id,
+        "gen_ai.agent.name": agent,
+    }
+
+
+def _context_of(parent: str | None) -> Context | None:
+    found = _TRACEPARENT.fullmatch(parent) if parent is not None else None
+    if found is None:
+        return None
+    flags = TraceFlags(int(found[3], 16))
+    remote = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags)
+    return trace.set_span_in_context(NonRecordingSpan(remote))
+
+
+def _known(attributes: Attributes) -> dict[str, str | int | float | bool]:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _nanoseconds(moment: int | datetime) -> int:
+    return moment if isinstance(moment, int) else int(moment.timestamp() * 1e9)
