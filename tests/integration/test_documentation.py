@@ -58,6 +58,7 @@ NOT_EXECUTED = {
     "docs/quickstart.md: pkill -9": "tests/integration/test_quickstart.py kills and starts a server like this",
     "docs/quickstart.md: pip install 'cognizes-engine[adk]'": "it installs from the package registry",
     "docs/operation.md: pip install 'cognizes-engine[metrics]'": "it installs from the package registry",
+    "docs/operation.md: OTEL_EXPORTER_OTLP_ENDPOINT": "it needs a collector; test_traces_of_commands.py has one",
     "docs/operation.md: DATABASE_URL=": SERVER,
     "docs/operation.md: cognizes user": "it needs a user; tests/integration/archive/test_archive_commands.py runs it",
     "docs/operation.md: cognizes backup": "it needs data; tests/integration/archive/test_archive_commands.py runs it",

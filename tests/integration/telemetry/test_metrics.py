@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,11 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from cognizes.engine import ConcurrencyConflictError, Engine, Worker
 from cognizes.engine.api.main import create_app
 from cognizes.engine.api.metrics import MetricsExport, ProcessGroup
+from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import HandledRun
 from tests.engine_parts import database_of
 from tests.listeners import kill_listeners
+from tests.standbys import Standby, standby_of
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
 
@@ -211,6 +213,39 @@ async def test_a_scrape_without_the_database_still_answers(measured: Engine, cli
     assert after("cognizes_database_up") == 0
     assert "cognizes_runs" not in after.names
     assert after("cognizes_process_up", process="0") == 1
+
+
+@pytest.fixture
+def standby(postgres_server: EmbeddedPostgres) -> Iterator[Standby]:
+    with standby_of(postgres_server) as started:
+        yield started
+
+
+async def test_reads_on_a_standby_and_its_lag(standby: Standby, database_url: str) -> None:
+    def lag(samples: Samples) -> float:
+        return samples.values["cognizes_replica_lag_seconds", (("replica", "0"),)]
+
+    await standby.catch_up()
+    settings = {"read_url": standby.url_for(database_url), "read_timeout": 20, "embedder": "none"}
+    async with Engine.open(database_url, metrics=True, **settings) as engine:
+        session = await engine.sessions.create("shop", "ada")
+        await engine.sessions.append(session, author="user", kind="user_message", text="x")
+        await standby.catch_up()
+        await engine.timeline.read(session.thread_id)
+        export = MetricsExport(engine)
+        current = Samples((await export.render()).decode())
+        assert current("cognizes_replica_reads_total", answer="replica") >= 1
+        assert lag(current) == 0
+        await standby.pause()
+        await engine.sessions.append(session, author="user", kind="user_message", text="y")
+        await engine.timeline.read(session.thread_id)
+
+        async def is_behind() -> bool:
+            return lag(Samples((await export.render()).decode())) > 0
+
+        await until_true(is_behind)
+        assert Samples((await export.render()).decode())("cognizes_replica_reads_total", answer="behind") >= 1
+        await standby.resume()
 
 
 async def test_metrics_are_off_by_default(engine: Engine) -> None:

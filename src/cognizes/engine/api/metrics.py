@@ -120,6 +120,7 @@ class MetricsExport:
         yield from self._process.collect()
         yield from _pool(self._engine)
         yield from _live(self._engine, self._connections())
+        yield from _reads(self._engine)
         yield from _tasks(self._engine)
 
     async def _ask_database(self) -> list[Metric]:
@@ -254,6 +255,16 @@ def _live(engine: Engine, connections: Mapping[str, int]) -> Iterator[Metric]:
     yield _gauge("cognizes_listener_connected", "1 if the listener receives notifications.", listener.is_running)
 
 
+def _reads(engine: Engine) -> Iterator[Metric]:
+    counters = engine._reads.counters
+    reads = CounterMetricFamily(
+        "cognizes_replica_reads", "Reads for replicas: answered by one, or why the primary answered.", labels=["answer"]
+    )
+    for name, value in vars(counters).items():
+        reads.add_metric([name], value)
+    yield reads
+
+
 def _tasks(engine: Engine) -> Iterator[Metric]:
     supervisor = engine._supervisor
     yield _gauge("cognizes_background_tasks", "Background tasks of the process.", len(supervisor.names))
@@ -266,6 +277,8 @@ async def _read_database(engine: Engine) -> list[Metric]:
     rows = await engine._database.fetch("count_open_runs")
     runs = dict.fromkeys(("pending", "running", "waiting"), 0.0) | {row["status"]: float(row["runs"]) for row in rows}
     families = [_gauge("cognizes_runs", "Runs that have not ended, by status.", runs, "status")]
+    lags = await engine._reads.lags()
+    families.append(_gauge("cognizes_replica_lag_seconds", "Seconds that a replica is behind.", lags, "replica"))
     if engine.memory.queue is not None:
         length = await engine.memory.queue.length()
         states = {"waiting": float(length.waiting), "parked": float(length.parked)}

@@ -186,6 +186,19 @@ class ReadDatabase(Database):
             await self._open_replicas()
             self._opening = sweeper.start("open-replicas", self._open_replicas, seconds=_CHECK_SECONDS)
 
+    async def lags(self) -> dict[str, float]:
+        """Return by how many seconds each replica that answers is behind, by its place in COGNIZES_READ_URL."""
+        found: dict[str, float] = {}
+        for place, replica in enumerate(self._replicas):
+            if replica.database is None or not replica.is_usable:
+                continue
+            try:
+                async with asyncio.timeout(self._seconds):
+                    found[str(place)] = float(await replica.database.without_tenants().fetch_value("read_replica_lag"))
+            except (EngineError, TimeoutError) as error:
+                logger.debug("the lag of replica %d is not known: %s", place, error)
+        return found
+
     async def close(self) -> None:
         if self._opening is not None:
             await self._opening.stop()

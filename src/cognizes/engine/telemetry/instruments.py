@@ -27,7 +27,7 @@ class Instruments:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # A late import: the extra `metrics` has the package.
-        from prometheus_client import Counter, Gauge, Histogram  # noqa: PLC0415
+        from prometheus_client import Counter, Histogram  # noqa: PLC0415
 
         self.registry = registry
         self.requests = Counter(
@@ -106,12 +106,6 @@ class Instruments:
             "cognizes_stream_backend_errors",
             "Failed calls of the backend of token streams, by operation.",
             ["operation"],
-            registry=registry,
-        )
-        self.replica_lag = Gauge(
-            "cognizes_replica_lag_seconds",
-            "Seconds by which a read replica is behind the primary.",
-            ["replica"],
             registry=registry,
         )
 
