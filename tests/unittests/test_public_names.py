@@ -144,6 +144,7 @@ PACKAGES = {
     "memory": [
         "ChatModel",
         "Consolidated",
+        "ContextItem",
         "EpisodeDraft",
         "EpisodicEntry",
         "EpisodicMemoryStore",
@@ -160,6 +161,7 @@ PACKAGES = {
         "LongTermKey",
         "LongTermMemoryStore",
         "Memory",
+        "MemoryContext",
         "MemoryPage",
         "MemoryRecord",
         "MemoryScope",
@@ -173,6 +175,7 @@ PACKAGES = {
         "TranscriptTurn",
         "WorkingMemory",
         "WorkingMemoryStore",
+        "estimate_tokens",
     ],
     "memory.embedders": ["Embedder", "choose_embedder"],
     "pulse": ["Overlay", "Sessions", "StateManager"],

@@ -1,6 +1,7 @@
 """Durable memory: working, long-term and episodic, snapshots that resume a run, and recall over all of it."""
 
 from cognizes.engine.memory.consolidation import Consolidated
+from cognizes.engine.memory.context import ContextItem, MemoryContext, estimate_tokens
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.extraction import (
     EpisodeDraft,
@@ -24,6 +25,7 @@ from cognizes.engine.memory.working import WorkingMemory, WorkingMemoryStore
 __all__ = [
     "ChatModel",
     "Consolidated",
+    "ContextItem",
     "EpisodeDraft",
     "EpisodicEntry",
     "EpisodicMemoryStore",
@@ -40,6 +42,7 @@ __all__ = [
     "LongTermKey",
     "LongTermMemoryStore",
     "Memory",
+    "MemoryContext",
     "MemoryPage",
     "MemoryRecord",
     "MemoryScope",
@@ -53,4 +56,5 @@ __all__ = [
     "TranscriptTurn",
     "WorkingMemory",
     "WorkingMemoryStore",
+    "estimate_tokens",
 ]

@@ -10,8 +10,18 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.background import MemoryBackground
 from cognizes.engine.memory.consolidation import Consolidated, Consolidation
+from cognizes.engine.memory.context import (
+    ContextSources,
+    CountTokens,
+    MemoryContext,
+    build_context,
+    check_budget,
+    estimate_tokens,
+    recalled_items,
+)
 from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.filters import Filters, MetadataValue, Range
@@ -79,6 +89,7 @@ class Memory:
             long_term=self.long_term,
             extractor=choose_extractor(settings),
         )
+        self._context = ContextSources(database, sessions, self.snapshots)
         self._recall = Recall(reads or database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
         self.message_index = MessageIndex(database, self.embedder)
@@ -167,6 +178,39 @@ class Memory:
             filters=filters,
             half_life=half_life,
             visibility=visibility,
+        )
+
+    async def context(
+        self,
+        query: str,
+        *,
+        app: str,
+        user: str,
+        session: Session | None = None,
+        agent: str | None = None,
+        budget_tokens: int = 2000,
+        recent_turns: int = 20,
+        k: int = 20,
+        min_score: float = 0.3,
+        visibility: Sequence[str] = ("user",),
+        count_tokens: CountTokens = estimate_tokens,
+    ) -> MemoryContext:
+        """Return what fits into a budget of tokens: working memory and recent turns of a session, recalled memories.
+
+        `session` must belong to the app and the user. `citation` of an item names it in the text.
+        """
+        check_budget(budget_tokens)
+        if not 0 <= recent_turns <= _PAGE:
+            raise InvalidInputError(f"invalid recent_turns {recent_turns}; it must be between 0 and {_PAGE}")
+        if session is not None and (session.app_name, session.user_id) != (app, user):
+            raise InvalidInputError(f"session {session.id!r} belongs to another app or user; give its own names")
+        hits = await self.recall(
+            query, app=app, user=user, agent=agent, k=k, min_score=min_score, visibility=visibility
+        )
+        working = await self._context.working(session, agent_id=agent) if session else []
+        recent = await self._context.recent(session, limit=recent_turns) if session and recent_turns else []
+        return build_context(
+            working, recalled_items(hits), recent, budget_tokens=budget_tokens, count_tokens=count_tokens
         )
 
     async def search_messages(

@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -25,6 +25,7 @@ from cognizes.engine.errors import (
     StepInterruptedError,
     WaitExpiredError,
 )
+from cognizes.engine.memory.context import MemoryContext
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey
 from cognizes.engine.memory.memory import Memory
@@ -89,6 +90,19 @@ class RunMemory:
     async def episodes(self, *, limit: int = 10) -> list[EpisodicEntry]:
         """Return the latest episodes of the agent, newest first."""
         return await self._memory.episodic.list_by_agent(self.scope, limit=limit)
+
+    async def context(
+        self, query: str, *, budget_tokens: int = 2000, visibility: Sequence[str] = ("user",)
+    ) -> MemoryContext:
+        """Return what fits into a budget of tokens: working memory, recent turns and recalled memories."""
+        return await self._memory.context(
+            query,
+            app=self.scope.app_name,
+            user=self.scope.user_id,
+            session=self._session,
+            budget_tokens=budget_tokens,
+            visibility=visibility,
+        )
 
     async def write_scratchpad(self, scratchpad: Any) -> None:
         fence = fence_of_thread(thread_uuid(self._session.thread_id))

@@ -129,6 +129,21 @@ class Question(Body):
     visibility: tuple[Visibility, ...] = ("user",)
 
 
+class ContextQuestion(Body):
+    """What the prompt is about, and how many tokens its context may have."""
+
+    app_name: str = Field(min_length=1)
+    user_id: str = Field(min_length=1)
+    query: SearchText
+    session_id: str | None = None
+    agent_id: str | None = None
+    budget_tokens: int = Field(default=2000, ge=1, le=10_000_000)
+    recent_turns: int = Field(default=20, ge=0, le=500)
+    k: int = Field(default=20, ge=1, le=1000)
+    min_score: float = Field(default=0.3, ge=0, le=1)
+    visibility: tuple[Visibility, ...] = ("user",)
+
+
 class MessageQuestion(Body):
     """Which messages to find: of a whole app, of a user, or of one session of a user."""
 
@@ -231,6 +246,30 @@ class HitView(MemoryView):
     why: str
 
 
+class ContextItemView(BaseModel):
+    """A part of a context; `citation` names it in the text."""
+
+    section: str
+    citation: str
+    text: str
+    created_at: datetime | None
+    memory_id: str | None
+    kind: Kind | None
+    visibility: Visibility | None
+    session_id: str | None
+    event_id: str | None
+    score: float | None
+
+
+class ContextView(BaseModel):
+    """The text of a context, its items in the order of the text, and the number of items that did not fit."""
+
+    text: str
+    items: list[ContextItemView]
+    tokens: int
+    left_out: int
+
+
 class Hits(BaseModel):
     """What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`."""
 
@@ -295,6 +334,30 @@ def _metadata(given: MetadataFilter | None) -> dict[str, MetadataValue | Range] 
     if given is None:
         return None
     return {name: Range(**value.model_dump()) if isinstance(value, Bounds) else value for name, value in given.items()}
+
+
+@router.post("/context", response_model=ContextView, responses=NOT_FOUND, summary="Build the context of a prompt")
+@access(Reach.APP, only_reads=True, has_large_body=True)
+async def build_context(body: ContextQuestion, engine: CurrentEngine) -> Response:
+    """Working memory and recent turns of a session and recalled memories that fit into a budget of tokens."""
+    session = None
+    if body.session_id is not None:
+        session = await engine.sessions.get(body.app_name, body.user_id, body.session_id)
+        if session is None:
+            raise NotFoundError(f"there is no session {body.session_id[:200]!r}")
+    context = await engine.memory.context(
+        body.query,
+        app=body.app_name,
+        user=body.user_id,
+        session=session,
+        agent=body.agent_id,
+        budget_tokens=body.budget_tokens,
+        recent_turns=body.recent_turns,
+        k=body.k,
+        min_score=body.min_score,
+        visibility=body.visibility,
+    )
+    return DocumentResponse(context.to_json())
 
 
 @router.post(

@@ -221,6 +221,12 @@ SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
  WHERE m.thread_id = $1 AND m.sequence_num > $2 AND m.role IN ('user', 'assistant') AND m.content <> ''
  ORDER BY m.sequence_num LIMIT $3;
 
+-- read_recent_turns: Read the newest messages of a thread, newest first.
+SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at
+  FROM {schema}.messages m
+ WHERE m.thread_id = $1 AND m.role IN ('user', 'assistant') AND m.content <> ''
+ ORDER BY m.sequence_num DESC LIMIT $2;
+
 -- claim_embeddings: Claim queued memories, oldest first. The claim expires.
 WITH claimed AS (
     -- By ctid of the locked rows: a join by key would scan the whole queue for each batch.
