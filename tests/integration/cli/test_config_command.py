@@ -165,3 +165,18 @@ def test_urls_without_passwords(url: str, shown: str) -> None:
 )
 def test_psql_gets_the_password_in_the_environment(url: str, shown: str, password: str | None) -> None:
     assert hide_password(url) == (shown, password)
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_spelling(quick: Cognizes) -> None:
+    Path(".env").write_text("COGNIZES_WEBHOOK_NETWORK=127.0.0.1\nOTHER=1\n")
+    try:
+        shown = quick("config", "--json", COGNIZES_PROT="9000", COGNIZES_XYZZY="1", COGNIZES_PORT="8001")
+    finally:
+        Path(".env").unlink()
+    assert shown.returncode == 0
+    assert shown.stderr.splitlines() == [
+        "cognizes: COGNIZES_PROT is not a setting and is ignored; did you mean COGNIZES_PORT?",
+        "cognizes: COGNIZES_WEBHOOK_NETWORK is not a setting and is ignored; did you mean COGNIZES_WEBHOOK_NETWORKS?",
+        "cognizes: COGNIZES_XYZZY is not a setting and is ignored; `cognizes config` lists the settings",
+    ]
+    assert quick("config", "--json", COGNIZES_DATABASE_URL="postgresql://x/y").stderr == ""

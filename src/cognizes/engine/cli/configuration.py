@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from dotenv import load_dotenv
+from dotenv import dotenv_values, load_dotenv
 from pydantic import SecretStr, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,6 +21,7 @@ from cognizes.engine.cli.connections import describe_url, redact_url
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
+_PREFIX = "COGNIZES_"
 _MINIMUM_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
 DataDirectory = Annotated[
@@ -65,12 +68,29 @@ def load_settings(*, data_dir: Path | None = None, database_url: str | None = No
         given.update(data_dir=data_dir, database_url=None)
     if database_url is not None:
         given.update(database_url=database_url)
+    for sentence in misspelt_variables():
+        typer.echo(f"cognizes: {sentence}", err=True)
     try:
         return Settings(**given)
     except ValidationError as error:
         raise SetupError("; ".join(_explain(detail, given) for detail in error.errors())) from error
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         raise SetupError(f"the settings of the environment and .env cannot be read: {error}") from error
+
+
+def misspelt_variables() -> list[str]:
+    """Return a sentence for each `COGNIZES_…` variable of the environment and of `.env` that is not a setting."""
+    known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    given = os.environ.keys() | (dotenv_values(".env").keys() if Path(".env").is_file() else set())
+    found = []
+    for name in sorted(given):
+        if name.upper().startswith(_PREFIX) and name.upper() not in known:
+            # Without the prefix, which every setting has.
+            spelling = name.upper().removeprefix(_PREFIX)
+            near = get_close_matches(spelling, [one.removeprefix(_PREFIX) for one in known], n=1)
+            hint = f"did you mean {_PREFIX}{near[0]}?" if near else "`cognizes config` lists the settings"
+            found.append(f"{name} is not a setting and is ignored; {hint}")
+    return found
 
 
 def export_dotenv() -> None:

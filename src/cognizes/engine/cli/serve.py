@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import ipaddress
+import logging
 import os
 import resource
 import socket
 import sys
+import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,10 +25,13 @@ from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
 from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
+from cognizes.engine.cli.reload import SourceFiles
 from cognizes.engine.cli.workers import Supervisor
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
+
+logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 _MAXIMUM_DESCRIPTORS = 1_048_576
@@ -56,6 +62,10 @@ def serve(
         int | None,
         typer.Option(min=1, help="Processes that serve requests (COGNIZES_WORKERS, 1).", show_default=False),
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load the agents again when their source files change; for development.")
+    ] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser when it is ready.")] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines although no key is required (COGNIZES_INSECURE).")
     ] = False,
@@ -89,13 +99,26 @@ def serve(
         url = page_url(listening)
         if settings.url is None:
             resources.enter_context(serve_lock(settings.data_dir, url))
-        if settings.workers > 1:
-            Supervisor(settings, listening, announce=lambda: _print_banner(settings, url)).run()
+
+        def announce() -> None:
+            _print_banner(settings, url)
+            if open_page:
+                # In a thread: a text browser would block the server until it is closed.
+                threading.Thread(target=_open_browser, args=(url,), daemon=True).start()
+
+        if settings.workers > 1 or reload:
+            files = SourceFiles([name.strip() for name in settings.agents.split(",")]) if reload else None
+            Supervisor(settings, listening, announce=announce, changed_files=files.changed if files else None).run()
             return
         # A late import: the web framework would cost every other command a second.
         from cognizes.engine.cli.service import run_service  # noqa: PLC0415
 
-        run_service(settings, listening, announce=lambda: _print_banner(settings, url))
+        run_service(settings, listening, announce=announce)
+
+
+def _open_browser(url: str) -> None:
+    if not webbrowser.open(url):
+        logger.warning("no browser was found; open %s", url)
 
 
 def _refuse_open_access(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 The supervisor serves no request. It restarts a worker that ends, with growing pauses, and stops all on SIGINT or
 SIGTERM. SIGHUP replaces the workers one at a time: the new one serves before the old one stops. A worker ends by itself
-when its supervisor was killed.
+when its supervisor was killed. `serve --reload` replaces them when the source files of agents change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -40,6 +40,8 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 10.0
 _SETTLED_SECONDS = 60.0
 """A worker that has run this long restarts without a long pause."""
+_LOOK_SECONDS = 0.5
+"""The time between two looks at source files."""
 _KILL_SECONDS = 30.0
 """How long workers may take to stop, beyond the time for their runs; then they are killed."""
 
@@ -73,9 +75,20 @@ class _Worker:
 
 
 class Supervisor:
-    """Starts, watches and stops the workers. `announce` is called once, when all of them serve."""
+    """Starts, watches and stops the workers. `announce` is called once, when all of them serve.
 
-    def __init__(self, settings: Settings, listening: socket.socket, *, announce: Callable[[], None]) -> None:
+    After `changed_files` returns names, the workers are replaced one at a time. If the new one does not start, the old
+    one stays.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listening: socket.socket,
+        *,
+        announce: Callable[[], None],
+        changed_files: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
         self._settings = share_limits(settings, settings.workers)
         self._count = settings.workers
         self._listening = listening
@@ -86,6 +99,7 @@ class Supervisor:
         """When to start a worker again, and how often it has failed in succession."""
         self._signals: deque[int] = deque()
         self._to_replace: deque[_Worker] = deque()
+        self._changed_files = changed_files
         self._kill_at: float | None = None
         self._error: str | None = None
         self._sockets: Path | None = None
@@ -125,6 +139,8 @@ class Supervisor:
     def _wait(self, wake_up: socket.socket) -> None:
         """Wait for the next event and handle all that have happened."""
         moments = [moment for moment, _ in self._due] + ([self._kill_at] if self._kill_at is not None else [])
+        if self._changed_files is not None:
+            moments.append(time.monotonic() + _LOOK_SECONDS)
         timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
         by_object: dict[object, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
         by_object |= {worker.started: worker for worker in self._workers if not worker.is_serving}
@@ -137,6 +153,7 @@ class Supervisor:
             self._note_end(worker)
         while self._signals:
             self._obey(self._signals.popleft())
+        self._replace_after_changes()
         now = time.monotonic()
         if self._kill_at is None:
             for due in [due for due in self._due if due[0] <= now]:
@@ -214,6 +231,13 @@ class Supervisor:
         elif self._kill_at is None and not self._to_replace:
             self._to_replace.extend(worker for worker in self._workers if not worker.is_leaving)
             self._replace_next()
+
+    def _replace_after_changes(self) -> None:
+        """Replace the workers when source files changed. A change during a replacement is found after it."""
+        is_quiet = self._announce is None and all(one.is_serving and not one.is_leaving for one in self._workers)
+        if self._changed_files is not None and self._kill_at is None and is_quiet and (found := self._changed_files()):
+            logger.info("%s changed; the agents are loaded again", ", ".join(found[:3]))
+            self._obey(signal.SIGHUP)
 
     def _replace_next(self) -> None:
         while self._to_replace and self._kill_at is None:
