@@ -77,6 +77,10 @@ def test_no_view_has_a_violation(page: Page, site: Site, thread: str, axe: str, 
     page.goto(f"{site.url}/#/runs")
     expect(page.locator(".runs-table tbody tr").first).to_be_visible()
     _check(page, axe)
+    user = site.get(f"/api/sessions/{thread}")["user_id"]
+    page.goto(f"{site.url}/#/user/shop/{user}")
+    expect(page.locator(".user-thread").first).to_be_visible()
+    _check(page, axe)
     page.goto(f"{site.url}/#/thread/{thread}?event=4")
     expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()
     page.locator(".tool-head").first.click()

@@ -296,6 +296,37 @@ class TestStart:
         expect(page.locator(".welcome h1")).to_be_visible()
 
 
+class TestUser:
+    def test_a_page_per_user_exports_and_erases(self, site: Site, open_thread: OpenThread) -> None:
+        user = f"ada-{uuid4().hex[:6]}"
+        thread = site.thread(user=user, title="Of Ada", state={"user:lang": "pt"})
+        site.post(f"/api/sessions/{thread}/usage", id="u1", model="tiny", input_tokens=1200, output_tokens=30)
+        notes = [{"source_id": "n1", "text": "Ada likes tea."}]
+        site.post("/api/memory", app_name="shop", user_id=user, memories=notes)
+        page = open_thread(thread)
+        page.locator("#user-link").click()
+        expect(page.locator(".user-thread")).to_contain_text("Of Ada")
+        expect(page.get_by_label("Tokens and cost").last).to_contain_text("tiny")
+        expect(page.locator(".user-page .state-row")).to_contain_text("pt")
+        expect(page.get_by_label("Memories")).to_contain_text("Ada likes tea.")
+        with page.expect_download() as download:
+            page.locator("#export-user").click()
+        assert "Ada likes tea." in Path(download.value.path()).read_text()
+        page.locator("#erase-user").click()
+        expect(page.locator("#confirm-erase")).to_be_disabled()
+        page.locator("#erase-confirm").fill(user)
+        page.locator("#confirm-erase").click()
+        expect(page.locator(".welcome")).to_be_visible()
+        assert site.http.get(f"/api/sessions/{thread}").status_code == 404
+
+    def test_a_run_shows_its_tokens(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        run = site.run(thread)
+        site.post(f"/api/sessions/{thread}/usage", id="u2", model="tiny", input_tokens=7, output_tokens=3, run_id=run)
+        panel = _tab(open_thread(thread), "Run")
+        expect(panel.locator("#run-usage")).to_contain_text("tiny")
+
+
 class TestKeys:
     def test_a_wrong_key_is_named_and_an_app_key_shows_its_app(self, site: Site, page: Page, tmp_path: Path) -> None:
         app = f"app-{uuid4().hex[:6]}"

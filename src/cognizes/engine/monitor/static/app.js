@@ -12,7 +12,7 @@ import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { PulseStrip } from "./pulse_strip.js";
-import { go, parse } from "./router.js";
+import { format, go, parse } from "./router.js";
 import { RunPanel } from "./run_panel.js";
 import { RunsPage } from "./runs_page.js";
 import { SignalPullClient } from "./signal_pull.js";
@@ -20,6 +20,7 @@ import { StatePanel } from "./state_panel.js";
 import { ThreadList } from "./thread_list.js";
 import { TimeTravel } from "./time_travel.js";
 import { Timeline } from "./timeline.js";
+import { UserPage } from "./user_page.js";
 import { welcome } from "./welcome.js";
 
 const byId = (id) => document.getElementById(id);
@@ -50,7 +51,9 @@ class Monitor {
     this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._place.at !== null && this._goTo({ at: null, version: null }) });
     const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed() };
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
-    this._runsPage = new RunsPage(byId("timeline").querySelector(".pages"), everywhere);
+    const pages = byId("timeline").querySelector(".pages");
+    this._runsPage = new RunsPage(pages, everywhere);
+    this._userPage = new UserPage(pages, { failed: (error) => this._notify(error.message), erased: () => (go({ threadId: null }), this._list.load()) });
     this._buildTabs();
     this._buildTheme();
     this._buildSignIn();
@@ -110,10 +113,11 @@ class Monitor {
     this._pulse.close();
     this._inbox.close();
     byId("runs-link").setAttribute("aria-current", place.page === "runs" ? "page" : "false");
-    if (place.threadId !== before.threadId || place.page !== before.page || !this._arrived) {
+    const isSame = ["threadId", "page", "app", "user"].every((name) => (place[name] ?? null) === (before[name] ?? null));
+    if (!isSame || !this._arrived) {
       this._arrived = true;
       if (place.threadId) this._openThread(place);
-      else this._leave(place.page);
+      else this._leave(place);
     } else if (place.threadId) this._apply(place, before);
   }
 
@@ -138,7 +142,7 @@ class Monitor {
 
   // A thread
 
-  _leave(page = null) {
+  _leave({ page = null, app, user } = {}) {
     this._close?.();
     this._close = null;
     this._summary = this._cache = null;
@@ -152,6 +156,11 @@ class Monitor {
     if (page === "runs") {
       document.title = "Runs · Cognizes Monitor";
       this._runsPage.open();
+      return;
+    }
+    if (page === "user") {
+      document.title = `${user} · Cognizes Monitor`;
+      this._userPage.open(app, user);
       return;
     }
     replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: (agent) => this._newConversation(agent) }));
@@ -335,7 +344,7 @@ class Monitor {
       h(
         "div.head-title", {},
         h("div.title-line", {}, h("h1", {}, titleOf(one)), h("button.icon-button.rename", { type: "button", id: "rename", "aria-label": "Rename", title: "Rename", onclick: () => this._rename() }, icon("pencil"))),
-        h("div.head-sub", {}, h("span.pill", { id: "status" }, one.status), h("span.tag", {}, one.app_name), h("span.tag", {}, icon("person"), one.user_id), h("code", { title: one.thread_id }, shortId(one.session_id)), h("span.muted", { id: "count" }, `${number(one.last_sequence)} events`)),
+        h("div.head-sub", {}, h("span.pill", { id: "status" }, one.status), h("span.tag", {}, one.app_name), h("a.tag", { id: "user-link", href: format({ page: "user", app: one.app_name, user: one.user_id }), title: "Threads, state, memories and tokens of this user" }, icon("person"), one.user_id), h("code", { title: one.thread_id }, shortId(one.session_id)), h("span.muted", { id: "count" }, `${number(one.last_sequence)} events`)),
       ),
       h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", { role: "group", "aria-label": "Export" }, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button", { type: "button", id: "delete-thread", "aria-label": "Delete this thread", title: "Delete this thread", onclick: () => this._delete() }, icon("trash")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
     );

@@ -1,13 +1,15 @@
-// Deep links: `#/thread/<id>?event=…&version=…&run=…&at=…&tab=…&key=…`, and `#/runs`.
+// Deep links: `#/thread/<id>?event=…&version=…&run=…&at=…&tab=…&key=…`, `#/runs`, and `#/user/<app>/<user>`.
 
 /** The place that a hash names. */
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [kind, id] = path.split("/");
+  const [kind, id, user] = path.split("/");
   const query = new URLSearchParams(search);
   const whole = (name) => (/^\d+$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
   return {
-    page: kind === "runs" ? "runs" : null,
+    page: kind === "runs" || (kind === "user" && id && user) ? kind : null,
+    app: kind === "user" && id ? decodeURIComponent(id) : null,
+    user: kind === "user" && user ? decodeURIComponent(user) : null,
     threadId: kind === "thread" && id ? decodeURIComponent(id) : null,
     event: whole("event"),
     version: whole("version"),
@@ -20,6 +22,7 @@ export function parse(hash) {
 
 /** The hash of a place. */
 export function format(place) {
+  if (place.page === "user") return `#/user/${encodeURIComponent(place.app)}/${encodeURIComponent(place.user)}`;
   if (place.page) return `#/${place.page}`;
   if (!place.threadId) return "#/";
   const query = new URLSearchParams();

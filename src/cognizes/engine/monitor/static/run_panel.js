@@ -4,6 +4,7 @@ import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
 import { between, clock, duration, exact, reasonOf, shortId } from "./format.js";
 import { facts } from "./event_panel.js";
+import { usageView } from "./user_page.js";
 import { valueView } from "./value_tree.js";
 
 const ACTIVE = ["pending", "running", "waiting"];
@@ -59,7 +60,7 @@ export class RunPanel {
     // Only when something changed: a button that is replaced while it is pressed is never clicked.
     const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
     if (run) this._loadSteps(run);
-    const print = JSON.stringify([this.runs, this._questions, this._chosen, this._steps.get(run?.id)?.steps]);
+    const print = JSON.stringify([this.runs, this._questions, this._chosen, this._steps.get(run?.id)]);
     if (print === this._print) return;
     this._print = print;
     replace(this._detail, run ? this._detailOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
@@ -80,8 +81,9 @@ export class RunPanel {
     if (this._steps.get(run.id)?.state === state) return;
     this._steps.set(run.id, { state, steps: this._steps.get(run.id)?.steps ?? [] });
     try {
-      const { steps } = await get(`api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}`);
-      this._steps.set(run.id, { state, steps });
+      const path = `api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}`;
+      const [{ steps }, usage] = await Promise.all([get(path), get(`${path}/usage`)]);
+      this._steps.set(run.id, { state, steps, usage });
       this._draw();
     } catch (error) {
       this._steps.delete(run.id);
@@ -109,6 +111,7 @@ export class RunPanel {
       this._buttons(run, correlation),
       run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: 1 })),
       run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
+      this._usageOf(run),
       this._waterfall(run),
     ];
   }
@@ -169,6 +172,11 @@ export class RunPanel {
     } catch (error) {
       this._actions.failed(error);
     }
+  }
+
+  _usageOf(run) {
+    const usage = this._steps.get(run.id)?.usage;
+    return usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(usage)) : null;
   }
 
   /** Steps, tool calls and thoughts in the order of their start, each with its share of the run's time. */

@@ -1,0 +1,115 @@
+// One user of an app: threads, `user:` state, memories, tokens and cost; export and erase all of it.
+
+import { get, request, thread } from "./api.js";
+import { h, icon, replace } from "./dom.js";
+import { ago, exact, number, titleOf } from "./format.js";
+import { text as longText, valueView } from "./value_tree.js";
+
+const MOST = 50;
+
+export class UserPage {
+  /** `actions`: openThread(id), erased(), failed(error). */
+  constructor(root, actions) {
+    this._root = root;
+    this._actions = actions;
+  }
+
+  open(app, user) {
+    this._whose = { app_name: app, user_id: user };
+    const section = (title) => {
+      const body = h("div", {}, h("p.empty-line", {}, "Reading…"));
+      return [h("section.user-section", { "aria-label": title }, h("h2", {}, title), body), body];
+    };
+    const [threads, threadList] = section("Threads");
+    const [usage, usageTable] = section("Tokens and cost");
+    const [state, stateRows] = section("State of the user");
+    const [memories, memoryList] = section("Memories");
+    replace(
+      this._root,
+      h(
+        "div.user-page", {},
+        h("div.runs-head", {}, h("h1", {}, icon("person"), ` ${user} `, h("span.tag", {}, app)), h("div.buttons", {}, h("button", { type: "button", id: "export-user", onclick: () => this._export() }, icon("download"), "Export"), h("button.danger", { type: "button", id: "erase-user", onclick: () => this._ask() }, icon("trash"), "Erase"))),
+        h("div.user-grid", {}, threads, usage, state, memories),
+      ),
+    );
+    this._fill(threadList, () => this._threads(stateRows));
+    this._fill(usageTable, () => this._usage());
+    this._fill(memoryList, () => this._memories());
+  }
+
+  async _fill(place, read) {
+    try {
+      replace(place, await read());
+    } catch (error) {
+      replace(place, h("p.empty-line.is-error", {}, error.message));
+    }
+  }
+
+  /** The newest thread also shows the `user:` keys, which are the same in all threads of the user. */
+  async _threads(stateRows) {
+    const { threads } = await get("api/debug/threads", { ...this._whose, limit: MOST });
+    this._fill(stateRows, () => this._state(threads[0]));
+    if (!threads.length) return h("p.empty-line", {}, "No threads.");
+    return h("ul", {}, threads.map((one) => h("li.user-thread", {}, h("a", { href: `#/thread/${one.thread_id}` }, titleOf(one)), h("span.pill", { "data-status": one.status }, one.status), h("time", { title: exact(one.updated_at) }, ago(one.updated_at)))));
+  }
+
+  async _state(newest) {
+    const values = newest ? (await get(thread(newest.thread_id, "/scopes"))).scopes.user ?? {} : {};
+    const entries = Object.entries(values);
+    if (!entries.length) return h("p.empty-line", {}, "No keys with the prefix user:.");
+    return entries.map(([key, value]) => h("div.state-row", {}, h("span.k", {}, key), h("div.state-value", {}, valueView(value, { name: key })), h("span")));
+  }
+
+  async _usage() {
+    return usageView(await get("api/usage", this._whose));
+  }
+
+  async _memories() {
+    const { memories } = await get("api/memory", { ...this._whose, limit: MOST });
+    if (!memories.length) return h("p.empty-line", {}, "No memories.");
+    return memories.map((memory) => h("article.entry", {}, h("div.entry-text", {}, longText(memory.text, { quote: false })), h("div.entry-meta", {}, h("span.tag", {}, memory.kind), memory.author && h("span", {}, memory.author), h("time", { title: exact(memory.created_at) }, ago(memory.created_at)))));
+  }
+
+  async _export() {
+    try {
+      const response = await request("api/user-data", { query: this._whose });
+      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: "user-data.ndjson" });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    } catch (error) {
+      this._actions.failed(error);
+    }
+  }
+
+  /** Asks for the user's id: what is erased does not come back. */
+  _ask() {
+    const { user_id: user } = this._whose;
+    const typed = h("input", { type: "text", id: "erase-confirm", "aria-label": "User id", autocomplete: "off", spellcheck: "false" });
+    const erase = h("button.danger", { type: "submit", id: "confirm-erase", disabled: true }, icon("trash"), "Erase");
+    const dialog = h("dialog.dialog", { "aria-label": "Erase this user" });
+    const form = h("form.sign-in", {}, h("h2", {}, "Erase all data of this user?"), h("p", {}, "Threads, events, messages, state, memories, runs and files. Type ", h("code", {}, user), " to confirm. This cannot be undone."), typed, h("div.buttons", {}, erase, h("button", { type: "button", onclick: () => dialog.close() }, "Keep")));
+    typed.addEventListener("input", () => (erase.disabled = typed.value !== user));
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      dialog.close();
+      try {
+        await request("api/user-data", { method: "DELETE", query: this._whose });
+        this._actions.erased();
+      } catch (error) {
+        this._actions.failed(error);
+      }
+    });
+    dialog.append(form);
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+}
+
+/** Tokens by model, with the cost where a price is set. */
+export function usageView(usage) {
+  if (!usage.calls) return h("p.empty-line", {}, "No model calls were counted.");
+  const row = (name, one) => h("tr", {}, h("td", {}, name), h("td.figure", {}, number(one.calls)), h("td.figure", {}, number(one.input_tokens)), h("td.figure", {}, number(one.output_tokens)), h("td.figure", {}, one.cost === null ? "–" : one.cost.toFixed(4)));
+  const names = ["Model", "Calls", "Input", "Output", "Cost"];
+  return h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Tokens and cost" }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, usage.models.map((one) => row(one.model, one)), usage.models.length > 1 && row("Total", usage))));
+}
