@@ -12,10 +12,12 @@ import asyncpg
 
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import load_json
+from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import LeaseLostError
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.pulse.events import ScopedDelta, append_item
+from cognizes.engine.pulse.group_commit import event_notification
 from cognizes.engine.pulse.sessions import fence_of_thread
 from cognizes.engine.settings import Settings
 
@@ -78,7 +80,7 @@ def event_of_row(row: asyncpg.Record) -> Event:
         author=row["author"],
         event_type=row["event_type"],
         content=load_json(row["content"]),
-        actions=load_json(row["actions"]),
+        actions={} if row["actions"] == "{}" else load_json(row["actions"]),
         created_at=row["created_at"],
         sequence_num=row["sequence_num"],
     )
@@ -109,6 +111,24 @@ async def write(engine: Engine, attempt: Callable[[WriteAttempt], Awaitable[_Res
         if not writing.cancelled():
             writing.exception()  # the cancellation is the error to report
         raise
+
+
+def notify_events(engine: Engine, columns: EventColumns, row: asyncpg.Record, *, run_id: str | None) -> None:
+    """Notify subscribers of the events that `append_to_session` has committed."""
+    thread_id: UUID = row["thread_id"]
+    stored = zip(columns.ids, columns.authors, columns.kinds, row["sequence_nums"], row["created_ats"], strict=True)
+    for event_id, author, kind, sequence_num, created_at in stored:
+        payload = event_notification(
+            event_id=event_id,
+            thread_id=thread_id,
+            sequence_num=sequence_num,
+            run_id=run_id,
+            author=author,
+            event_type=kind,
+            created_at=created_at,
+        )
+        engine._notifier.notify(DEFAULT_CHANNEL, payload)
+        engine._database.note_sequence(thread_id, sequence_num)
 
 
 Fence = tuple[str | None, int | None]

@@ -485,13 +485,34 @@ class AppendBatcher:
         return await fetch("append_events", [*threads.values()], index, *fields, apps=items[0].apps)
 
 
-def _notification(item: AppendItem, answer: AppendAnswer) -> str:
+def event_notification(
+    *,
+    event_id: str,
+    thread_id: UUID,
+    sequence_num: int,
+    run_id: str | None,
+    author: str,
+    event_type: str,
+    created_at: datetime,
+) -> str:
     """Return the payload that the trigger `notify_event_insert` sends for the same event."""
-    run_id = "null" if item.run_id is None else quote(item.run_id[:_ID_LENGTH])
+    run = "null" if run_id is None else quote(run_id[:_ID_LENGTH])
     return (
-        f'{{"event_id":{quote(item.event_id[:_ID_LENGTH])},"thread_id":"{item.thread_id}",'
-        f'"sequence_num":{answer.sequence_num},"run_id":{run_id},"author":{quote(item.author[:_ID_LENGTH])},'
-        f'"event_type":{quote(item.event_type[:_ID_LENGTH])},"created_at":"{answer.created_at.isoformat()}"}}'
+        f'{{"event_id":{quote(event_id[:_ID_LENGTH])},"thread_id":"{thread_id}",'
+        f'"sequence_num":{sequence_num},"run_id":{run},"author":{quote(author[:_ID_LENGTH])},'
+        f'"event_type":{quote(event_type[:_ID_LENGTH])},"created_at":"{created_at.isoformat()}"}}'
+    )
+
+
+def _notification(item: AppendItem, answer: AppendAnswer) -> str:
+    return event_notification(
+        event_id=item.event_id,
+        thread_id=item.thread_id,
+        sequence_num=answer.sequence_num,
+        run_id=item.run_id,
+        author=item.author,
+        event_type=item.event_type,
+        created_at=answer.created_at,
     )
 
 

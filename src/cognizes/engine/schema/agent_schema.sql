@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 42 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 43 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1116,6 +1116,16 @@ CREATE INDEX IF NOT EXISTS idx_conversation_records_roots ON "public".conversati
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0077_conversation_store.sql', 77, '1ee6b92d0f49bbf69a57c223c095bfe01fac2f14bf0c60c1cd7272e6ee927328', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0078_append_to_session.sql
+-- The function returns the sequence numbers and times of its events now, and another row type needs another function.
+DROP FUNCTION IF EXISTS "public".append_to_session(
+    text, text, text, uuid, text[], text[], text[], text[], text[], text[], text[], text, boolean, text, integer);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0078_append_to_session.sql', 78, 'f59733325b9a94c33fd5e815f895fc0fcbf5d3d642cac59d73d15c036c59edf0', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2588,12 +2598,14 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- conversations/append_to_session.sql
 -- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
--- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events.
+-- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events. Without
+-- p_notify the caller notifies after the commit.
 CREATE OR REPLACE FUNCTION "public".append_to_session(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
     p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
     p_message_ids text[], p_run_id text, p_may_be_resent boolean, p_fence_run_id text, p_fence_attempt integer,
-    OUT status text, OUT thread_id uuid
+    p_notify boolean DEFAULT true,
+    OUT status text, OUT thread_id uuid, OUT sequence_nums bigint[], OUT created_ats timestamptz[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2602,14 +2614,17 @@ BEGIN
     -- Again, if the session is deleted between the two statements.
     FOR attempt IN 1 .. 3 LOOP
         thread_id := "public".find_or_create_session(p_app_name, p_user_id, p_session_id, p_thread_id);
-        SELECT min(answer.status) INTO status
+        SELECT min(answer.status), array_agg(answer.sequence_num ORDER BY answer.place),
+               array_agg(answer.created_at ORDER BY answer.place)
+          INTO status, sequence_nums, created_ats
           FROM "public".append_events(
             ARRAY[append_to_session.thread_id], array_fill(1, ARRAY[v_count]), p_event_ids,
             array_fill(p_run_id, ARRAY[v_count]), array_fill(''::text, ARRAY[v_count]), p_authors, p_event_types,
             p_contents, array_fill('{}'::text, ARRAY[v_count]), NULL, NULL, NULL, NULL, p_roles, p_texts,
             p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), true, 0, 0,
             p_fence_run_ids => array_fill(p_fence_run_id, ARRAY[v_count]),
-            p_fence_attempts => array_fill(p_fence_attempt, ARRAY[v_count])) AS answer;
+            p_fence_attempts => array_fill(p_fence_attempt, ARRAY[v_count]), p_notify => p_notify)
+          WITH ORDINALITY AS answer (status, sequence_num, version, created_at, place);
         EXIT WHEN status <> 'missing';
     END LOOP;
 END
@@ -2636,7 +2651,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversations/append_to_session.sql', 0, '6c9036e514c701f7d224a6ba0244ebbae17ed3f2de180b8463d7ac57d5995d20', '0.1.0')
+VALUES ('conversations/append_to_session.sql', 0, 'bb4dfa7552054bfdbde53ed93f1cbcec49149c8849b20ef4916d376f91005517', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7201,5 +7216,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 42 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 43 WHERE number = 0;
 COMMIT;

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 from agents import Agent, Runner, function_tool
 from agents.memory import Session
@@ -202,6 +203,35 @@ async def test_a_following_client_reloads_after_a_removal(engine: Engine, databa
             await client.wait_for(lambda copy: [message.text for message in copy.messages] == ["one"])
             await session.add_items([ask("two")])
             await client.wait_for(lambda copy: [message.text for message in copy.messages] == ["one", "two"])
+
+
+async def test_each_added_item_is_notified_once_and_after_the_commit(session: OpenSession, database_url: str) -> None:
+    await session.add_items([ask("one")])
+    received: list[tuple[int, int]] = []
+    listener, reader = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+
+    def note(*notification: object) -> None:
+        payload = json.loads(str(notification[3]))
+        received.append((payload["sequence_num"], int(str(notification[1]))))
+
+    await listener.add_listener("event_stream", note)
+    await session.add_items([ask("two"), ANSWER])
+    async with asyncio.timeout(30):
+        while len(received) < 2:
+            await asyncio.sleep(0.01)
+    await session.add_items([ask("three")])
+    async with asyncio.timeout(30):
+        while len(received) < 3:
+            await asyncio.sleep(0.01)
+    assert [sequence for sequence, _ in received] == [2, 3, 4]
+    names = await reader.fetch(
+        "SELECT DISTINCT application_name AS name FROM pg_stat_activity WHERE pid = ANY ($1)",
+        [process for _, process in received],
+    )
+    # A connection of its own: a notification in the writing transaction would make writers wait for each other's flush.
+    assert [row["name"] for row in names] == ["cognizes-notifier"]
+    await listener.close()
+    await reader.close()
 
 
 async def test_a_runner_continues_its_conversation(database_url: str) -> None:

@@ -10,9 +10,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+import asyncpg
 from agents import TResponseInputItem
 
-from cognizes.engine.adapters.conversations import new_event
+from cognizes.engine.adapters.conversations import event_of_row, new_event
+from cognizes.engine.database.documents import load_json
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import message_role
@@ -62,6 +64,15 @@ def items_of_event(event: Event) -> list[TResponseInputItem]:
     if isinstance(item := event.content.get(KEY), dict) and _describe(item)[:2] == (event.event_type, event.author):
         return [cast(TResponseInputItem, item)]
     return [cast(TResponseInputItem, item) for item in _foreign_items(event)]
+
+
+def items_of_row(row: asyncpg.Record) -> list[TResponseInputItem]:
+    """Return the items of a row of `read_session_items`, as `items_of_event` does. Most rows are items of the SDK."""
+    if row["content"].startswith(MARK):
+        item = load_json(row["content"])[KEY]
+        if isinstance(item, dict) and _describe(item)[:2] == (row["event_type"], row["author"]):
+            return [cast(TResponseInputItem, item)]
+    return items_of_event(event_of_row(row))
 
 
 def is_user_item(item: TResponseInputItem) -> bool:

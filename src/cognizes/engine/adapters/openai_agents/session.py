@@ -18,6 +18,7 @@ from cognizes.engine.adapters.conversations import (
     event_columns,
     event_of_row,
     fence_arguments,
+    notify_events,
     write,
 )
 from cognizes.engine.adapters.engines import EngineUser, lease_engine
@@ -28,6 +29,7 @@ from cognizes.engine.adapters.openai_agents.items import (
     is_user_item,
     item_text,
     items_of_event,
+    items_of_row,
 )
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, new_id
@@ -110,10 +112,10 @@ class OpenSession(EngineUser):
             return []
         window = _ALL if wanted is None else wanted
         while True:
-            events = await self._read(window, branch_id)
-            items = [item for event in events for item in items_of_event(event)]
+            rows = await self._read_rows(window, branch_id)
+            items = [item for row in rows for item in items_of_row(row)]
             # An event of another writer may hold no item, or several.
-            if wanted is None or len(items) >= wanted or len(events) < window:
+            if wanted is None or len(items) >= wanted or len(rows) < window:
                 return items if wanted is None else items[-wanted:]
             window *= 2
 
@@ -122,7 +124,7 @@ class OpenSession(EngineUser):
         if not items:
             return
         engine = await self.engine()
-        columns = _columns(items, engine.settings).arguments()
+        columns = _columns(items, engine.settings)
         new_thread_id = new_id()
         run_id, run_attempt = fence_arguments(self._thread_id)
 
@@ -131,7 +133,7 @@ class OpenSession(EngineUser):
                 "append_to_session",
                 *self._key,
                 new_thread_id,
-                *columns,
+                *columns.arguments(),
                 run_id,
                 state.is_repeated,
                 run_id,
@@ -143,6 +145,7 @@ class OpenSession(EngineUser):
             raise NotFoundError(f"session {self.session_id!r} was deleted concurrently; add the items again")
         check_status(row["status"])
         self._thread_id = row["thread_id"]
+        notify_events(engine, columns, row, run_id=run_id)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item of the active branch and return it; None if there is none."""
@@ -249,10 +252,13 @@ class OpenSession(EngineUser):
 
     async def _read(self, window: int, branch_id: str | None) -> list[Event]:
         """Return the newest events of a branch that may hold items, oldest first."""
+        return [event_of_row(row) for row in await self._read_rows(window, branch_id)]
+
+    async def _read_rows(self, window: int, branch_id: str | None) -> list[asyncpg.Record]:
         engine = await self.engine()
         rows = await engine._database.fetch("read_session_items", *self._key, branch_id, ITEM_KINDS, MARK, window)
         self._thread_id = rows[0]["thread_id"] if rows else None
-        return [event_of_row(row) for row in reversed(rows) if row["sequence_num"] is not None]
+        return [row for row in reversed(rows) if row["sequence_num"] is not None]
 
     async def _find_thread(self) -> UUID:
         if self._thread_id is None:

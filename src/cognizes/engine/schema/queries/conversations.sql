@@ -1,7 +1,7 @@
 -- append_to_session: Append events to a session, which is created if it does not exist.
-SELECT status, thread_id
+SELECT status, thread_id, sequence_nums, created_ats
   FROM {schema}.append_to_session($1, $2, $3, $4, $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-                                  $11::text[], $12, $13, $14, $15);
+                                  $11::text[], $12, $13, $14, $15, false);
 
 -- read_session_items: Read the newest events of the given kinds on a branch of a session, newest first, with the thread. The
 -- row of a session without such events has no sequence number. A thought counts only with the mark of a framework's item.
