@@ -70,7 +70,7 @@ def check_name(what: str, value: object) -> str:
     text = check_text(what, value)
     if not text.strip():
         raise InvalidInputError(f"{what} is blank; give it a name")
-    if len(text.encode()) > MAX_NAME_BYTES:
+    if text_bytes(text) > MAX_NAME_BYTES:
         raise InvalidInputError(f"{what} is longer than {MAX_NAME_BYTES} bytes; shorten it")
     return text
 
@@ -81,7 +81,8 @@ def check_text(what: str, value: object, *, longest: int = MAX_TEXT_LENGTH) -> s
         raise InvalidInputError(f"{what} must be text, not {type(value).__name__}")
     if len(value) > longest:
         raise LimitExceededError(what, size=len(value), limit=longest, unit="characters")
-    if _UNSTORABLE.search(value):
+    # Python knows whether a text is ASCII, nearly always, and finds one character faster than a pattern.
+    if "\0" in value if value.isascii() else _UNSTORABLE.search(value):
         raise InvalidInputError(f"{what} holds a NUL character or a lone surrogate; remove it")
     return value
 

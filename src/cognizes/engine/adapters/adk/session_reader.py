@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 from uuid import UUID
 
 import asyncpg
@@ -25,8 +25,7 @@ from cognizes.engine.pulse.events import join_state
 from cognizes.engine.pulse.session_store import thread_uuid
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(NamedTuple):
     """The state of a stored session that an ADK `Session` object shows: thread, version, last event.
 
     It is kept in the private field that ADK's `Session` has for this purpose, so it survives `model_copy`.

@@ -290,12 +290,14 @@ def _empty_session(stored: models.Session) -> Session:
 def _advance(session: Session, event: Event, revision: Revision, row: models.Event) -> None:
     """Apply to the objects what the commit did to the database."""
     delta = event.actions.state_delta
+    has_temp = False
     for key, value in delta.items():
+        has_temp = has_temp or key.startswith("temp:")
         if is_delete(value):
             session.state.pop(key, None)
         else:
             session.state[key] = value
-    if any(key.startswith("temp:") for key in delta):
+    if has_temp:
         event.actions.state_delta = without_temp(delta)
     session.events.append(event)
     session.last_update_time = event.timestamp
