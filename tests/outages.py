@@ -12,7 +12,8 @@ class Outages:
     """Passes bytes on to PostgreSQL's socket; while `is_away`, connections are cut and new ones are refused."""
 
     def __init__(self, socket: str) -> None:
-        self._socket = socket
+        self.socket = socket
+        """Where new connections lead: a test may name the socket of another server."""
         self._writers: set[asyncio.StreamWriter] = set()
         self.is_away = False
 
@@ -39,7 +40,7 @@ class Outages:
         if self.is_away:
             writer.transport.abort()
             return
-        from_server, to_server = await asyncio.open_unix_connection(self._socket)
+        from_server, to_server = await asyncio.open_unix_connection(self.socket)
         ends = {writer, to_server}
         self._writers |= ends
         try:

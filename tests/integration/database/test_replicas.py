@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import astuple
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +21,7 @@ from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory import MemoryScope, Remembered
 from tests.engine_parts import debug_of, reads_of
 from tests.integration.runs.conditions import until
+from tests.outages import outages
 from tests.standbys import Standby, standby_of
 
 
@@ -252,3 +255,59 @@ async def test_a_replica_without_row_level_security_is_not_used(
     url = standby.url_for(database_url)
     async with Engine.open(database_url, read_url=url, read_tenant_url=url, auth="required") as engine:
         assert reads_of(engine).open_replicas == 0
+
+
+async def test_writes_wait_while_the_pool_is_connected_to_a_standby(
+    database_url: str, standby: Standby, pool: asyncpg.Pool
+) -> None:
+    """The address leads to a standby for a while, as after a failover that a proxy has not noticed."""
+    await standby.catch_up()
+    async with outages(database_url) as (url, proxy):
+        primary = proxy.socket
+        async with Engine.open(f"{url}&target_session_attrs=any", retry_seconds=60) as engine:
+            session = await engine.sessions.create("shop", "ada")
+            await standby.catch_up()
+            app = create_app(engine=engine)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
+                assert (await http.get("/health")).status_code == 200
+                proxy.begin()
+                proxy.socket = proxy.socket.replace(_directory(database_url), _directory(standby.url))
+                proxy.end()
+                health = await _until_it_answers(http)
+                assert health.status_code == 503
+                assert (await http.get("/live")).status_code == 200
+                writes = [
+                    asyncio.create_task(engine.sessions.append(session, author="a", kind="note", text="waits")),
+                    asyncio.create_task(engine.runs.enqueue(session, "order")),
+                    asyncio.create_task(engine.memory.remember(MemoryScope.of(session), [Remembered("n", "waits")])),
+                ]
+                done, _ = await asyncio.wait(writes, timeout=1)
+                assert not done
+                proxy.begin()
+                proxy.socket = primary
+                proxy.end()
+                async with asyncio.timeout(60):
+                    await asyncio.gather(*writes)
+                await until(lambda: _is_healthy(http))
+
+
+def _directory(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["host"][0]
+
+
+async def _until_it_answers(http: httpx.AsyncClient) -> httpx.Response:
+    """Return an answer that names the standby: at first the listener may be the reason."""
+    async with asyncio.timeout(60):
+        while "standby" not in (answer := await http.get("/health")).text:
+            await asyncio.sleep(0.1)
+    return answer
+
+
+async def _is_healthy(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/health")).status_code == 200
+
+
+async def test_a_standby_that_is_listed_first_is_passed_over(database_url: str, standby: Standby) -> None:
+    hosts = f"{_directory(standby.url)},{_directory(database_url)}"
+    async with Engine.open(database_url.replace(_directory(database_url), hosts)) as engine:
+        assert await engine.sessions.create("shop", "ada")
