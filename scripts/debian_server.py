@@ -13,6 +13,7 @@ process of the namespaces ends. So even a `kill -9` of the tests leaves nothing 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
@@ -35,7 +36,7 @@ PLAIN_USERS = ("cognizes_owner", "cognizes_tenant")
 SUITE = "trixie"
 PACKAGES = (
     *("postgresql-17", "postgresql-17-pgvector", "postgresql-17-cron", "pgbouncer"),
-    *("patroni", "etcd-server", "haproxy"),
+    *("patroni", "etcd-server", "haproxy", "nginx-light"),
 )
 POSTGRES_BINARIES = "/usr/lib/postgresql/17/bin"
 ROOT_VARIABLE = "COGNIZES_DEBIAN_ROOT"
@@ -69,6 +70,23 @@ printf '"%s" ""\n' "$PGUSER" $PLAIN_USERS > pgbouncer-users.txt
 as_postgres pgbouncer pgbouncer.ini &
 timeout 30 sh -c 'until psql --port="$PGBOUNCER_PORT" -c "SELECT 1" "$DATABASE"; do sleep 0.05; done' 2> /dev/null
 
+echo ready >&3
+exec 3>&-
+read -r _ || true
+"""
+
+_RUN_PROXY = r"""
+set -eu
+exec 3>&1 1>&2
+mount -t tmpfs -o mode=0755 tmpfs /srv
+mount -t tmpfs -o mode=0755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=0755 tmpfs /var/log
+mount -t tmpfs -o mode=0755 tmpfs /var/lib/nginx
+mkdir /var/log/nginx
+printf '%s\n' "$SETTINGS" > /srv/proxy.conf
+$COMMAND &
+timeout 30 bash -c 'until (echo > "/dev/tcp/127.0.0.1/$PORT") 2> /dev/null; do sleep 0.05; done'
 echo ready >&3
 exec 3>&-
 read -r _ || true
@@ -197,6 +215,27 @@ class Servers:
         return port
 
 
+class DebianProxy(Servers):
+    """HAProxy or nginx with the given settings, in which `{port}` is the port to listen on."""
+
+    def __init__(self, program: str, settings: str, root: Path | None = None) -> None:
+        super().__init__(root)
+        self._program = program
+        self._settings = settings
+        self.port = 0
+
+    def _launch(self) -> None:
+        self.port = self._reserve_port()
+        command = {"haproxy": "haproxy -db -f /srv/proxy.conf", "nginx": "nginx -c /srv/proxy.conf"}[self._program]
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "SETTINGS": self._settings.replace("{port}", str(self.port)),
+            "COMMAND": command,
+            "PORT": str(self.port),
+        }
+        self._run(_RUN_PROXY, environment)
+
+
 class DebianServer(Servers):
     """A new PostgreSQL with a PgBouncer."""
 
@@ -238,7 +277,9 @@ def default_root() -> Path:
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().resolve()
-    return platformdirs.user_cache_path("cognizes-engine") / f"debian-{SUITE}-servers"
+    # Another list of packages is another folder.
+    digest = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
+    return platformdirs.user_cache_path("cognizes-engine") / f"debian-{SUITE}-{digest}"
 
 
 def is_made(root: Path) -> bool:

@@ -62,7 +62,7 @@ NOT_EXECUTED = {
     "docs/operation.md: DATABASE_URL=": SERVER,
     "docs/operation.md: cognizes user": "it needs a user; tests/integration/archive/test_archive_commands.py runs it",
     "docs/operation.md: cognizes backup": "it needs data; tests/integration/archive/test_archive_commands.py runs it",
-    "docs/deployment.md: location /": "a recipe for nginx, which no test starts; the page says so",
+    "docs/deployment.md: location /": "a part of deploy/nginx.conf, which tests/server/test_reverse_proxies.py runs",
     "docs/security.md: cognizes serve": SERVER,
     "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
