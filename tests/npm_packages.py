@@ -12,7 +12,7 @@ import platformdirs
 import pytest
 
 
-def install(package_json: bytes) -> Path:
+def install(package_json: bytes, *, runs_scripts: bool = False) -> Path:
     """Return a directory with the dependencies of a `package.json`; skip the test where npm is missing."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
@@ -25,7 +25,8 @@ def install(package_json: bytes) -> Path:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             (building / "package.json").write_bytes(package_json)
-            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
+            command += [] if runs_scripts else ["--ignore-scripts"]
             subprocess.run(command, cwd=building, check=True, capture_output=True, timeout=300)
             building.rename(directory)
     return directory

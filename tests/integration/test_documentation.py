@@ -48,6 +48,7 @@ NOT_EXECUTED = {
     "docs/adk.md: cognizes import-adk": "it needs a database of ADK; tests/integration/cli/test_import_adk_command.py",
     "docs/agents.md: uv run cognizes serve": SERVER,
     "docs/langgraph.md: cognizes serve": SERVER,
+    "docs/mcp.md: pip install": "it installs from the package registry",
     "docs/openai-agents.md: pip install": "it installs from the package registry",
     "docs/openai-agents.md: cognizes serve": SERVER,
     "docs/pydantic-ai.md: pip install": "it installs from the package registry",

@@ -123,6 +123,7 @@ PACKAGES = {
     ],
     "adapters.agui": ["AguiAgent", "EventSource", "source_of"],
     "adapters.langgraph": ["OpenCheckpointSaver", "OpenStore", "StoreIndex", "user_of_namespace"],
+    "adapters.mcp": ["McpCaller", "McpServer"],
     "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
     "adapters.pydantic_ai": ["OpenConversationStore", "host_agent"],
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],

@@ -398,6 +398,8 @@ async def _check_names(connection: HTTPConnection, needed: Access, principal: Pr
 async def _body(connection: HTTPConnection) -> dict[str, Any]:
     if not isinstance(connection, Request) or connection.method in ("GET", "HEAD", "DELETE", "OPTIONS"):
         return {}
+    if access_of(connection.scope).takes_upload:
+        return {}
     if (parsed := call_of(connection).body) is not UNREAD:
         return parsed if isinstance(parsed, dict) else {}
     if not (await connection.body()).strip():

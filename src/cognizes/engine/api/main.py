@@ -27,6 +27,7 @@ from cognizes.engine.api.routes import (
     copilotkit,
     debug,
     live,
+    mcp,
     memory,
     memory_upkeep,
     producers,
@@ -128,6 +129,7 @@ def create_app(
         debug,
         agui,
         copilotkit,
+        mcp,
         user_data,
     ):
         app.include_router(part.router)

@@ -24,6 +24,7 @@ TAGS = {
     "memory": "Working, long-term and episodic memory, recall, and search in messages.",
     "live": "Live events of runs and threads.",
     "agents": "Hosted agents over AG-UI.",
+    "mcp": "The Model Context Protocol: memory tools, and threads as resources.",
     "attachments": "Images, audio and files of messages.",
     "copilotkit": "A CopilotKit runtime.",
     "debug": "The Monitor's views and actions: search, time travel, export.",

@@ -16,6 +16,7 @@ from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database import migrate, psql
 from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
+from cognizes.engine.cli.mcp import mcp
 from cognizes.engine.cli.memory import memory
 from cognizes.engine.cli.queues import queues
 from cognizes.engine.cli.schedules import schedules
@@ -38,6 +39,7 @@ app.command()(migrate)
 app.command()(config)
 app.command()(doctor)
 app.command()(worker)
+app.command()(mcp)
 app.command("import-adk")(import_adk)
 app.command()(backup)
 app.command("restore")(restore_backup)

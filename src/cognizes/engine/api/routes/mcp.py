@@ -1,0 +1,93 @@
+"""The Model Context Protocol at `/mcp`, if the extra `mcp` is installed: streamable HTTP without sessions."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from cognizes.engine.access import Permission
+from cognizes.engine.api.agents import DEFAULT_USER
+from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
+from cognizes.engine.engine import Engine
+from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
+
+if TYPE_CHECKING:
+    from cognizes.engine.adapters.mcp import McpCaller, McpServer
+
+router = APIRouter(tags=["mcp"])
+
+HOW_TO_GET_MCP = "the extra mcp is not installed; get it with `pip install 'cognizes-engine[mcp]'`"
+DEFAULT_APP = "default"
+_CALLER = "cognizes.mcp_caller"
+
+AppName = Annotated[str | None, Query(description="The app; by default the only one of the key.")]
+UserId = Annotated[str | None, Query(description="The user, for a key that is bound to none.")]
+
+
+class McpResponse(Response):
+    """Lets the MCP server answer a request whose body has been read."""
+
+    def __init__(self, server: McpServer, message: bytes) -> None:
+        super().__init__()
+        self._server = server
+        self._message: bytes | None = message
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def replay() -> Message:
+            if self._message is None:
+                return await receive()
+            message, self._message = self._message, None
+            return {"type": "http.request", "body": message, "more_body": False}
+
+        await self._server.serve_http(scope, replay, send)
+
+
+@router.post("/mcp", response_class=Response, summary="Send a message of the Model Context Protocol")
+@access(Reach.CALLER)
+async def post_message(
+    request: Request,
+    engine: CurrentEngine,
+    caller: Caller,
+    app_name: AppName = None,
+    user_id: UserId = None,
+    x_user_id: Annotated[str | None, Header(description="The user, for a key that is bound to none.")] = None,
+) -> Response:
+    """Answer a JSON-RPC message: memory tools, and the threads of one user of one app as resources.
+
+    There are no sessions: each request is complete by itself. A key without the permission `write` can only read.
+    """
+    server = _server(request, engine)
+    bound_app = next(iter(caller.app_names)) if caller.app_names and len(caller.app_names) == 1 else None
+    app = app_name or bound_app or (None if engine.access.is_required else DEFAULT_APP)
+    if app is None:
+        raise InvalidInputError("this key is for several apps; name one: /mcp?app_name=...")
+    given = user_id or x_user_id
+    user = caller.user_id or given or DEFAULT_USER
+    if not caller.sees(app, user) or given not in (None, user):
+        raise PermissionDeniedError(f"this key does not reach the user {given or user!r:.80} of the app {app!r:.80}")
+    from cognizes.engine.adapters.mcp import McpCaller  # noqa: PLC0415 - the extra may be missing
+
+    request.scope[_CALLER] = McpCaller(app, user, may_write=caller.may(Permission.WRITE))
+    return McpResponse(server, await request.body())
+
+
+def _server(request: Request, engine: Engine) -> McpServer:
+    found: McpServer | None = getattr(request.app.state, "mcp", None)
+    if found is not None:
+        return found
+    if importlib.util.find_spec("mcp") is None:
+        raise NotFoundError(HOW_TO_GET_MCP)
+    from cognizes.engine.adapters.mcp import McpServer  # noqa: PLC0415 - the extra may be missing
+
+    server: McpServer = McpServer(engine, _caller_of)
+    request.app.state.mcp = server
+    return server
+
+
+def _caller_of(request: Any) -> McpCaller:
+    caller: McpCaller = request.scope[_CALLER]
+    return caller
