@@ -17,6 +17,23 @@ import tempfile
 import time
 from pathlib import Path
 
+TRACES = "BENCHMARK_TRACES"
+
+
+def set_tracer_provider() -> None:
+    """Set up the SDK as `serve` does, with an exporter that drops the spans."""
+    from opentelemetry import trace  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult  # noqa: PLC0415
+
+    class Dropping(SpanExporter):
+        def export(self, _: object) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Dropping()))
+    trace.set_tracer_provider(provider)
+
 
 async def measure(url: str, calls: int) -> dict[str, float]:
     import httpx  # noqa: PLC0415
@@ -61,7 +78,11 @@ def run(url: str, calls: int, **environment: str) -> dict[str, float]:
 async def compare(rounds: int, calls: int) -> None:
     from cognizes.engine.database import EmbeddedPostgres  # noqa: PLC0415
 
-    variants: dict[str, dict[str, str]] = {"off": {}, "metrics": {"COGNIZES_METRICS": "1"}}
+    variants: dict[str, dict[str, str]] = {
+        "off": {},
+        "metrics": {"COGNIZES_METRICS": "1"},
+        "traces": {TRACES: "1"},
+    }
     results: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
     with tempfile.TemporaryDirectory() as directory:
         server = EmbeddedPostgres(Path(directory))
@@ -84,6 +105,8 @@ def main() -> None:
     parser.add_argument("--measure")
     options = parser.parse_args()
     if options.measure:
+        if os.environ.get(TRACES):
+            set_tracer_provider()
         print(json.dumps(asyncio.run(measure(options.measure, options.calls))))
     else:
         asyncio.run(compare(options.rounds, options.calls))

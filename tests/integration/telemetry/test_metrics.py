@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cognizes.engine import ConcurrencyConflictError, Engine, Worker
+from cognizes.engine import ConcurrencyConflictError, Engine, PoolTimeoutError, Worker
 from cognizes.engine.api.main import create_app
 from cognizes.engine.api.metrics import MetricsExport, ProcessGroup
 from cognizes.engine.database import EmbeddedPostgres
@@ -205,6 +206,49 @@ async def test_runs_claims_waits_and_lost_leases(measured: Engine, client: httpx
 
 async def _status(engine: Engine, thread_id: str, run_id: str, status: str) -> bool:
     return (await engine.runs.get(thread_id, run_id)).status == status
+
+
+async def test_retries_and_pool_timeouts(database_url: str) -> None:
+    settings = {"pool_size": 2, "pool_timeout": 0.2, "embedder": "none", "memory_background": False}
+    async with Engine.open(database_url, metrics=True, **settings) as engine:
+        export = MetricsExport(engine)
+        session = await engine.sessions.create("shop", "ada")
+        before = Samples((await export.render()).decode())
+        # The server ends every connection of the pool: the append is sent again.
+        administrator = await asyncpg.connect(database_url)
+        await administrator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        await administrator.close()
+        await engine.sessions.append(session, author="u", kind="message", text="x")
+        database = database_of(engine)
+        async with database.connection(), database.connection():
+            with pytest.raises(PoolTimeoutError):
+                await engine.sessions.get("shop", "ada", session.id)
+        after = Samples((await export.render()).decode())
+    for name in ("cognizes_database_retries_total", "cognizes_pool_timeouts_total"):
+        assert after(name) - before(name) >= 1, name
+
+
+async def test_errors_of_the_stream_backend(database_url: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        redis_url = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
+        async with Engine.open(database_url, metrics=True, embedder="none", redis_url=redis_url) as engine:
+            export = MetricsExport(engine)
+            session = await engine.sessions.create("shop", "ada")
+            before = Samples((await export.render()).decode())
+            async with engine.stream_message(session) as message:
+                await message.write("token")
+
+                async def has_failed() -> bool:
+                    after = Samples((await export.render()).decode())
+                    assert after("cognizes_message_streams") == 1
+                    name = "cognizes_stream_backend_errors_total"
+                    return after(name, operation="write") > before(name, operation="write")
+
+                await until_true(has_failed)
 
 
 async def test_a_scrape_without_the_database_still_answers(measured: Engine, client: httpx.AsyncClient) -> None:

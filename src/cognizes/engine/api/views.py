@@ -333,6 +333,7 @@ class RunView(BaseModel):
     lease_expires_at: datetime | None
     queue: str | None
     priority: int
+    traceparent: str | None = Field(description="The position in a trace at which the run was created (W3C).")
     wait: WaitView | None
 
 
@@ -487,6 +488,7 @@ def run_view(run: Run) -> JsonObject:
         "lease_expires_at": format_time(run.lease_expires_at),
         "queue": run.queue,
         "priority": run.priority,
+        "traceparent": run.traceparent,
         "wait": _wait_view(run.wait) if run.wait else None,
     }
 

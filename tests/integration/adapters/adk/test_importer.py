@@ -195,3 +195,17 @@ async def test_a_database_without_adks_tables_is_refused(target: Engine, tmp_pat
     old.dispose()
     with pytest.raises(SetupError, match="adk migrate session"):
         await import_sessions(f"sqlite:///{tmp_path}/old.db", target)
+
+
+async def test_the_tokens_of_imported_events_are_counted_once(
+    source: DatabaseSessionService, source_url: str, target: Engine
+) -> None:
+    session = await source.create_session(app_name="shop", user_id="eve", session_id="used")
+    counts = types.GenerateContentResponseUsageMetadata(prompt_token_count=7, candidates_token_count=2)
+    for number in range(3):
+        event = Event(author="clerk", invocation_id=f"i{number}", usage_metadata=counts, model_version="gemini-test")
+        await source.append_event(session, event)
+    for _ in range(2):
+        await import_sessions(source_url, target)
+    (found,) = (await target.usage.of_user("shop", "eve")).models
+    assert (found.model, found.calls, found.input_tokens, found.output_tokens) == ("gemini-test", 3, 21, 6)

@@ -207,6 +207,7 @@ class _Import:
                 [created_at for _, created_at in batch],
                 dump_jsonb(state),
                 *times,
+                [item.usage for item in items],
             )
             if not is_stored:
                 self._skip((target.app_name, target.user_id, target.id), "it has other writes in the target")

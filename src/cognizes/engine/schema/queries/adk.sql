@@ -18,9 +18,16 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
--- adk_import_events: Import events of a session, and the state after them.
-SELECT {schema}.import_events(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::jsonb, $15, $16);
+-- adk_import_events: Import events of a session, the state after them, and the tokens that models used for them.
+WITH imported AS MATERIALIZED (
+    SELECT {schema}.import_events(
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::jsonb, $15, $16) AS is_stored
+), counted AS MATERIALIZED (
+    SELECT count({schema}.record_usage($1, item.id, NULL, item.usage::json, item.created_at)) AS calls
+      FROM imported, unnest($3::text[], $17::text[], $13::timestamptz[]) AS item (id, usage, created_at)
+     WHERE imported.is_stored AND item.usage IS NOT NULL
+)
+SELECT imported.is_stored FROM imported, counted;
 
 -- adk_import_app_state: Add the missing keys of an app's state.
 SELECT {schema}.import_app_state($1, $2::text::jsonb, $3);
