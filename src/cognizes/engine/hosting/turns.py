@@ -100,6 +100,12 @@ def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:
         raise InvalidInputError(f"resume must answer every open interrupt; {', '.join(sorted(missing))} is missing")
 
 
+async def read_thread_messages(engine: Engine, thread_id: UUID) -> list[Message]:
+    """Return the conversation of a thread as an agent gets it; none if there is no such thread."""
+    turn = ThreadTurn(thread_id, builder=await _read(engine, thread_id))
+    return _MESSAGES.validate_python(list(_complete_calls(turn)))
+
+
 async def store_turn(context: RunContext, turn: ThreadTurn) -> None:
     """Store the new part of the input, and add to the history what others wrote since it was read."""
     engine, thread_id = context.engine, context.thread_id

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from copy import deepcopy
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -407,6 +408,29 @@ async def test_an_erased_user_keeps_nothing_and_forks_of_others_keep_their_past(
     assert await store.load("a") is None
     assert texts((await read(store, "b")).messages) == ["shared", "of bob"]
     assert "secret" not in "".join([line async for line in engine.user_data.export("shop", "bob")])
+
+
+async def test_a_thread_of_the_engine_is_a_message_history(engine: Engine) -> None:
+    session = await engine.sessions.create("shop", "ada")
+    call = {"tool_name": "weather", "tool_call_id": "c1", "tool_input": {"city": "Rome"}}
+    await engine.sessions.append(session, author="user", kind="user_message", text="The weather?")
+    await engine.sessions.append(session, author="agent", kind="act", content=call)
+    await engine.sessions.append(
+        session, author="tool", kind="observe", content={"tool_call_id": "c1", "observation": "sunny"}
+    )
+    await engine.sessions.append(session, author="agent", kind="assistant_message", text="It is sunny.")
+    store = OpenConversationStore(engine=engine)
+    history = await store.read_thread(session.thread_id)
+    assert [part.part_kind for message in history for part in message.parts] == [
+        "user-prompt",
+        "tool-call",
+        "tool-return",
+        "text",
+    ]
+    result = await Agent(TestModel(custom_output_text="Rome.")).run("Where?", message_history=history)
+    assert len(result.all_messages()) == len(history) + 2
+    await store.save(result.conversation, scope="ada")
+    assert await store.read_thread(str(uuid4())) == []
 
 
 async def test_what_a_later_version_wrote_is_refused_and_unchanged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Literal
+from uuid import UUID
 
 import asyncpg
 from pydantic import BaseModel, ValidationError
@@ -15,13 +16,16 @@ from pydantic_ai.conversation_store import (
     ConversationRecord,
     ConversationStore,
 )
+from pydantic_ai.ui.ag_ui import AGUIAdapter
 
 from cognizes.engine.adapters.conversations import WriteAttempt, write
 from cognizes.engine.adapters.engines import EngineUser, lease_engine
 from cognizes.engine.database.documents import check_depth, dump_json, load_json, text_bytes
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import LimitExceededError, UnreadableConversationError
+from cognizes.engine.hosting.turns import read_thread_messages
 from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.pulse.session_store import thread_uuid
 
 WRITTEN_BY = version("pydantic-ai-slim")
 """The version of Pydantic AI, stored with every record and entry."""
@@ -45,6 +49,7 @@ class OpenConversationStore(EngineUser, ConversationStore):
     - Reading a history of any length is one round trip.
     - `delete` deletes the messages that no other conversation uses. A fork keeps the messages that it shares.
     - The scope of a conversation is its user: the export and the erasure of that user's data include it.
+    - `read_thread` returns the conversation of a thread of the engine as a message history.
     - Two stores with different `app_name` share nothing; row level security separates them.
 
     Other keyword arguments are settings of the engine (`pool_size`, `db_schema`, …). `engine` is an open engine to use.
@@ -154,6 +159,11 @@ class OpenConversationStore(EngineUser, ConversationStore):
             ConversationEntry(id=row["id"], parent_id=row["parent_id"], message=message, kind=row["kind"])
             for row, message in zip(rows, _messages(rows), strict=True)
         ]
+
+    async def read_thread(self, thread_id: str | UUID) -> list[ModelMessage]:
+        """Return the conversation of a thread of the engine as a message history, of any framework that wrote it."""
+        messages = await read_thread_messages(await self.engine(), thread_uuid(thread_id))
+        return AGUIAdapter.load_messages(messages)
 
 
 def _id(conversation_id: str) -> str:
