@@ -59,7 +59,11 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Benchmarks": "benchmarks.md",
     },
     "Reference": {"REST": "reference-rest.md", "Python": "reference-python.md"},
-    "Inside": {"Architecture": "architecture.md", "Acceptance": "acceptance.md"},
+    "Inside": {
+        "Architecture": "architecture.md",
+        "Versions and compatibility": "compatibility.md",
+        "Acceptance": "acceptance.md",
+    },
 }
 
 
