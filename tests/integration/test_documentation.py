@@ -64,6 +64,8 @@ NOT_EXECUTED = {
     "docs/operation.md: cognizes user": "it needs a user; tests/integration/archive/test_archive_commands.py runs it",
     "docs/operation.md: cognizes backup": "it needs data; tests/integration/archive/test_archive_commands.py runs it",
     "docs/deployment.md: location /": "a part of deploy/nginx.conf, which tests/server/test_reverse_proxies.py runs",
+    "docs/operation.md: cognizes webhooks": "it needs a public host; tests/integration/cli/test_webhooks_command.py",
+    "docs/operation.md: pip install -c": "it installs packages; tests/unittests/scripts/test_supply_chain.py",
     "docs/security.md: cognizes serve": SERVER,
     "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
