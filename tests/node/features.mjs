@@ -63,14 +63,16 @@ const features = {
   },
   async multimodal_input() {
     const agent = open("mirror");
-    const data = Buffer.from("not a picture").toString("base64");
+    const data = Buffer.from([251, 239, 190, ...Buffer.from("a picture?")]).toString("base64"); // has + and /
     await turn(agent, [
       { type: "text", text: "look" },
       { type: "image", source: { type: "data", value: data, mimeType: "image/png" } },
       { type: "document", source: { type: "url", value: "https://example.org/a.pdf", mimeType: "application/pdf" } },
       { type: "audio", source: { type: "data", value: data, mimeType: "audio/wav" } },
     ]);
-    return { contents: mirrored(agent).contents };
+    const reloaded = open("mirror", { threadId: agent.threadId });
+    await reloaded.connectAgent();
+    return { contents: mirrored(agent).contents, held: agent.messages, reloaded: reloaded.messages };
   },
   async backend_tool_rendering() {
     const agent = open("demo");

@@ -72,6 +72,7 @@ def test_multimodal_input(seen: Seen) -> None:
     assert seen["contents"] == [
         ["user", "look", "image/png:13", "application/pdf:https://example.org/a.pdf", "audio/wav:13"]
     ]
+    assert seen["held"] == seen["reloaded"]
 
 
 def test_backend_tool_rendering(seen: Seen) -> None:

@@ -74,6 +74,7 @@ async def test_a_begin_that_is_sent_twice_begins_one_run(engine: Engine) -> None
         "e1",
         [],
         True,
+        None,
     )
     first = await database_of(engine).fetch_row("begin_hosted_run", *arguments)
     again = await database_of(engine).fetch_row("begin_hosted_run", *arguments)

@@ -13,6 +13,8 @@ from ag_ui.core import (
     BaseEvent,
     CustomEvent,
     Interrupt,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
     ResumeEntry,
     RunAgentInput,
     RunErrorEvent,
@@ -190,6 +192,25 @@ async def test_order_is_repaired_where_it_is_certain(engine: Engine) -> None:
         frames = await turn(host, "go", thread_id=thread)
     assert isinstance(frames[-1], RunFinishedEvent)
     assert (await stored(engine, thread)).messages[-1]["content"] == "no start"
+
+
+async def test_items_without_content_are_dropped(engine: Engine) -> None:
+    """A client that stays must not hold a message that is not stored."""
+    script = scripted(
+        ReasoningMessageStartEvent(message_id="r1"),
+        ReasoningMessageEndEvent(message_id="r1"),
+        TextMessageStartEvent(message_id="m1", role="assistant"),
+        TextMessageContentEvent(message_id="m1", delta=""),
+        ToolCallStartEvent(tool_call_id="c1", tool_call_name="search", parent_message_id="m1"),
+        ToolCallEndEvent(tool_call_id="c1"),
+        TextMessageEndEvent(message_id="m1"),
+        TextMessageStartEvent(message_id="m2", role="assistant"),
+    )
+    thread = str(uuid4())
+    async with hosting(engine, script) as host:
+        live = Snapshot().fold(await turn(host, "go", thread_id=thread))
+    assert [message["role"] for message in live.messages] == ["user", "assistant"]
+    assert live.messages == (await stored(engine, thread)).messages
 
 
 async def test_an_interrupt_waits_and_is_answered(engine: Engine) -> None:

@@ -138,6 +138,7 @@ class FrameRecorder:
         self._texts: dict[str, _Text] = {}
         self._new_texts: dict[str, _NewText] = {}
         self._thoughts: dict[str, _Text] = {}
+        self._new_thoughts: dict[str, str] = {}
         self._calls: dict[str, _ToolCall] = {}
         self._from_chunks: tuple[str, str] | None = None
         self._open = OpenItems()
@@ -252,29 +253,33 @@ class FrameRecorder:
             self._emit([TextMessageEndEvent(message_id=text.id, timestamp=frame.timestamp)])
 
     async def _start_thought(self, frame: ReasoningMessageStartEvent) -> None:
-        if frame.message_id in self._thoughts:
-            return
-        used = self._assign("thought", frame.message_id, self._message_ids, suffix=THOUGHT_SUFFIX)
+        if frame.message_id not in self._thoughts and frame.message_id not in self._new_thoughts:
+            used = self._assign("thought", frame.message_id, self._message_ids, suffix=THOUGHT_SUFFIX)
+            self._new_thoughts[frame.message_id] = used
+
+    async def _begin_thought(self, given: str, timestamp: int | None) -> _Text:
+        if given not in self._new_thoughts:
+            await self._start_thought(ReasoningMessageStartEvent(message_id=given))
+        used = self._new_thoughts.pop(given)
         self._emit(
             [
-                ReasoningStartEvent(message_id=used, timestamp=frame.timestamp),
-                ReasoningMessageStartEvent(message_id=used, timestamp=frame.timestamp),
+                ReasoningStartEvent(message_id=used, timestamp=timestamp),
+                ReasoningMessageStartEvent(message_id=used, timestamp=timestamp),
             ]
         )
-        self._thoughts[frame.message_id] = _Text(used, await self._open_stream(used, role=THOUGHT))
+        thought = self._thoughts[given] = _Text(used, await self._open_stream(used, role=THOUGHT))
+        return thought
 
     async def _write_thought(self, frame: ReasoningMessageContentEvent) -> None:
-        if (thought := self._thoughts.get(frame.message_id)) is None:
-            await self._start_thought(
-                ReasoningMessageStartEvent(message_id=frame.message_id, timestamp=frame.timestamp)
-            )
-            thought = self._thoughts[frame.message_id]
         if frame.delta:
+            if (thought := self._thoughts.get(frame.message_id)) is None:
+                thought = await self._begin_thought(frame.message_id, frame.timestamp)
             delta = clean_text(frame.delta)
             await thought.writer.write(delta)
             self._emit([ReasoningMessageContentEvent(message_id=thought.id, delta=delta, timestamp=frame.timestamp)])
 
     async def _end_thought(self, frame: ReasoningMessageEndEvent | ReasoningEndEvent) -> None:
+        self._new_thoughts.pop(frame.message_id, None)
         if thought := self._thoughts.get(frame.message_id):
             await thought.writer.complete()
             del self._thoughts[frame.message_id]
