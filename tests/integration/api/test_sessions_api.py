@@ -9,8 +9,10 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cognizes.engine import Engine
+from cognizes.engine.api.main import create_app
 from tests.engine_parts import database_of
 
 pytestmark = pytest.mark.pgbouncer
@@ -324,3 +326,42 @@ async def test_request_ids(client: httpx.AsyncClient) -> None:
     assert made != "not sane!"
     assert_problem(await client.get("/nowhere"), 404)
     assert_problem(await client.put("/version"), 405)
+
+
+async def test_middleware_of_the_embedding_application_sees_every_request(engine: Engine) -> None:
+    """Also those that are served without FastAPI's layers."""
+
+    class Marking:
+        def __init__(self, app: ASGIApp, *, mark: bytes) -> None:
+            self._app = app
+            self._mark = mark
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_marked(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"x-mark", self._mark)]
+                await send(message)
+
+            await self._app(scope, receive, send_marked)
+
+    app = create_app(engine=engine)
+    app.add_middleware(Marking, mark=b"seen")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://engine") as client:
+        created = await client.post("/api/sessions", json={"app_name": "shop", "user_id": "ada"})
+        invalid = await client.post("/api/sessions", json={"app_name": "shop"})
+    assert [(answer.status_code, answer.headers["x-mark"]) for answer in (created, invalid)] == [
+        (201, "seen"),
+        (422, "seen"),
+    ]
+
+
+async def test_an_unexpected_error_is_500_with_the_request_id(
+    client: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    created = await new_session(client)
+    monkeypatch.setattr(engine.sessions.store, "get_thread", fail)
+    answer = await client.get(f"/api/sessions/{created['thread_id']}")
+    assert "secret detail" not in assert_problem(answer, 500)["detail"]

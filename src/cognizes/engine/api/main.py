@@ -146,10 +146,20 @@ def create_app(
 
 
 class _Application(FastAPI):
-    """FastAPI below our middleware, which passes to it only the requests that it does not serve directly."""
+    """FastAPI below our middleware, which passes to it only the requests that it does not serve directly.
+
+    Middleware that a caller of `create_app` adds stays outermost and sees every request.
+    """
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Middleware(super().build_middleware_stack(), counts=self.state.connections)
+        added, self.user_middleware = self.user_middleware, []
+        try:
+            stack: ASGIApp = Middleware(super().build_middleware_stack(), counts=self.state.connections)
+        finally:
+            self.user_middleware = added
+        for kind, arguments, named in reversed(added):
+            stack = kind(stack, *arguments, **named)
+        return stack
 
 
 def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None, group: ProcessGroup | None) -> None:
