@@ -27,6 +27,7 @@ _RATE = 500
 _LARGEST = 10.0
 _FRAME = re.compile(r"\((?:.*/site-packages/|.*/src/)?([^():]+\.py):\d+\)$")
 _OURS = "cognizes/engine/"
+_PREFIX = "ours: "
 _SENDS = "the response: one write to the socket"
 _LIBRARIES = {
     "asyncpg/": "asyncpg: encoding, sending and decoding statements",
@@ -38,7 +39,7 @@ _LIBRARIES = {
 }
 _MODULES = {
     "memory/": "indexing messages (background)",
-    "cli/logs.py": "ours: log lines",
+    "cli/logs.py": f"{_PREFIX}cli/logs",
     # The frame that runs the loop: what is below has no Python frame.
     "cli/service.py": "the event loop: uvloop, reading sockets",
 }
@@ -56,10 +57,19 @@ def layer_of(stack: str) -> str:
         if _OURS in path:
             inner = path.partition(_OURS)[2]
             named = next((name for part, name in _MODULES.items() if inner.startswith(part)), None)
-            return named or f"ours: {inner.removesuffix('.py')}"
+            return named or f"{_PREFIX}{inner.removesuffix('.py')}"
         if (library := next((name for part, name in _LIBRARIES.items() if path.startswith(part)), None)) is not None:
             return library
     return "other"
+
+
+def _by_package(shares: dict[str, float]) -> dict[str, float]:
+    """Return the shares of our packages, which are the layers of docs/architecture.md, largest first."""
+    packages: Counter[str] = Counter()
+    for name, share in shares.items():
+        if name.startswith(_PREFIX):
+            packages[name.removeprefix(_PREFIX).partition("/")[0]] += share  # type: ignore[assignment]
+    return {name: share for name, share in packages.most_common() if share >= 0.5}
 
 
 async def profile(side: Side, kind: str, connections: int, seconds: float, directory: Path) -> Counter[str]:
@@ -96,8 +106,12 @@ async def measure(kind: str, connections: int, seconds: float, *, with_keys: boo
     rest = sum(share for share in shares.values() if share < 0.5)
     title = f"{kind}, {connections} connections"
     report.grids.append(Grid(title, ("layer", "% of processor time"), [*rows, ("less than 0.5 each", rest)]))
-    ours = max((share for name, share in shares.items() if name.startswith("ours")), default=0.0)
-    report.targets.append(Target("the largest layer of ours", ours, _LARGEST, "%", at_least=False))
+    packages = _by_package(shares)
+    report.grids.append(Grid("The same by package of ours", ("package", "% of processor time"), list(packages.items())))
+    module = max((share for name, share in shares.items() if name.startswith(_PREFIX)), default=0.0)
+    report.targets.append(Target("the largest module of ours", module, _LARGEST, "%", at_least=False))
+    package = max(packages.values(), default=0.0)
+    report.targets.append(Target("the largest package of ours", package, _LARGEST, "%", at_least=False))
     groups = [str(place) for place, _ in enumerate(rows[:8], 1)]
     series = {"layers, in the order of the table": [share for _, share in rows[:8]]}
     report.panels.append(Bars(title, "% of processor time", groups, series))
