@@ -39,6 +39,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Pydantic AI": "pydantic-ai.md",
         "OpenAI Agents SDK": "openai-agents.md",
         "Any agent over AG-UI": "agents.md",
+        "MCP": "mcp.md",
     },
     "Guides": {
         "Sessions and state": "sessions.md",
