@@ -156,6 +156,22 @@ async def test_a_message_with_an_attachment(guarded: Guarded) -> None:
         assert (await bob.get(saved["url"])).status_code == 404
 
 
+async def test_a_chat_with_an_attachment_over_rest(guarded: Guarded) -> None:
+    async with await client_of(guarded, "ada") as ada, await client_of(guarded, "bob") as bob:
+        thread_id = (await ada.post("/api/sessions", json={"app_name": "mirror", "user_id": "ada"})).json()["thread_id"]
+        saved = await upload(ada, f"/api/sessions/{thread_id}/attachments")
+        chat = {"message": "look", "attachments": [saved["id"]]}
+        answered = await ada.post(f"/conversations/{thread_id}/chat", json=chat, timeout=60)
+        assert answered.status_code == 200, answered.text
+        said, reply = answered.json()["timeline"]
+        assert [found["name"] for found in said["attachments"]] == ["my cat.png"]
+        assert json.loads(reply["content"])["contents"] == [["user", "look", f"image/png:{len(PICTURE)}"]]
+        # The attachment of another user does not exist.
+        other = (await bob.post("/api/sessions", json={"app_name": "mirror", "user_id": "bob"})).json()["thread_id"]
+        assert (await bob.post(f"/conversations/{other}/chat", json=chat)).status_code == 404
+        assert (await guarded.engine.runs.list(other)) == []
+
+
 def an_input(thread_id: str, *content: dict[str, Any]) -> RunAgentInput:
     message = {"id": str(uuid4()), "role": "user", "content": [{"type": "text", "text": "look"}, *content]}
     return RunAgentInput.model_validate({

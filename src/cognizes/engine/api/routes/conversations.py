@@ -33,9 +33,10 @@ class TimelineView(BaseModel):
 
 
 class NewChat(Body):
-    """The message of the user."""
+    """The message of the user, and the ids of attachments of the conversation that belong to it."""
 
     message: Content = Field(min_length=1)
+    attachments: list[str] = Field(default_factory=list, max_length=32)
 
 
 class ChatView(TimelineView):
@@ -72,15 +73,17 @@ async def chat(
     """Run the hosted agent that has the name of the conversation's app, wait for the end of the run and return the
     newest items. The run belongs to the server: it continues when the client leaves. `POST /agui/{agent}` streams it.
 
-    404 when no agent of that name is hosted, 409 while another run executes in the conversation. A run that failed is
-    an answer like any other, with its `status` and `error`.
+    404 when no agent of that name is hosted or an attachment does not exist, 409 while another run executes in the
+    conversation. A run that failed is an answer like any other, with its `status` and `error`.
     """
     session = await engine.sessions.store.get_thread(context_id)
+    parts = [(await engine.attachments.get(session, name)).part() for name in body.attachments]
+    content = [{"type": "text", "text": body.message}, *parts] if parts else body.message
     run_input = RunAgentInput(
         thread_id=session.id,
         run_id=str(new_id()),
         state={},
-        messages=[UserMessage(id=str(new_id()), role="user", content=body.message)],
+        messages=[UserMessage.model_validate({"id": str(new_id()), "content": content})],
         tools=[],
         context=[],
         forwarded_props={},
