@@ -30,7 +30,7 @@ async def test_a_backup_of_a_running_engine_is_restored(quick: Cognizes, tmp_pat
         again = await asyncio.to_thread(quick, "backup", str(file))
         assert (again.returncode, "exists; choose another file" in again.stderr) == (2, True)
         refused = await asyncio.to_thread(quick, "restore", str(file))
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert "another process uses the engine" in refused.stderr
     refused = await asyncio.to_thread(quick, "restore", str(file))
     assert refused.returncode == 2
@@ -53,7 +53,12 @@ def test_files_that_are_not_a_backup_change_nothing(quick: Cognizes, tmp_path: P
     )
     with tarfile.open(newer, "w") as tar:
         tar.add(manifest, arcname="manifest.json")
+    incomplete = tmp_path / "incomplete"
+    manifest.write_text(json.dumps({"format": "cognizes-backup", "version": "one", "engine": "9.0"}))
+    with tarfile.open(incomplete, "w") as tar:
+        tar.add(manifest, arcname="manifest.json")
     for file, message in (
+        (incomplete, "has no valid version, schema; the backup is damaged"),
         (text, "is not a backup of `cognizes backup`"),
         (tmp_path / "missing", "is not a backup of `cognizes backup`"),
         (newer, "upgrade cognizes-engine, then restore"),
@@ -98,6 +103,23 @@ async def test_export_import_and_erase(
     await asyncio.to_thread(commands)
     async with Engine.open(empty_database_url, memory_background=False) as engine:
         assert await engine.sessions.get("shop", "ada", session.id) == session
+
+
+async def test_a_truncated_backup_is_refused_and_leaves_an_engine_that_works(quick: Cognizes, tmp_path: Path) -> None:
+    file, other = tmp_path / "engine.backup", tmp_path / "other"
+    async with Engine.open(data_dir=quick.data_dir, memory_background=False) as engine:
+        await fill_session(engine, "shop", "ada")
+        assert (await asyncio.to_thread(quick, "backup", str(file))).returncode == 0
+    content = file.read_bytes()
+    for size in (len(content) // 2, 4096):
+        file.write_bytes(content[:size])
+        refused = await asyncio.to_thread(quick, "restore", str(file), "--data-dir", str(other))
+        assert refused.returncode == 2, refused.stderr
+        assert "damaged" in refused.stderr or "is not a backup" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    file.write_bytes(content)
+    restored = await asyncio.to_thread(quick, "restore", str(file), "--data-dir", str(other))
+    assert restored.returncode == 0, restored.stderr
 
 
 def test_rules_of_retention_are_checked(quick: Cognizes) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,12 +28,14 @@ from cognizes.engine.database.driver_errors import translated
 from cognizes.engine.database.embedded import DATABASE, MAJOR_VERSION, binaries
 from cognizes.engine.database.migrations import migrations
 from cognizes.engine.database.queries import Queries
-from cognizes.engine.errors import InvalidInputError, SetupError
+from cognizes.engine.errors import ConflictError, InvalidInputError, SetupError
 from cognizes.engine.version import __version__
 
 BACKUP_FORMAT = "cognizes-backup"
 BACKUP_VERSION = 1
 _MANIFEST, _DUMP, _FILES = "manifest.json", "database.dump", "artifacts"
+_FIELDS = {"version": int, "schema": int, "engine": str}
+"""What every manifest has, of newer engines, too."""
 _RESTORING = f"{DATABASE}-restoring"
 OnProgress = Callable[[int, int], None]
 """Receives the number of all tables and of finished ones."""
@@ -98,24 +100,34 @@ def read_manifest(source: Path) -> Manifest:
         raise InvalidInputError(f"{source} is not a backup of `cognizes backup` ({error})") from error
     if not isinstance(values, dict) or values.get("format") != BACKUP_FORMAT:
         raise InvalidInputError(f"{source} is not a backup of `cognizes backup`")
+    damaged = [name for name, kind in _FIELDS.items() if not isinstance(values.get(name), kind)]
+    if damaged:
+        raise InvalidInputError(f"the manifest of {source} has no valid {', '.join(damaged)}; the backup is damaged")
     newest = migrations()[-1].number
     if values["version"] > BACKUP_VERSION or values["schema"] > newest:
         raise InvalidInputError(
             f"{source} was written by cognizes-engine {values['engine']} (schema {values['schema']}, this engine knows "
             f"{newest}); upgrade cognizes-engine, then restore"
         )
-    return Manifest(values["engine"], values["schema"], values["postgresql"], values["created_at"])
+    return Manifest(
+        values["engine"], values["schema"], values.get("postgresql", MAJOR_VERSION), str(values.get("created_at"))
+    )
 
 
 async def restore(server: EmbeddedPostgres, source: Path, *, schema: str, on_progress: OnProgress) -> Manifest:
     """Restore a backup into a started server without data.
 
-    `InvalidInputError` for a file that is not a backup, and for a server that has data; `SetupError` while another
+    `InvalidInputError` for a file that is not a backup, and for a server that has data; `ConflictError` while another
     process uses the server. Nothing is changed then.
     """
     manifest = read_manifest(source)
     queries = Queries(schema)
-    with server.alone(), tempfile.TemporaryDirectory(dir=server.data_dir, prefix="restore.") as folder:
+    with ExitStack() as held:
+        try:
+            held.enter_context(server.alone())
+        except SetupError as error:
+            raise ConflictError(str(error)) from error
+        folder = held.enter_context(tempfile.TemporaryDirectory(dir=server.data_dir, prefix="restore."))
         async with _connected(server.url) as connection:
             filled = await connection.fetchval(queries["find_filled_table"])
         if filled is not None:
@@ -137,8 +149,11 @@ async def restore(server: EmbeddedPostgres, source: Path, *, schema: str, on_pro
 
 def _extract(source: Path, folder: Path) -> int:
     """Unpack a backup; return the number of tables in its dump."""
-    with tarfile.open(source) as tar:
-        tar.extractall(folder, filter="data")
+    try:
+        with tarfile.open(source) as tar:
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise InvalidInputError(f"{source} is damaged ({error}); use another backup") from error
     listed = subprocess.run(  # noqa: S603
         [str(binaries() / "pg_restore"), "--list", str(folder / _DUMP)], capture_output=True, text=True, check=False
     )

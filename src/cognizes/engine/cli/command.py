@@ -23,7 +23,7 @@ from cognizes.engine.cli.schedules import schedules
 from cognizes.engine.cli.serve import serve
 from cognizes.engine.cli.webhooks import webhooks
 from cognizes.engine.cli.worker import worker
-from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.version import __version__
 
 app = typer.Typer(
@@ -78,4 +78,4 @@ def main() -> None:
         app()
     except EngineError as error:
         typer.echo(f"cognizes: {error}", err=True)
-        sys.exit(2 if isinstance(error, InvalidInputError | NotFoundError) else 1)
+        sys.exit(2 if isinstance(error, InvalidInputError | NotFoundError | ConflictError) else 1)
