@@ -9,8 +9,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from ag_ui.core import BaseEvent, RunAgentInput, RunFinishedEvent, UserMessage
 
-from cognizes.engine import DatabaseUnavailableError, Engine, RunStatus, Session
+from cognizes.engine import DatabaseUnavailableError, Engine, Event, RunStatus, Session
+from cognizes.engine.adapters.agui import AguiAgent, source_of
+from cognizes.engine.hosting import AgentHost
 from cognizes.engine.memory import EpisodicEntry, MemoryScope, Remembered
 from cognizes.engine.runs import HandledRun, Worker
 from tests.engine_parts import database_of, maintenance_of
@@ -142,12 +145,14 @@ async def test_an_outage_longer_than_the_lease_costs_no_attempt(proxied: tuple[s
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
-                asyncio.get_running_loop().call_later(1, outage.end)
+                asyncio.get_running_loop().call_later(4, outage.end)
                 raise
         return run.attempt
 
     async with Engine.open(url, run_lease_seconds=1, connect_timeout=1) as engine:
         await maintenance_of(engine).close()
+        # The first sweep of a database has none before it: no gap shows the outage.
+        await engine.runs.expire()
         done = await _complete(engine, order)
         assert (done.status, done.error, done.result, attempts) == (RunStatus.COMPLETED, None, 2, [1, 2])
 
@@ -206,3 +211,45 @@ async def test_the_run_of_a_dead_worker_is_released_when_its_grace_is_over(datab
 
 def _claim(run: Any) -> tuple[Any, ...]:
     return UUID(run.thread_id), run.id, "dead", timedelta(seconds=1), str(uuid4()), False
+
+
+async def test_an_outage_longer_than_the_lease_costs_a_hosted_run_no_attempt(proxied: tuple[str, Outages]) -> None:
+    """The server stops the agent and releases the run after the outage, for the recovery of any server."""
+    url, outage = proxied
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        outage.begin()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(4, outage.end)
+            raise
+        yield RunFinishedEvent(thread_id=run_input.thread_id, run_id=run_input.run_id)
+
+    async with Engine.open(url, run_lease_seconds=1, connect_timeout=1) as engine:
+        await maintenance_of(engine).close()
+        await engine.runs.expire()
+        source = source_of(agent)
+        assert source is not None
+        host = AgentHost(engine, [AguiAgent(source, name="generic", engine=engine)])
+        run_input = RunAgentInput(
+            thread_id="t", run_id="r", state={}, messages=[UserMessage(id="u", content="hello")], tools=[], context=[],
+            forwarded_props={},
+        )  # fmt: skip
+        hosted = await host.run("generic", "ada", run_input)
+        async with asyncio.timeout(60):
+            await hosted.wait()
+        released = await until(lambda: _released(engine))
+        await host.close(seconds=0)
+        assert [(event.content["is_failure"], event.content["reason"]) for event in released] == [
+            (False, "PostgreSQL was unavailable")
+        ]
+
+
+async def _released(engine: Engine) -> list[Event]:
+    try:
+        session = await engine.sessions.get("generic", "ada", "t")
+        events = await engine.sessions.events(session) if session is not None else []
+    except DatabaseUnavailableError:
+        return []
+    return [event for event in events if event.event_type == "run_released"]

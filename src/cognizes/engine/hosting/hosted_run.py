@@ -35,7 +35,7 @@ from ag_ui.core import (
 
 from cognizes.engine.agui.frames import OpenItems, clean_text, now
 from cognizes.engine.agui.translator import wait_key_of
-from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.concurrency import WakeUp, create_shared_task
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError
@@ -257,11 +257,14 @@ class RunExecutor:
         self._on_end = on_end
         self._episodes: set[asyncio.Task[None]] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Wait until the episodes of ended runs are written."""
-        if self._episodes:
-            await asyncio.wait(self._episodes)
+        for task in self._releases:
+            task.cancel()
+        if tasks := self._episodes | self._releases:
+            await asyncio.wait(tasks)
 
     def begin(self, run: HostedRun) -> asyncio.Task[None]:
         """Begin to execute a run; the task ends with the run and never raises."""
@@ -281,9 +284,24 @@ class RunExecutor:
             self._on_end(run)
             run.end(last or _error("the run ended unexpectedly; see the log of the server"))
             self._engine.runs.leases.drop(lease)
+            if lease.is_overdue:
+                self._release_after_outage(run.context.run)
             if run.agent_task.done():
                 run.context.fence.end()
             # Else the fence refuses the writes of the abandoned code: the run has ended.
+
+    def _release_after_outage(self, run: Run) -> None:
+        """Let a server continue a run whose lease expired because PostgreSQL was away. It costs no attempt."""
+
+        async def release() -> None:
+            try:
+                await self._engine.runs.release_after_outage(run)
+            except EngineError as error:
+                logger.info("run %s is not released: %s", run.id, error)
+
+        task = create_shared_task(release(), name=f"release-{run.id}")
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _wait_for_agent(self, run: HostedRun, agent_task: asyncio.Task[None]) -> bool:
         """Wait until the agent's task ends; return True for one that ignores its cancellation for too long."""

@@ -22,7 +22,7 @@ _TAKEN_AWAY = frozenset({"run_cancelled", "run_released", "run_failed"})
 _ID_LENGTH = 200
 """The trigger cuts longer ids in its payload."""
 _SWEEP_SECONDS = 1.0
-_LONGEST_GAP = timedelta(seconds=5)
+_LONGEST_GAP = timedelta(seconds=2.5)
 """After a longer time without a sweep in any process PostgreSQL was away: leases expired because of that."""
 RunKey = tuple[str, str | None]
 

@@ -21,7 +21,14 @@ from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.database.listener import PgNotifyListener
-from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
+from cognizes.engine.errors import (
+    ConflictError,
+    DatabaseUnavailableError,
+    EngineError,
+    InvalidInputError,
+    NotFoundError,
+    PoolTimeoutError,
+)
 from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
@@ -337,6 +344,12 @@ class Runs:
         if status is RunStatus.FAILED:
             count_run_end(status)
         return status
+
+    async def release_after_outage(self, run: Run) -> None:
+        """Make a run claimable as soon as PostgreSQL is back; `LeaseLostError` if another process has claimed it."""
+        await retry_while_unavailable(
+            lambda: self.release(run, after_outage=True), errors=(DatabaseUnavailableError, PoolTimeoutError)
+        )
 
     async def retry(self, thread_id: str | UUID, run_id: str) -> Run:
         """Make a failed run pending again, with all its attempts; finished steps stay finished."""

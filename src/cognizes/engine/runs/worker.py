@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import (
     DatabaseUnavailableError,
     EngineError,
@@ -188,7 +188,7 @@ class Worker:
         except asyncio.CancelledError:
             if lease.is_lost:
                 if lease.is_overdue and not self._is_stopping:
-                    await self._release_after_outage(run)
+                    await self._runs.release_after_outage(run)
                 return
             cause = None if self._is_stopping else "its handler was cancelled"
             await asyncio.shield(self._runs.release(run, cause=cause))
@@ -206,7 +206,7 @@ class Worker:
                 await self._fail_attempt(run, error)
             else:
                 logger.warning("attempt %s at run %s ended in an outage: %s", run.attempt, run.id, error)
-                await self._release_after_outage(run)
+                await self._runs.release_after_outage(run)
         except Exception as error:
             logger.warning("attempt %s at run %s failed", run.attempt, run.id, exc_info=error)
             self._runs.leases.drop(lease)
@@ -218,9 +218,3 @@ class Worker:
         cause = f"{type(error).__name__}: {error}"
         if await self._runs.release(run, cause=cause) == RunStatus.FAILED:
             await self._runs.remember(run)
-
-    async def _release_after_outage(self, run: Run) -> None:
-        """Make a run claimable as soon as PostgreSQL is back; `LeaseLostError` if another worker has claimed it."""
-        await retry_while_unavailable(
-            lambda: self._runs.release(run, after_outage=True), errors=(DatabaseUnavailableError, PoolTimeoutError)
-        )

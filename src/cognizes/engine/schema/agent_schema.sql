@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 43 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 45 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -5803,7 +5803,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- runs/release_expired_leases.sql
 -- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
--- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either.
+-- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either. A gap
+-- within two minutes after another one does not count: sweeps that are always slow must not keep dead runs.
 CREATE OR REPLACE FUNCTION "public".note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
@@ -5812,7 +5813,8 @@ BEGIN
     SELECT last_run_at INTO v_before FROM "public".maintenance_jobs WHERE name = 'lease_sweep';
     IF v_before < v_now - p_gap THEN
         INSERT INTO "public".maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep_resumed', v_now)
-        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at
+         WHERE m.last_run_at < v_now - interval '2 minutes';
     END IF;
     -- Written once in a second, not by each process.
     IF v_before IS NULL OR v_before < v_now - interval '1 second' THEN
@@ -5825,7 +5827,7 @@ $$;
 
 -- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
 -- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
--- of a lease, at most 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
+-- of a lease, between 5 and 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
 CREATE OR REPLACE FUNCTION "public".release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -5836,7 +5838,8 @@ BEGIN
         SELECT thread_id, id, handler FROM "public".runs
          WHERE status = 'running' AND lease_expires_at < clock_timestamp()
            AND (p_gap IS NULL OR v_resumed IS NULL
-                OR v_resumed < clock_timestamp() - least(lease_duration, interval '30 seconds'))
+                OR v_resumed < clock_timestamp()
+                               - greatest(least(lease_duration, interval '30 seconds'), interval '5 seconds'))
          ORDER BY thread_id, id
     LOOP
         PERFORM FROM "public".threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -5864,7 +5867,7 @@ CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANG
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_expired_leases.sql', 0, '2a9383c5e644cef686e924b58a588e320fda316babbc7dca03f909e3c35b83df', '0.1.0')
+VALUES ('runs/release_expired_leases.sql', 0, '361b30f721e1e2292701bbc870d873933a85a58a95fd8daff19e2656877e04c4', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7216,5 +7219,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 43 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 45 WHERE number = 0;
 COMMIT;

@@ -1,5 +1,6 @@
 -- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
--- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either.
+-- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either. A gap
+-- within two minutes after another one does not count: sweeps that are always slow must not keep dead runs.
 CREATE OR REPLACE FUNCTION {schema}.note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
@@ -8,7 +9,8 @@ BEGIN
     SELECT last_run_at INTO v_before FROM {schema}.maintenance_jobs WHERE name = 'lease_sweep';
     IF v_before < v_now - p_gap THEN
         INSERT INTO {schema}.maintenance_jobs AS m (name, last_run_at) VALUES ('lease_sweep_resumed', v_now)
-        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at;
+        ON CONFLICT (name) DO UPDATE SET last_run_at = EXCLUDED.last_run_at
+         WHERE m.last_run_at < v_now - interval '2 minutes';
     END IF;
     -- Written once in a second, not by each process.
     IF v_before IS NULL OR v_before < v_now - interval '1 second' THEN
@@ -21,7 +23,7 @@ $$;
 
 -- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
 -- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
--- of a lease, at most 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
+-- of a lease, between 5 and 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
 CREATE OR REPLACE FUNCTION {schema}.release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_run record;
@@ -32,7 +34,8 @@ BEGIN
         SELECT thread_id, id, handler FROM {schema}.runs
          WHERE status = 'running' AND lease_expires_at < clock_timestamp()
            AND (p_gap IS NULL OR v_resumed IS NULL
-                OR v_resumed < clock_timestamp() - least(lease_duration, interval '30 seconds'))
+                OR v_resumed < clock_timestamp()
+                               - greatest(least(lease_duration, interval '30 seconds'), interval '5 seconds'))
          ORDER BY thread_id, id
     LOOP
         PERFORM FROM {schema}.threads WHERE id = v_run.thread_id FOR NO KEY UPDATE SKIP LOCKED;
