@@ -40,6 +40,7 @@ from append import measure_rate
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import DATABASE
+from cognizes.engine.database.notifier import APPLICATION_NAME as NOTIFIER
 from report import Bars, Grid, Report, Target, format_number
 from wire_counter import WireCounter
 
@@ -423,7 +424,8 @@ async def _run_all(urls: dict[str, str], plan: Plan, report: Report) -> None:
     async with AsyncExitStack() as opened:
         counted: dict[str, tuple[Service, WireCounter]] = {}
         for side, url in urls.items():
-            wire = await opened.enter_async_context(WireCounter(socket))
+            # No caller waits for the notification after a commit, which has a connection of its own.
+            wire = await opened.enter_async_context(WireCounter(socket, uncounted=NOTIFIER))
             address = f"postgresql://postgres@127.0.0.1:{wire.port}{urlsplit(url).path}"
             counted_service = (
                 _adk_service(f"{address}?ssl=disable")

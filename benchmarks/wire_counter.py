@@ -11,10 +11,14 @@ _AWAITS_AN_ANSWER = (b"S", b"H", b"Q")
 
 
 class WireCounter:
-    """Listens on a free port; `requests` counts the messages after which a client waits for the server."""
+    """Listens on a free port; `requests` counts the messages after which a client waits for the server.
 
-    def __init__(self, socket: str) -> None:
+    Connections whose start-up message contains `uncounted`, an application name, are passed on without counting.
+    """
+
+    def __init__(self, socket: str, *, uncounted: str | None = None) -> None:
         self._socket = socket
+        self._uncounted = uncounted.encode() if uncounted is not None else None
         self._server: asyncio.Server | None = None
         self.requests = 0
         self.port = 0
@@ -41,13 +45,15 @@ class WireCounter:
         back = asyncio.create_task(_pump(from_server, writer))
         try:
             version = 0
+            parameters = b""
             while version != _STARTUP:  # a client may request TLS first
                 size, version = struct.unpack("!ii", head := await reader.readexactly(8))
-                to_server.write(head + await reader.readexactly(size - 8))
+                to_server.write(head + (parameters := await reader.readexactly(size - 8)))
+            is_counted = self._uncounted is None or self._uncounted not in parameters
             while True:
                 head = await reader.readexactly(5)
                 to_server.write(head + await reader.readexactly(struct.unpack("!i", head[1:])[0] - 4))
-                self.requests += head[:1] in _AWAITS_AN_ANSWER
+                self.requests += is_counted and head[:1] in _AWAITS_AN_ANSWER
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

@@ -76,8 +76,8 @@ NOT_EXECUTED = {
     "examples/copilotkit/README.md: npm install": "it needs the npm registry and runs until Ctrl-C",
     **dict.fromkeys(
         [f"docs/benchmarks.md: uv run python benchmarks/{name}.py" for name in
-         ("against_commit", "http", "append", "against_adk", "live", "streams", "signals", "runs", "memory_recall",
-          "monitor")],
+         ("against_commit", "http", "append", "append_processes", "backlog", "against_adk", "live", "streams",
+          "signals", "runs", "memory_recall", "monitor")],
         "minutes of load; the page has the figures it printed",
     ),
 }  # fmt: skip
