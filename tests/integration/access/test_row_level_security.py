@@ -121,9 +121,10 @@ async def test_functions_are_held_back_too(two_tenants: Engine) -> None:
     thread = await database_of(two_tenants).pool.fetchval("SELECT id FROM threads WHERE app_name = 'b'")
     with acting_for(["a"]):
         assert await database_of(two_tenants).fetch("adk_list_sessions", "b", None) == []
-        with pytest.raises(EngineError):
+        with pytest.raises(NotFoundError):
             await database_of(two_tenants).fetch_value(
-                "create_run", thread, "mine", "running", None, "null", 1, None, "w", timedelta(1), "e", "{}"
+                *("create_run", thread, "mine", "running", None, "null", 1, None, "w", timedelta(1), "e", "{}"),
+                *("", 0, None),
             )
         with pytest.raises(NotFoundError):
             await two_tenants.sessions.store.get_thread(thread)

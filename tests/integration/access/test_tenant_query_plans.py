@@ -71,7 +71,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
         True,
         0,
         99,
-        *(None,) * 6,
+        *(None,) * 7,
     ),
 }
 
