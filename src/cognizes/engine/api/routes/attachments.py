@@ -55,9 +55,15 @@ class AttachmentPage(BaseModel):
 _UPLOAD_BODY = {
     "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 }
+_REFUSED: dict[int | str, dict[str, object]] = {
+    408: {"description": "The file did not arrive in time"},
+    413: {"description": "The file is larger than COGNIZES_MAX_ARTIFACT_BYTES"},
+}
 _DOWNLOAD: dict[int | str, dict[str, object]] = {
     200: {"description": "The bytes", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
     206: {"description": "The bytes of the `Range` header"},
+    304: {"description": "The client has the bytes of its `If-None-Match` header"},
+    416: {"description": "The file does not have the bytes of the `Range` header"},
 }
 
 
@@ -65,6 +71,7 @@ _DOWNLOAD: dict[int | str, dict[str, object]] = {
     "/api/sessions/{thread_id}/attachments",
     status_code=201,
     response_model=AttachmentView,
+    responses=_REFUSED,
     openapi_extra=_UPLOAD_BODY,
     summary="Upload an attachment",
 )
@@ -110,6 +117,7 @@ async def download(thread_id: ThreadId, attachment_id: str, request: Request, en
     "/agui/{agent}/threads/{thread_id:path}/attachments",
     status_code=201,
     response_model=AttachmentView,
+    responses=_REFUSED,
     openapi_extra=_UPLOAD_BODY,
     summary="Upload an attachment for a thread of an agent",
 )

@@ -28,6 +28,25 @@ AppName = Annotated[str | None, Query(description="The app; by default the only 
 UserId = Annotated[str | None, Query(description="The user, for a key that is bound to none.")]
 
 
+_REFUSED = {
+    "application/json": {"schema": {"type": "object"}},
+    "text/plain": {"schema": {"type": "string"}},
+    "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}},
+}
+"""Errors of JSON-RPC, of the transport, and of the server around it."""
+_ANSWERS: dict[int | str, dict[str, object]] = {
+    200: {"description": "The answer to a request", "content": {"application/json": {"schema": {"type": "object"}}}},
+    202: {"description": "A notification was taken"},
+    400: {
+        "description": "The body is no JSON-RPC message, or of an unknown version of the protocol",
+        "content": _REFUSED,
+    },
+    404: {"description": "The extra `mcp` is not installed"},
+    406: {"description": "The `Accept` header allows no JSON", "content": _REFUSED},
+    413: {"description": "The message is larger than COGNIZES_MAX_BODY_BYTES"},
+}
+
+
 class McpResponse(Response):
     """Lets the MCP server answer a request whose body has been read."""
 
@@ -46,7 +65,13 @@ class McpResponse(Response):
         await self._server.serve_http(scope, replay, send)
 
 
-@router.post("/mcp", response_class=Response, summary="Send a message of the Model Context Protocol")
+@router.post(
+    "/mcp",
+    response_class=Response,
+    responses=_ANSWERS,
+    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}},
+    summary="Send a message of the Model Context Protocol",
+)
 @access(Reach.CALLER)
 async def post_message(
     request: Request,
