@@ -40,6 +40,7 @@ export class SignalPullClient {
     this.messages = new Map();
     this.branch = null;
     this.stats = { signals: 0, pulls: 0, failed: 0, gaps: 0, reconnects: 0 };
+    this._seen = 0; // the newest event that a signal announced
     this._fetch = options.fetch ?? ((...args) => globalThis.fetch(...args));
     this._open = options.eventSource ?? ((url) => new EventSource(url));
     this._retryMs = options.retryMs ?? RETRY_MS;
@@ -128,6 +129,7 @@ export class SignalPullClient {
   handle(signal) {
     if (this._closed) return;
     this.stats.signals += 1;
+    this._seen = Math.max(signal.messages_removed ? 0 : this._seen, signal.sequence_num ?? 0);
     this._emit("signal", signal);
     if (signal.is_cut) return void this.refresh("cut signal"); // its ids were too long to be told
     switch (signal.type) {
@@ -355,7 +357,9 @@ export class SignalPullClient {
   }
 
   async _get(path) {
-    const response = await this._fetch(this._url(path), { headers: this._headers() });
+    // A server that reads from replicas answers with no less than what was seen here.
+    const headers = { ...this._headers(), "X-Seen-Sequence": String(this._seen) };
+    const response = await this._fetch(this._url(path), { headers });
     if (!response.ok) throw new Error(`${response.status} for ${path}`);
     return response.json();
   }
