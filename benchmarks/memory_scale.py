@@ -18,12 +18,13 @@ from pydoc_data.topics import topics
 from statistics import mean, median
 from typing import Any
 
-from cognizes.engine import Engine
+from cognizes.engine import Engine, LimitExceededError
 from cognizes.engine.memory.filters import Range
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.memory.vectors import VectorIndex
+from cognizes.engine.models import MAX_QUERY_LENGTH
 from report import Grid, Lines, Report, Target
 
 _APP = "bench"
@@ -195,6 +196,23 @@ class Scale:
                     if number >= 5:
                         self.filtered.setdefault((user, name), []).append((time.perf_counter() - started) * 1000)
 
+    async def measure_long_queries(self) -> dict[str, list[float]]:
+        """Measure milliseconds per recall with 100 000 characters, of which the engine accepts the first 10 000."""
+        prose, found = Prose(11), defaultdict[str, list[float]](list)
+        for _ in range(self._plan.compared):
+            text = " ".join(prose.sentence(24) for _ in range(1000))[:100_000]
+            assert len(text) == 100_000
+            for user in (_SMALL, _LARGE):
+                started = time.perf_counter()
+                try:
+                    await self._engine.memory.recall(text, app=_APP, user=user, k=_FIRST)
+                except LimitExceededError:
+                    found[f"{user}, refused"].append((time.perf_counter() - started) * 1000)
+                started = time.perf_counter()
+                await self._engine.memory.recall(text[:MAX_QUERY_LENGTH], app=_APP, user=user, k=_FIRST)
+                found[user].append((time.perf_counter() - started) * 1000)
+        return found
+
     async def agreement(self) -> tuple[list[float], list[float], list[float]]:
         """Compare with the exact ranking: share of its first ten, equal first hit, milliseconds of the exact recall."""
         exact = Recall(self._engine._database, embedder=self._engine.memory.embedder, exact=True)
@@ -218,6 +236,7 @@ async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: R
         scale = Scale(engine, plan)
         embedded = await _stages(scale, plan)
         await scale.measure_filters()
+        long_queries = await scale.measure_long_queries()
         plain = await scale.ingest("plain", plan.ingested, embed=False)
         shares, firsts, exact = await scale.agreement()
     finally:
@@ -239,6 +258,15 @@ async def measure_scale(open_engine: Callable[..., Awaitable[Engine]], report: R
                 for owner, size in ((_SMALL, plan.small), (_LARGE, plan.large))
                 for (user, name), times in scale.filtered.items()
                 if user == owner
+            ],
+        ),
+        Grid(
+            "Queries of 100 000 characters: refused, or cut to 10 000 as ADK's search_memory does, milliseconds",
+            ("", "p50", "p99"),
+            [
+                (f"scope of {_spaced(size)}{name}", median(times), sorted(times)[int(len(times) * 0.99)])
+                for user, size in ((_SMALL, plan.small), (_LARGE, plan.large))
+                for name, times in ((", refused", long_queries[f"{user}, refused"]), (", cut", long_queries[user]))
             ],
         ),
         Grid(
