@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.embedders.embedder import Vectors, WeightedEmbedder
+from cognizes.engine.memory.embedders.embedder import Vectors
 from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder
 from cognizes.engine.memory.ranking import Weights, related_cosine
 from memory_corpora import Conversation, load_locomo, load_qmsum, make_headings, make_paraphrases
@@ -31,7 +31,7 @@ _WINDOWS = (40, 60, 100)
 _BATCH = 256
 
 
-class RecordingEmbedder(WeightedEmbedder):
+class RecordingEmbedder:
     """WordLlama that keeps the vector of the last query."""
 
     def __init__(self) -> None:

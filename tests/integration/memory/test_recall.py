@@ -112,6 +112,13 @@ class TestByWords:
         with pytest.raises(LimitExceededError):
             await recall(engine, words[:100_000].ljust(100_000))
 
+    async def test_a_query_of_many_words_scores_as_one_of_few_words(self, engine: Engine) -> None:
+        await notes(engine, "green tea and black tea", "green apples", *FILLER)
+        few = {hit.text: hit.scores["bm25"] for hit in await recall(engine, "green tea")}
+        unknown = " ".join(f"unknown{n}x" for n in range(30))
+        many = {hit.text: hit.scores["bm25"] for hit in await recall(engine, f"green tea {unknown}")}
+        assert many == pytest.approx(few)
+
     async def test_only_the_neighbours_of_the_best_candidates_are_read(self, engine: Engine) -> None:
         turns = [Remembered(str(n), f"tea {n}", session_id="s", position=n) for n in range(1000)]
         await engine.memory.remember_turns(ADA, turns)

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 45 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 46 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4800,10 +4800,16 @@ BEGIN
           FROM "public".memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
+        -- Few keys: compare each memory with each key. Many keys: look each word of a memory up, which costs the same for all.
         SELECT wanted.key, matching.id, matching.length, matching.passes,
                cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
-         WHERE matching.terms @> ARRAY[wanted.key]
+         WHERE cardinality(v_keys) <= 16 AND matching.terms @> ARRAY[wanted.key]
+        UNION ALL
+        SELECT term.key, matching.id, matching.length, matching.passes, term.frequency
+          FROM matching, LATERAL (SELECT t.key, count(*)::integer AS frequency FROM unnest(matching.terms) AS t (key)
+                                   WHERE t.key = ANY (v_keys) GROUP BY t.key) term
+         WHERE cardinality(v_keys) > 16
     ), words AS MATERIALIZED (
         SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
           FROM wanted,
@@ -4828,7 +4834,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, '3856dd7ea28ce8e137d709d72c8ad6292348b75bd2a9fd3c8a43fc1a81cb77ee', '0.1.0')
+VALUES ('memory/recall_by_words.sql', 0, '1335072321dce4aea0531fbed367ef993c2b7a76292265f1496b1e544a392292', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7219,5 +7225,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 45 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 46 WHERE number = 0;
 COMMIT;

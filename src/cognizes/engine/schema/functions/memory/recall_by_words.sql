@@ -87,10 +87,16 @@ BEGIN
           FROM {schema}.memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (v_others) AND NOT m.terms && v_rare
     ), hits AS MATERIALIZED (
+        -- Few keys: compare each memory with each key. Many keys: look each word of a memory up, which costs the same for all.
         SELECT wanted.key, matching.id, matching.length, matching.passes,
                cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
-         WHERE matching.terms @> ARRAY[wanted.key]
+         WHERE cardinality(v_keys) <= 16 AND matching.terms @> ARRAY[wanted.key]
+        UNION ALL
+        SELECT term.key, matching.id, matching.length, matching.passes, term.frequency
+          FROM matching, LATERAL (SELECT t.key, count(*)::integer AS frequency FROM unnest(matching.terms) AS t (key)
+                                   WHERE t.key = ANY (v_keys) GROUP BY t.key) term
+         WHERE cardinality(v_keys) > 16
     ), words AS MATERIALIZED (
         SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
           FROM wanted,
