@@ -1,6 +1,8 @@
 """The stores and hosted agents of other frameworks, against what the frameworks bring themselves.
 
-    uv run --group ci python benchmarks/frameworks.py [--quick] [--rounds 5] [--only stores|hosted] [--out DIRECTORY]
+    uv run python benchmarks/frameworks.py [--quick] [--rounds 7] [--only stores|hosted] [--out DIRECTORY]
+
+It needs the dependency group `ci` (`uv sync --group ci`).
 
 Stores: LangGraph's AsyncPostgresSaver and the SQLAlchemySession of the OpenAI Agents SDK, and ours, on one embedded
 PostgreSQL with fsync on, in separate databases, with ten connections each. Ten threads or sessions work at the same

@@ -130,7 +130,8 @@ async def run_agent(url: str, tokens: int) -> Figures:
         (client.first_frame - started) * 1000,
         (client.first_text - started) * 1000,
         client.texts,
-        client.texts / (client.last - client.first_frame),
+        # A short stream may arrive at once.
+        client.texts / max(client.last - client.first_frame, 1e-6),
     )
 
 

@@ -77,7 +77,7 @@ NOT_EXECUTED = {
     **dict.fromkeys(
         [f"docs/benchmarks.md: uv run python benchmarks/{name}.py" for name in
          ("against_commit", "http", "append", "append_processes", "backlog", "against_adk", "live", "streams",
-          "signals", "runs", "memory_recall", "monitor")],
+          "signals", "runs", "memory_recall", "monitor", "frameworks")],
         "minutes of load; the page has the figures it printed",
     ),
 }  # fmt: skip
