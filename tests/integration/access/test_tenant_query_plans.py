@@ -50,7 +50,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "read_messages_by_id": (THREAD, ["e100"], 10, 1000),
     "read_body": (THREAD, "e100"),
     "find_stream": (THREAD, "m100"),
-    "read_events_of_threads": ([THREAD], [ROWS - 5], 100, 1000),
+    "read_events_of_threads": ([THREAD], [ROWS - 5], 100, 1000, [None]),
     "read_run": (THREAD, "r100"),
     "find_runs": ("r100", ["a"], "u"),
     "find_run": ("r100", None),
