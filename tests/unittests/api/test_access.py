@@ -47,7 +47,7 @@ def test_an_undeclared_route_needs_an_administrator_of_every_app_and_is_audited(
 def test_writes_need_more_than_the_permission_to_read() -> None:
     """Only these write nothing that a reader may not write. The tools of MCP that write check the permission."""
     reading = {"POST /api/access/tickets", "POST /mcp"} | {
-        name for name in declarations() if name.endswith(("/connect", "/recall", "/messages/search"))
+        name for name in declarations() if name.endswith(("/connect", "/recall", "/memory/context", "/messages/search"))
     }
     weak = {
         name
