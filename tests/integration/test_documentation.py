@@ -74,10 +74,11 @@ NOT_EXECUTED = {
     "docs/architecture.md: models, errors": "a drawing of the layers; import-linter checks them",
     "examples/copilotkit/README.md: uv run cognizes serve": SERVER,
     "examples/copilotkit/README.md: npm install": "it needs the npm registry and runs until Ctrl-C",
+    "docs/benchmarks.md: uv run --with py-spy": "it needs root and wrk; the page has the figures it printed",
     **dict.fromkeys(
         [f"docs/benchmarks.md: uv run python benchmarks/{name}.py" for name in
          ("against_commit", "http", "append", "append_processes", "backlog", "against_adk", "live", "streams",
-          "signals", "runs", "memory_recall", "monitor", "frameworks")],
+          "signals", "runs", "memory_recall", "monitor", "frameworks", "hosted")],
         "minutes of load; the page has the figures it printed",
     ),
 }  # fmt: skip
