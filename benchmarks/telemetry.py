@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from pathlib import Path
 
 TRACES = "BENCHMARK_TRACES"
@@ -64,6 +65,28 @@ async def measure(url: str, calls: int) -> dict[str, float]:
         return found
 
 
+def measure_checks() -> None:
+    """Print the time of the checks that an append and a request make while telemetry is off."""
+    from cognizes.engine.telemetry import current_context, instruments, is_tracing, request_span  # noqa: PLC0415
+
+    headers = {b"host": b"engine"}
+
+    def append() -> None:
+        instruments()
+        current_context()
+        is_tracing()
+        instruments()
+
+    def request() -> None:
+        with request_span("GET", "/live", headers) as span:
+            _ = span.is_recording
+        instruments()
+
+    for name, check in (("append", append), ("request", request)):
+        seconds = min(timeit.repeat(check, number=200_000, repeat=5)) / 200_000
+        print(f"checks of {name:8} {seconds * 1e6:5.2f} µs")
+
+
 def run(url: str, calls: int, **environment: str) -> dict[str, float]:
     finished = subprocess.run(
         [sys.executable, __file__, "--measure", url, "--calls", str(calls)],
@@ -109,6 +132,7 @@ def main() -> None:
             set_tracer_provider()
         print(json.dumps(asyncio.run(measure(options.measure, options.calls))))
     else:
+        measure_checks()
         asyncio.run(compare(options.rounds, options.calls))
 
 
