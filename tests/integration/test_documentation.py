@@ -78,7 +78,7 @@ NOT_EXECUTED = {
     **dict.fromkeys(
         [f"docs/benchmarks.md: uv run python benchmarks/{name}.py" for name in
          ("against_commit", "http", "append", "append_processes", "backlog", "against_adk", "live", "streams",
-          "signals", "runs", "memory_recall", "monitor", "frameworks", "hosted")],
+          "signals", "runs", "memory_passages", "memory_recall", "monitor", "frameworks", "hosted")],
         "minutes of load; the page has the figures it printed",
     ),
 }  # fmt: skip
