@@ -58,7 +58,7 @@ class NewUsage(BaseModel):
     cached_tokens: int = Field(default=0, ge=0, le=_LARGEST, description="Part of input_tokens.")
     cache_write_tokens: int = Field(default=0, ge=0, le=_LARGEST, description="Part of input_tokens.")
     reasoning_tokens: int = Field(default=0, ge=0, le=_LARGEST, description="Part of output_tokens.")
-    run_id: str | None = None
+    run_id: str | None = Field(default=None, max_length=1000)
 
 
 class Recorded(BaseModel):

@@ -201,7 +201,7 @@ function waterfallRow(row, share, isActive) {
     row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
     row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), h("span.waterfall-time", {}, row.isError ? `error, ${took}` : took),
   );
-  const bar = h("div.waterfall-bar", { vars: { "--from": share(row.from), "--to": share(row.to ?? row.from) } });
+  const bar = h("div.waterfall-bar", { vars: { "--start": share(row.from), "--end": share(row.to ?? row.from) } });
   const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));
   return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, Object.keys(values).length ? valueView(values, {}) : null);
 }
