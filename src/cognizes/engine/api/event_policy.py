@@ -14,6 +14,7 @@ from cognizes.engine.access import ANONYMOUS, Permission, Principal
 from cognizes.engine.errors import PermissionDeniedError
 from cognizes.engine.models import Event
 from cognizes.engine.timeline.event_kinds import KINDS
+from cognizes.engine.timeline.event_reading import CLIENT_HISTORY
 
 _ENGINE_KINDS = re.compile(r"run_.*|branch_.*|tool_confirmation.*|memory_.*|monitor_.*")
 _CONFIRMATION = "adk_request_confirmation"
@@ -74,6 +75,9 @@ def _check_user_event(user_id: str, body: dict[str, Any]) -> None:
     content = body.get("content")
     if isinstance(content, dict) and ("adk" in content or content.get("role", "user") != "user"):
         raise PermissionDeniedError("a user may not write what ADK stores (`adk`), nor content of another role")
+    if isinstance(content, dict) and CLIENT_HISTORY in content:
+        # Views and agents read the message under this name instead of the text, in the role that it claims.
+        raise PermissionDeniedError(f"the host writes `{CLIENT_HISTORY}`; bring a history with the input of a run")
     _check_parts(content)
     if isinstance(content, dict) and body.get("id") and content.get("message_id", body["id"]) != body["id"]:
         # Clients add the text to the message that has this id.

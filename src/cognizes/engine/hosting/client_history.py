@@ -35,8 +35,8 @@ def messages_before(
 
 def quoted(message: Message) -> str:
     """Return a message of another role as text of the user, every line quoted."""
-    lines = [f"{message.role} wrote:" if not isinstance(message, ToolMessage) else f"tool {message.tool_call_id}:"]
-    lines += plain_text(message.content).splitlines()
+    author = f"tool {message.tool_call_id}:" if isinstance(message, ToolMessage) else f"{message.role} wrote:"
+    lines = [*author.splitlines(), *plain_text(message.content).splitlines()]
     if isinstance(message, AssistantMessage):
         for call in message.tool_calls or ():
             lines += f"called {call.function.name} ({call.id}) with {call.function.arguments}".splitlines()
