@@ -145,6 +145,8 @@ async def test_a_change_that_is_rolled_back_calls_nothing(engine: Engine, receiv
         (b"", "closed the connection"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "is not HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "too many headers"),
+        (b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "upgrade to another protocol"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", "closed the connection"),
     ],
 )
 async def test_a_call_is_given_up_after_its_attempts_and_can_be_redelivered(
@@ -250,6 +252,13 @@ async def test_a_late_answer_does_not_delete_the_delivery_of_the_next_attempt(
     assert await table(engine, "SELECT count(*) FROM webhook_deliveries") == [(1,)]
 
 
+async def test_an_interim_answer_is_not_the_answer(engine: Engine, receiver: Receiver) -> None:
+    receiver.answer = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"
+    await engine.webhooks.create("shop", receiver.url)
+    await finish_run(engine)
+    assert await engine.webhooks.send_due() == 1
+
+
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -271,6 +280,10 @@ async def test_a_late_answer_does_not_delete_the_delivery_of_the_next_attempt(
         ("https://[::ffff:10.0.0.1]/", "internal address"),
         ("https://[64:ff9b::a00:1]/", "internal address"),
         ("https://[fd00::1]/", "internal address"),
+        ("https://[fec0::1]/", "internal address"),
+        ("https://[::127.0.0.1]/", "internal address"),
+        ("https://[::ffff:0:127.0.0.1]/", "internal address"),
+        ("https://[64:ff9b:1::a00:1]/", "internal address"),
         ("https://0/", "internal address"),
         ("https://2130706433/", "internal address 127.0.0.1"),
         ("https://localhost/", "internal address"),

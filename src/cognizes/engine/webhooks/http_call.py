@@ -23,6 +23,8 @@ Networks = Sequence[IPv4Network | IPv6Network]
 _LONGEST_URL = 2000
 _LARGEST_HEAD = 64 * 1024
 _NAT64 = ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ip_network("2000::/3")
+"""The only IPv6 addresses of public hosts. `is_global` also accepts site-local and IPv4-compatible ones."""
 
 
 class CallFailedError(Exception):
@@ -81,7 +83,7 @@ async def resolve(target: Target, *, allowed: Networks) -> list[str]:
         address = embedded_address(ip_address(text))
         if any(address.version == network.version and address in network for network in allowed):
             continue
-        if not address.is_global or address.is_multicast:
+        if not _is_public(address):
             raise InvalidInputError(
                 f"the host {target.host!r} has the internal address {text}; webhooks call public addresses only, and "
                 "the networks in COGNIZES_WEBHOOK_NETWORKS"
@@ -92,6 +94,12 @@ async def resolve(target: Target, *, allowed: Networks) -> list[str]:
                 "COGNIZES_WEBHOOK_NETWORKS"
             )
     return addresses
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def embedded_address(address: Address) -> Address:
@@ -168,11 +176,11 @@ class _Head:
 
 
 async def _read_status(reader: asyncio.StreamReader) -> int:
-    """Return the status. The body of the answer is not read."""
+    """Return the status of the final answer. Its body is not read."""
     head = _Head()
     parser = httptools.HttpResponseParser(head)
     size = 0
-    while not head.is_complete:
+    while True:
         data = await reader.read(4096)
         size += len(data)
         if not data or size > _LARGEST_HEAD:
@@ -182,4 +190,9 @@ async def _read_status(reader: asyncio.StreamReader) -> int:
         except httptools.HttpParserError as error:
             if not head.is_complete:
                 raise CallFailedError("the answer of the receiver is not HTTP") from error
-    return int(parser.get_status_code())
+        except httptools.HttpParserUpgrade as error:
+            raise CallFailedError("the receiver answered with an upgrade to another protocol") from error
+        if head.is_complete and (status := int(parser.get_status_code())) >= 200:
+            return status
+        # Nothing complete yet, or an interim answer such as 103, which the final one follows.
+        head.is_complete = False
