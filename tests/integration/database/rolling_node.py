@@ -1,7 +1,7 @@
 """A node of a rolling upgrade, of any version: `python rolling_node.py DATABASE_URL NAME` until its input ends.
 
 It uses only names that older versions have. Two nodes share one session: each appends to it, follows it, streams
-messages, enqueues runs for the other node and executes those that the other one enqueued.
+messages, remembers and recalls, enqueues runs for the other node and executes those that the other one enqueued.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ class Node:
         self.streamed: list[str] = []
         self.followed: list[str] = []
         self.runs: dict[str, Any] = {}
+        self.recalled: list[str] = []
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[Any]:
         session = await self._find_session()
         following = asyncio.create_task(self._follow(session))
         async with Worker(self._engine, {f"on {self._name}": self._handle}):
-            tasks = [asyncio.create_task(work(session)) for work in (self._append, self._stream, self._enqueue)]
+            tasks = [
+                asyncio.create_task(work(session)) for work in (self._append, self._stream, self._enqueue, self._recall)
+            ]
             yield session
             self._is_stopping = True
             await asyncio.gather(*tasks)
@@ -100,6 +103,15 @@ class Node:
                     return
                 await asyncio.sleep(0.02)
 
+    async def _recall(self, session: Any) -> None:
+        """Recall what both nodes said: the newest hit of each round is kept."""
+        memory = self._engine.memory
+        while not self._is_stopping:
+            await _insist(lambda: memory.remember_session(session))
+            for hit in await _insist(lambda: memory.recall(self._other, app=APP, user=USER, k=3)):
+                self.recalled.append(hit.text)
+            await asyncio.sleep(0.05)
+
     async def _handle(self, run: Any) -> str:
         await run.think("a thought")
         return f"{run.input} on {await run.step('name', lambda: self._name)}"
@@ -135,7 +147,7 @@ async def main(url: str, name: str) -> None:
             sys.stdout.flush()
             await asyncio.to_thread(sys.stdin.read)
     sys.stdout.write(
-        json.dumps({name: getattr(node, name) for name in ("acknowledged", "streamed", "followed", "runs")})
+        json.dumps({name: getattr(node, name) for name in ("acknowledged", "streamed", "followed", "runs", "recalled")})
     )
 
 

@@ -75,6 +75,9 @@ async def test_both_versions_serve_one_database(older_source: Path, empty_databa
                 assert followed == stored[: len(followed)]
                 assert set(followed) & set(node.acknowledged)
                 assert set(followed) & set(told["acknowledged"])
+            # Each version recalled, after the migration, what the other one said.
+            assert "older" in node.recalled
+            assert "newer" in told["recalled"]
             # Each version executed runs that the other one enqueued.
             assert {"newer on older", "older on newer"} <= {*node.runs.values(), *told["runs"].values()}
             failed = await engine.runs.search(status=["failed"])

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 46 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 47 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4838,6 +4838,55 @@ VALUES ('memory/recall_by_words.sql', 0, '1335072321dce4aea0531fbed367ef993c2b7a
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- memory/recall_of_older_versions.sql
+-- Recall with the arguments of engines before the filters by tags and metadata: nodes of the older version call these
+-- during an upgrade. They can be removed one version later.
+CREATE OR REPLACE FUNCTION "public".recall_by_words(
+    p_app_name text, p_user_id text, p_words text, p_identifiers text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean
+) RETURNS TABLE (
+    id bigint, bm25 double precision, share double precision, rarity double precision, matched integer[],
+    weights double precision[]
+) LANGUAGE sql STABLE AS $$
+    SELECT * FROM "public".recall_by_words(
+        p_app_name, p_user_id, p_words, p_identifiers,
+        "public".older_memory_filter(p_agent_id, p_kinds, p_namespace, p_since, p_until), p_limit, p_exact, NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION "public".recall_by_vector(
+    p_app_name text, p_user_id text, p_model text, p_dimension integer, p_query text, p_agent_id text, p_kinds text[],
+    p_namespace text, p_since timestamptz, p_until timestamptz, p_limit integer, p_exact boolean, p_ids bigint[]
+) RETURNS TABLE (id bigint, cosine double precision) LANGUAGE sql STABLE AS $$
+    SELECT * FROM "public".recall_by_vector(
+        p_app_name, p_user_id, p_model, p_dimension, p_query,
+        "public".older_memory_filter(p_agent_id, p_kinds, p_namespace, p_since, p_until), p_limit, p_exact, NULL, p_ids)
+$$;
+
+CREATE OR REPLACE FUNCTION "public".memory_neighbours(
+    p_app_name text, p_user_id text, p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz,
+    p_until timestamptz, p_ids bigint[]
+) RETURNS TABLE (origin bigint, session_id text, id bigint, distance bigint, author text, length integer)
+LANGUAGE sql STABLE AS $$
+    SELECT origin, session_id, id, distance, author, length
+      FROM "public".memory_neighbours(
+               p_app_name, p_user_id,
+               "public".older_memory_filter(p_agent_id, p_kinds, p_namespace, p_since, p_until), p_ids)
+$$;
+
+CREATE OR REPLACE FUNCTION "public".older_memory_filter(
+    p_agent_id text, p_kinds text[], p_namespace text, p_since timestamptz, p_until timestamptz
+) RETURNS "public".memory_filter LANGUAGE sql STABLE AS $$
+    SELECT jsonb_populate_record(
+        NULL::"public".memory_filter,
+        jsonb_build_object('agent_id', p_agent_id, 'kinds', p_kinds, 'namespace', p_namespace, 'since', p_since,
+                           'until', p_until))
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('memory/recall_of_older_versions.sql', 0, '2fb58468cfd0f9adaaa2ce2582fbf680d75a831d64c600809dafb57aca66261b', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- memory/select_memories.sql
 -- Return the ids of the memories of a user that match a filter if at most p_limit match; null means that the filter is better
 -- applied to the rows that a search finds: it is not selective, or cheap and the user has few memories. The first condition that is present chooses the
@@ -7225,5 +7274,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 46 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 47 WHERE number = 0;
 COMMIT;
