@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from typing import Any
 
@@ -51,6 +52,22 @@ async def test_every_argument_in_a_path_or_query_is_limited(client: httpx.AsyncC
             assert answer.json()["detail"] == f"{name} is 32769 characters; the limit is 32768"
             checked += 1
     assert checked > 140
+
+
+async def test_a_deep_document_as_a_cursor_is_refused(client: httpx.AsyncClient) -> None:
+    """It is longer than Python's stack when it is parsed."""
+    created = await client.post("/api/sessions", json=_WHOSE)
+    thread, deep = created.json()["thread_id"], base64.urlsafe_b64encode(b"[" * 20_000).decode()
+    checked = 0
+    for method, path, operation in _OPERATIONS:
+        parameters = operation.get("parameters", ())
+        if any((parameter["name"], parameter["in"]) == ("cursor", "query") for parameter in parameters):
+            names = {parameter["name"]: thread for parameter in parameters if parameter["in"] == "path"}
+            answer = await client.request(method, path.format(**names), params={**_WHOSE, "cursor": deep})
+            # 404: there is no agent of this name.
+            assert answer.status_code in (404, 422), f"{method} {path}: {answer.status_code}"
+            checked += "invalid cursor" in answer.json()["detail"]
+    assert checked >= 5
 
 
 def test_every_text_in_a_body_is_limited() -> None:

@@ -437,5 +437,5 @@ def _decode_cursor(cursor: str) -> tuple[bool, str]:
     try:
         is_user, name = json.loads(base64.urlsafe_b64decode(cursor))
         return bool(is_user), check_text("cursor", name)
-    except (ValueError, TypeError, InvalidInputError) as error:
+    except (ValueError, TypeError, RecursionError, InvalidInputError) as error:
         raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error

@@ -127,5 +127,5 @@ def _read_json(text: str) -> Any:
     start, end = text.find("{"), text.rfind("}")
     try:
         return json.loads(text[start : end + 1])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineError(f"the answer of the language model is not JSON: {text[:200]!r}") from error

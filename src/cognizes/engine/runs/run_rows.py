@@ -64,7 +64,7 @@ def read_cursor(cursor: str) -> tuple[datetime, UUID, str]:
     try:
         created_at, thread_id, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
         return datetime.fromisoformat(created_at), UUID(thread_id), str(run_id)
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise InvalidInputError(
             f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
         ) from error

@@ -364,7 +364,7 @@ def _read_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
         created_at, schedule_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
         return datetime.fromisoformat(created_at), UUID(schedule_id)
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise InvalidInputError(
             f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
         ) from error

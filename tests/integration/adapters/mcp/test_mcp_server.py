@@ -133,6 +133,8 @@ async def test_wrong_inputs_are_clear_errors(served: Served, keeper: Engine) -> 
             await client.call_tool("erase", {})
         with pytest.raises(MCPError, match="there is no resource cognizes://threads/none"):
             await client.read_resource("cognizes://threads/none")
+        with pytest.raises(MCPError, match="there is no resource cognizes://threads/a%00b"):
+            await client.read_resource("cognizes://threads/a%00b")
         with pytest.raises(MCPError, match="invalid cursor"):
             await client.list_resources(cursor="?")
     async with connected(served, await key_of(keeper, "shop", user="eve", write=False)) as reader:

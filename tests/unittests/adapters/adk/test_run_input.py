@@ -124,3 +124,18 @@ def test_results_of_the_clients_tools() -> None:
     assert turn.message_id == "m"
     with pytest.raises(InvalidInputError, match="nothing to answer"):
         read_turn(run_input({**result, "toolCallId": "unknown"}), history)
+
+
+def test_documents_that_are_too_deep_to_parse_stay_texts() -> None:
+    deep = "[" * 20_000
+    history = [stored("c", called("c1", "pick"), author="root", long_running={"c1"})]
+    result = {"id": "m", "role": "tool", "toolCallId": "c1", "content": deep}
+    (part,) = read_turn(run_input(result), history).content.parts or []
+    assert part.function_response is not None
+    assert part.function_response.response == {"result": deep}
+    call = {"id": "c1", "type": "function", "function": {"name": "pick", "arguments": deep}}
+    brought = [{"id": "a", "role": "assistant", "toolCalls": [call]}, user("u")]
+    (event,) = read_turn(run_input(*brought), [], agent="root", is_end_user=False).history
+    (part,) = (event.content and event.content.parts) or []
+    assert part.function_call is not None
+    assert part.function_call.args == {"arguments": deep}

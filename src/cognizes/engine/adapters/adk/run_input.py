@@ -160,7 +160,7 @@ def _history(messages: Sequence[Message], *, agent: str, is_end_user: bool) -> I
 def _call(call: ToolCall) -> types.Part:
     try:
         arguments = json.loads(call.function.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = {"arguments": call.function.arguments}
     args = arguments if isinstance(arguments, dict) else {"arguments": arguments}
     return types.Part(function_call=types.FunctionCall(id=call.id, name=call.function.name, args=args))
@@ -215,7 +215,7 @@ def _tool_result(message: ToolMessage, name: str) -> types.Part:
     )
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     response = value if isinstance(value, dict) else {"result": value}
     if message.error:

@@ -205,7 +205,7 @@ def _text(content: object) -> str:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"arguments": text}
     return found if isinstance(found, dict) else {"arguments": found}
 

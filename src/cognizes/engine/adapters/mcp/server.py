@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -129,7 +130,9 @@ class McpServer:
             session = None
             if uri.startswith(_THREADS):
                 name = unquote(uri.removeprefix(_THREADS))
-                session = await self._engine.sessions.get(caller.app_name, caller.user_id, name)
+                # An invalid name, for example with a NUL character, is the name of no session.
+                with suppress(InvalidInputError):
+                    session = await self._engine.sessions.get(caller.app_name, caller.user_id, name)
             if session is None:
                 raise MCPError(
                     INVALID_PARAMS, f"there is no resource {uri[:200]}; use a uri of resources/list", data={"uri": uri}

@@ -123,7 +123,7 @@ def _arguments(item: JsonObject) -> Any:
         return {} if arguments is None else arguments
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return parsed if isinstance(parsed, dict) else arguments
 

@@ -226,6 +226,6 @@ def _range_of(header: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = found.groups()
     if not first:
-        return max(size - int(last), 0), size
+        return (max(size - int(last), 0), size) if int(last) else None
     start, end = int(first), min(int(last) + 1 if last else size, size)
     return (start, end) if start < end else None
