@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine, EngineError
-from cognizes.engine.memory import Extraction, FactDraft, GeminiChat, LanguageModelExtractor, OpenAiChat, TranscriptTurn
+from cognizes.engine.memory import (
+    EpisodeDraft,
+    Extraction,
+    FactDraft,
+    GeminiChat,
+    LanguageModelExtractor,
+    OpenAiChat,
+    TranscriptTurn,
+)
 from cognizes.engine.memory.scope import MemoryScope
 from cognizes.engine.models import RunStatus, Session
 from cognizes.engine.runs import Worker
@@ -93,12 +101,14 @@ async def test_a_durable_run_consolidates_once(engine: Engine) -> None:
 
 
 class CountingExtractor:
-    def __init__(self) -> None:
+    def __init__(self, *, episodes: bool = False) -> None:
         self.calls = 0
+        self._episodes = episodes
 
     async def extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
         self.calls += 1
-        return Extraction(facts=[FactDraft("profile", "calls", self.calls, [0])])
+        episodes = [EpisodeDraft(transcript[0].text, [0])] if self._episodes else []
+        return Extraction(episodes=episodes, facts=[FactDraft("profile", "calls", self.calls, [0])])
 
 
 async def test_the_extractor_is_not_asked_again_after_a_crash(engine: Engine) -> None:
@@ -118,6 +128,32 @@ async def test_the_extractor_is_not_asked_again_after_a_crash(engine: Engine) ->
     async with Worker(engine, engine.consolidations.handlers):
         done = await ended(engine, run.thread_id, run.id)
     assert (done.status, failures, extractor.calls) == (RunStatus.COMPLETED, 2, 1)
+
+
+async def test_an_attempt_after_a_crash_stores_no_episode_twice(engine: Engine) -> None:
+    """The process dies when the episode is stored and its progress is not; a message is added before the next one."""
+    session = await talk(engine, "I live in Lisbon")
+    extractor = engine.memory.consolidation.extractor = CountingExtractor(episodes=True)
+    run = await engine.consolidations.enqueue(session, max_attempts=3)
+    store, attempts = engine.memory.consolidation.store, 0
+
+    async def die_once(*arguments: Any, **named: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        stored = await store(*arguments, **named)
+        if attempts == 1:
+            await database_of(engine).pool.execute("DELETE FROM memory_consolidations")
+            await talk(engine, "and I like tea")
+            raise EngineError("the process dies here")
+        return stored
+
+    engine.memory.consolidation.store = die_once  # type: ignore[method-assign]
+    async with Worker(engine, engine.consolidations.handlers):
+        assert (await ended(engine, run.thread_id, run.id)).result["last_sequence"] == 1
+        assert len(await engine.memory.episodic.list_by_session(ADA, "s")) == 1
+        later = await engine.consolidations.enqueue(session)
+        assert (await ended(engine, later.thread_id, later.id)).result["last_sequence"] == 2
+    assert extractor.calls == 2
 
 
 async def test_a_deleted_session_is_no_error(engine: Engine) -> None:

@@ -77,14 +77,19 @@ class Consolidation:
         return total
 
     async def next_batch(
-        self, session: Session, *, agent_id: str | None = None, after: int | None = None
+        self, session: Session, *, agent_id: str | None = None, after: int | None = None, until: int | None = None
     ) -> Batch | None:
-        """Return the next messages, after the last consolidation or after a sequence number; None if there is none."""
+        """Return the next messages, after the last consolidation or after a sequence number; None if there is none.
+
+        The ids of episodes contain the range of a batch: with the same `until` a repetition stores the same episodes.
+        """
         thread_id = await self._sessions.store.find_thread(session)
         if after is None:
             agent = MemoryScope.of(session, agent_id).agent_id
             after = await self._database.fetch_value("read_consolidated", thread_id, agent) or 0
         rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS)
+        if until is not None:
+            rows = [row for row in rows if row["sequence_num"] <= until]
         if not rows:
             return None
         turns = [_turn(number, row) for number, row in enumerate(rows)]

@@ -52,8 +52,12 @@ class Consolidations:
 
     async def _consolidate(self, run: HandledRun, session: Session, agent_id: str | None) -> Consolidated:
         consolidation, total = self._memory.consolidation, Consolidated()
+        # Another attempt must form the same batches although messages were added.
+        until: int = await run.step("head", lambda: session.last_sequence)
         after: int | None = None
-        while (batch := await consolidation.next_batch(session, agent_id=agent_id, after=after)) is not None:
+        while (
+            batch := await consolidation.next_batch(session, agent_id=agent_id, after=after, until=until)
+        ) is not None:
 
             async def extract(turns: Sequence[TranscriptTurn] = batch.turns) -> JsonObject:
                 return (await consolidation.extractor.extract(turns)).to_json()
