@@ -21,9 +21,12 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from cognizes.engine import Engine
 from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.api.main import create_app
+from cognizes.engine.artifacts import Attachment
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.hosting import AgentHost
+from cognizes.engine.models import Session
 from tests.integration.access.conftest import Guarded
+from tests.integration.agui.agents import mirror
 from tests.integration.agui.client import AgentClient
 from tests.integration.hosting.test_frameworks import answer
 from tests.integration.hosting.test_recording import text
@@ -81,6 +84,8 @@ async def test_upload_list_and_download_over_rest(guarded: Guarded) -> None:
         assert (part.status_code, part.content) == (206, PICTURE[1:4])
         assert part.headers["content-range"] == f"bytes 1-3/{len(PICTURE)}"
         assert (await ada.get(saved["url"], headers={"Range": "bytes=-5"})).content == PICTURE[-5:]
+        for spelling in (saved["id"].upper(), f"urn:uuid:{saved['id']}", f"{{{saved['id']}}}"):
+            assert (await ada.get(saved["url"].replace(saved["id"], spelling))).status_code == 404
         for nothing in ("bytes=99999-", "bytes=-0"):
             assert (await ada.get(saved["url"], headers={"Range": nothing})).status_code == 416
         assert (await ada.get(saved["url"], headers={"If-None-Match": loaded.headers["etag"]})).status_code == 304
@@ -207,6 +212,41 @@ async def test_a_source_of_events_gets_the_bytes(engine: Engine) -> None:
     assert [(part.type, part.source.type, part.source.mime_type) for part in got[1:]] == [
         ("image", "data", "image/png"), ("audio", "data", "audio/wav"), ("document", "data", "application/pdf"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["agui", "adk"])
+async def test_a_repeated_reference_is_looked_up_and_read_once(engine: Engine, framework: str) -> None:
+    """A body has room for a hundred thousand references; each must not cost queries."""
+    got: list[Any] = []
+
+    async def generic(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        got.extend(run_input.messages[-1].content)
+        for event in text("m", "ok"):
+            yield event
+
+    name, agent = ("generic", generic) if framework == "agui" else ("mirror", mirror)
+    host = AgentHost(engine, [host_object(agent, engine, path=f"x:{name}")])
+    session = await engine.sessions.create(name, "ada")
+    saved = await engine.attachments.save(session, b"1", mime_type="image/png")
+    calls = {"find": 0, "read": 0}
+    find, read = engine.attachments.find, engine.attachments.read
+
+    async def count_find(of: Session, attachment_id: str) -> Attachment | None:
+        calls["find"] += 1
+        return await find(of, attachment_id)
+
+    async def count_read(attachment: Attachment) -> bytes:
+        calls["read"] += 1
+        return await read(attachment)
+
+    engine.attachments.find, engine.attachments.read = count_find, count_read  # type: ignore[method-assign]
+    run = await host.run(name, "ada", an_input(session.id, *[saved.part()] * 50))
+    frames = [frame async for _, frame in host.watch(run)]
+    assert frames[-1].type == "RUN_FINISHED", frames[-1]
+    # Once when the input is checked, once for the prompt.
+    assert calls == {"find": 2, "read": 1}
+    assert framework == "adk" or [part.source.value for part in got[1:]] == ["MQ=="] * 50
+    await host.close(seconds=0)
 
 
 async def test_a_graph_gets_the_bytes(engine: Engine) -> None:

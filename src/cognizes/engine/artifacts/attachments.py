@@ -82,12 +82,16 @@ class Attachments:
         return _attachment(artifact)
 
     async def find(self, session: Session, attachment_id: str) -> Attachment | None:
-        """Return an attachment of the session; None if the session has none of this id."""
+        """Return an attachment of the session; None if the session has none of this id.
+
+        An id has one spelling, so that readers can compare ids.
+        """
         try:
-            name = str(UUID(attachment_id))
+            if str(UUID(attachment_id)) != attachment_id:
+                return None
         except ValueError:
             return None
-        found = await self._artifacts.find(ArtifactScope.of(session), f"{_PREFIX}{name}")
+        found = await self._artifacts.find(ArtifactScope.of(session), f"{_PREFIX}{attachment_id}")
         return None if found is None else _attachment(found)
 
     async def get(self, session: Session, attachment_id: str) -> Attachment:

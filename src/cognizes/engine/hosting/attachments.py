@@ -15,11 +15,42 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Session
 
 
+class PromptAttachments:
+    """The attachments of one prompt, each looked up and read once: messages can repeat a reference many times.
+
+    Together they have at most `room` bytes; each reference counts.
+    """
+
+    def __init__(self, engine: Engine, session: Session, *, room: int) -> None:
+        self._attachments = engine.attachments
+        self._session = session
+        self._room = room
+        self._found: dict[str, Attachment | None] = {}
+        self._data: dict[str, bytes] = {}
+
+    async def find(self, attachment_id: str) -> Attachment | None:
+        """Return an attachment of the session; None if the session has none of this id."""
+        if attachment_id not in self._found:
+            self._found[attachment_id] = await self._attachments.find(self._session, attachment_id)
+        return self._found[attachment_id]
+
+    async def read(self, attachment_id: str) -> tuple[Attachment, bytes] | str:
+        """Return an attachment with its bytes; if it was deleted or does not fit, the text that names it instead."""
+        found = await self.find(attachment_id)
+        if found is None or found.size > self._room:
+            return note_of(found)
+        self._room -= found.size
+        if attachment_id not in self._data:
+            self._data[attachment_id] = await self._attachments.read(found)
+        return found, self._data[attachment_id]
+
+
 async def check_attachments(engine: Engine, session: Session, messages: Sequence[Message]) -> None:
     """Raise `InvalidInputError` when a message refers to an attachment that the session does not have."""
+    attachments = PromptAttachments(engine, session, room=0)
     for message in messages:
         for part, attachment_id in _references(message):
-            if await engine.attachments.find(session, attachment_id) is None:
+            if await attachments.find(attachment_id) is None:
                 raise InvalidInputError(
                     f"the {part.type} of message {message.id!r:.80} refers to the attachment {attachment_id!r:.80}, "
                     "which this thread does not have; upload it to this thread first"
@@ -35,6 +66,7 @@ async def with_attachments(
     agent that only reads text becomes a text that names it.
     """
     room = engine.settings.max_artifact_bytes if is_multimodal else 0
+    attachments = PromptAttachments(engine, session, room=room)
     filled: list[Message] = []
     for message in reversed(messages):
         if not any(True for _ in _references(message)) or not isinstance(message, UserMessage):
@@ -47,13 +79,13 @@ async def with_attachments(
             if attachment_id is None:
                 parts.append(part)
                 continue
-            found = await engine.attachments.find(session, attachment_id)
-            if found is None or found.size > room:
-                parts.append(TextPart(text=note_of(found)))
+            read = await attachments.read(attachment_id)
+            if isinstance(read, str):
+                parts.append(TextPart(text=read))
                 continue
-            room -= found.size
-            data = base64.b64encode(await engine.attachments.read(found)).decode("ascii")
-            parts.append(part.model_copy(update={"source": DataSource(value=data, mime_type=found.mime_type)}))
+            found, data = read
+            source = DataSource(value=base64.b64encode(data).decode("ascii"), mime_type=found.mime_type)
+            parts.append(part.model_copy(update={"source": source}))
         filled.append(message.model_copy(update={"content": parts}))
     return filled[::-1]
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from cognizes.engine.artifacts.attachments import attachment_id_of
 from cognizes.engine.engine import Engine
-from cognizes.engine.hosting.attachments import note_of
+from cognizes.engine.hosting.attachments import PromptAttachments
 from cognizes.engine.models import Session
 
 
@@ -37,7 +37,7 @@ class AttachmentPlugin(BasePlugin):
         engine = await self._open_engine()
         of_adk = callback_context.session
         session = Session(of_adk.id, of_adk.app_name, of_adk.user_id)
-        room = engine.settings.max_artifact_bytes
+        attachments = PromptAttachments(engine, session, room=engine.settings.max_artifact_bytes)
         for place in range(len(llm_request.contents) - 1, -1, -1):
             content = llm_request.contents[place]
             parts: list[types.Part] = []
@@ -45,13 +45,12 @@ class AttachmentPlugin(BasePlugin):
                 if (attachment_id := _reference(part)) is None:
                     parts.append(part)
                     continue
-                found = await engine.attachments.find(session, attachment_id)
-                if found is None or found.size > room:
-                    parts.append(types.Part(text=note_of(found)))
+                read = await attachments.read(attachment_id)
+                if isinstance(read, str):
+                    parts.append(types.Part(text=read))
                     continue
-                room -= found.size
-                blob = types.Blob(data=await engine.attachments.read(found), mime_type=found.mime_type)
-                parts.append(types.Part(inline_data=blob))
+                found, data = read
+                parts.append(types.Part(inline_data=types.Blob(data=data, mime_type=found.mime_type)))
             # The parts of a content are those of the stored event: a copy gets the bytes.
             llm_request.contents[place] = types.Content(role=content.role, parts=parts)
 
