@@ -54,6 +54,28 @@ async def test_threads_are_found_by_the_words_of_their_messages(client: httpx.As
     assert await _found(client, q="lamp chair") == await _found(client, q="chair", app_name="shop") == []
 
 
+async def test_messages_of_other_users_do_not_hide_those_of_a_user(client: httpx.AsyncClient, engine: Engine) -> None:
+    own, others = await _thread(engine), await _thread(engine, user="bob")
+    await engine.sessions.append(own, author="user", kind="user_message", text="It is a lamp that flickers at night.")
+    for _ in range(501):
+        await engine.sessions.append(others, author="user", kind="user_message", text="lamp")
+    while await engine.memory.message_index.work():
+        pass
+    assert await _found(client, q="lamp", app_name="shop", user_id="ada") == [own.thread_id]
+    assert await _found(client, q="lamp", user_id="bob") == [others.thread_id]
+
+
+async def test_a_key_of_a_user_in_all_apps_lists_the_apps_of_that_user(database_url: str) -> None:
+    async with Engine.open(database_url, auth="required") as engine:
+        await _thread(engine, app="shop", user="ada")
+        await _thread(engine, app="desk", user="bob")
+        _, key = await engine.access.keys.create(permissions=[Permission.READ], user_id="bob")
+        transport = httpx.ASGITransport(app=create_app(engine=engine, agents=[]))
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", headers=headers) as client:
+            assert (await client.get("/api/debug/apps")).json() == {"apps": ["desk"]}
+
+
 async def test_a_key_of_one_app_finds_the_threads_of_that_app(database_url: str) -> None:
     async with Engine.open(database_url, auth="required") as engine:
         mine, theirs = await _thread(engine), await _thread(engine, app="desk")

@@ -94,15 +94,15 @@ class MonitorQueries:
             before_id,
             limit + 1,
             status if by_run else status is ThreadStatus.IDLE,
-            await self._find_by_words(text, app_name) if text else [],
+            await self._find_by_words(text, app_name, user_id) if text else [],
         )
         page = rows[:limit]
         items = await self.read_threads([row["id"] for row in page])
         return Page(items=items, next_cursor=encode_cursor(page[-1]) if len(rows) > limit else None)
 
-    async def _find_by_words(self, text: str, app_name: str | None) -> list[UUID]:
+    async def _find_by_words(self, text: str, app_name: str | None, user_id: str | None) -> list[UUID]:
         words = join_words(split_words(text)[:_MOST_WORDS])
-        rows = await self._database.fetch("find_threads_with_words", app_name, words) if words else []
+        rows = await self._database.fetch("find_threads_with_words", app_name, words, user_id) if words else []
         return [row["thread_id"] for row in rows]
 
     async def read_threads(
@@ -118,8 +118,9 @@ class MonitorQueries:
         rows = await self._database.fetch("read_active_path", thread_id)
         return [(row["first_sequence"], row["last_sequence"]) for row in rows]
 
-    async def list_apps(self) -> list[str]:
-        return [row["app_name"] for row in await self._database.fetch("list_apps")]
+    async def list_apps(self, user_id: str | None = None) -> list[str]:
+        """Return the names of all apps, or of those in which a user has threads."""
+        return [row["app_name"] for row in await self._database.fetch("list_apps", user_id)]
 
     async def preview_events(self, thread_id: UUID, *, after: int, limit: int) -> EventPreviews:
         """Return events after a sequence number with large values cut; `NotFoundError` without the thread."""

@@ -96,8 +96,8 @@ async def find_threads(
 @router.get("/apps", summary="List the apps of the caller")
 @access(Reach.CALLER)
 async def list_apps(queries: Queries, caller: Caller) -> Response:
-    """Return the apps that the caller's key or token names; all apps if it names none."""
-    apps = await queries.list_apps() if caller.app_names is None else sorted(caller.app_names)
+    """Return the apps that the caller's key or token names. If it names none: those of its user, or all."""
+    apps = await queries.list_apps(caller.user_id) if caller.app_names is None else sorted(caller.app_names)
     return DocumentResponse({"apps": apps})
 
 

@@ -42,17 +42,20 @@ SELECT t.id, left(t.session_id, 1000) AS session_id, t.app_name, t.user_id, left
  WHERE t.id = ANY ($1)
  ORDER BY t.updated_at DESC, t.id DESC;
 
--- list_apps: Read the names of all apps, each with one index lookup.
+-- list_apps: Read the names of all apps, or of those in which a user has threads, each with index lookups.
 WITH RECURSIVE app AS (
     (SELECT app_name FROM {schema}.threads ORDER BY app_name LIMIT 1)
     UNION ALL
     SELECT (SELECT t.app_name FROM {schema}.threads t WHERE t.app_name > app.app_name ORDER BY t.app_name LIMIT 1)
       FROM app WHERE app.app_name IS NOT NULL
 )
-SELECT app_name FROM app WHERE app_name IS NOT NULL LIMIT 500;
+SELECT app_name FROM app
+ WHERE app_name IS NOT NULL
+   AND ($1::text IS NULL OR EXISTS (SELECT FROM {schema}.threads t WHERE t.app_name = app.app_name AND t.user_id = $1))
+ LIMIT 500;
 
--- find_threads_with_words: Find the threads of an app (null: of all apps) with a message that contains all these words.
--- PostgreSQL reads the best messages of each app.
+-- find_threads_with_words: Find the threads of an app and a user (null: of all) with a message that contains all these
+-- words. PostgreSQL reads the best messages of each app, or of the user in each app.
 WITH RECURSIVE app AS (
     SELECT coalesce($1, (SELECT app_name FROM {schema}.threads ORDER BY app_name LIMIT 1)) AS app_name
     UNION ALL
@@ -61,9 +64,10 @@ WITH RECURSIVE app AS (
 )
 SELECT DISTINCT found.thread_id
   FROM (SELECT app_name FROM app WHERE app_name IS NOT NULL LIMIT 500) app
- CROSS JOIN LATERAL {schema}.find_messages_by_words(app.app_name, NULL, NULL, $2, NULL, NULL, NULL, 500) found
+ CROSS JOIN LATERAL {schema}.find_messages_by_words(app.app_name, $3, NULL, $2, NULL, NULL, NULL, 500) found
  WHERE cardinality(found.matched)
-       = (SELECT count(DISTINCT key) FROM unnest({schema}.memory_term_keys(app.app_name, '', $2)) AS key)
+       = (SELECT count(DISTINCT key)
+            FROM unnest({schema}.memory_term_keys(app.app_name, coalesce($3, ''), $2)) AS key)
  LIMIT 2000;
 
 -- read_active_path: Read the events of the active branch as ranges of sequence numbers, up to the newest event.
