@@ -52,5 +52,5 @@ async def _serve(settings: Settings, app: str, user: str | None, key: str) -> No
         name = user or principal.user_id or "default"
         if not principal.sees(app, name):
             raise PermissionDeniedError(f"this key does not reach the user {name!r} of the app {app!r}")
-        caller = McpCaller(app, name, may_write=principal.may(Permission.WRITE))
+        caller = McpCaller(app, name, may_write=principal.may(Permission.WRITE), name=principal.name)
         await McpServer(engine, lambda _: caller).serve_stdio()

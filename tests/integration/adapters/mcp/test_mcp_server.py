@@ -83,7 +83,8 @@ async def problem(client: Client, tool: str, **arguments: Any) -> str:
 
 
 async def test_memory_tools_over_http(served: Served, keeper: Engine) -> None:
-    async with connected(served, await key_of(keeper, "shop", user="ada")) as client:
+    key = await key_of(keeper, "shop", user="ada")
+    async with connected(served, key) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"remember", "recall", "forget", "list"}
         assert tools["forget"].annotations is not None
@@ -101,6 +102,9 @@ async def test_memory_tools_over_http(served: Served, keeper: Engine) -> None:
         ]
         assert await call(client, "forget", id=best["id"]) == {"forgotten": best["id"]}
         assert (await call(client, "recall", query="green tea"))["memories"] == []
+    (entry, *_) = await keeper.access.audit.read(app_name="shop")
+    assert (entry["action"], entry["target"]) == ("MCP forget", f"/memory/{best['id']}")
+    assert entry["actor"] == f"key:{key.split('_')[1]}"
 
 
 async def test_memories_of_another_user_or_app_are_out_of_reach(served: Served, keeper: Engine) -> None:

@@ -28,6 +28,8 @@ class McpCaller:
     app_name: str
     user_id: str
     may_write: bool = True
+    name: str = "mcp"
+    """The actor in the audit log."""
 
 
 class _Arguments(BaseModel):
@@ -80,6 +82,9 @@ async def _recall(engine: Engine, caller: McpCaller, arguments: _Recall) -> Json
 async def _forget(engine: Engine, caller: McpCaller, arguments: _Forget) -> JsonObject:
     if not await engine.memory.forget(caller.app_name, caller.user_id, arguments.id):
         raise NotFoundError(f"there is no memory {arguments.id!r}; use an id that recall or list returned")
+    await engine.access.audit.write(
+        actor=caller.name, action="MCP forget", app_name=caller.app_name, target=f"/memory/{arguments.id}"
+    )
     return {"forgotten": arguments.id}
 
 

@@ -96,7 +96,7 @@ async def post_message(
         raise PermissionDeniedError(f"this key does not reach the user {given or user!r:.80} of the app {app!r:.80}")
     from cognizes.engine.adapters.mcp import McpCaller  # noqa: PLC0415 - the extra may be missing
 
-    request.scope[_CALLER] = McpCaller(app, user, may_write=caller.may(Permission.WRITE))
+    request.scope[_CALLER] = McpCaller(app, user, may_write=caller.may(Permission.WRITE), name=caller.name)
     return McpResponse(server, await request.body())
 
 
