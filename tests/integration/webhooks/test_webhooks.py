@@ -252,6 +252,22 @@ async def test_a_late_answer_does_not_delete_the_delivery_of_the_next_attempt(
     assert await table(engine, "SELECT count(*) FROM webhook_deliveries") == [(1,)]
 
 
+async def test_apps_take_turns_so_that_a_slow_receiver_delays_its_own_app_only(
+    engine: Engine, receiver: Receiver
+) -> None:
+    await engine.webhooks.create("shop", receiver.url)
+    async with receiving() as other:
+        await engine.webhooks.create("club", other.url)
+        for _ in range(25):
+            await finish_run(engine, "shop")
+        await finish_run(engine, "club")
+        # A batch is sent at once, and the next one begins after its slowest call.
+        assert await engine.webhooks.send_due() == 20
+        assert (len(receiver.requests), len(other.requests)) == (19, 1)
+        await send_until(engine, 0)
+        assert (len(receiver.requests), len(other.requests)) == (25, 1)
+
+
 async def test_an_interim_answer_is_not_the_answer(engine: Engine, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"
     await engine.webhooks.create("shop", receiver.url)

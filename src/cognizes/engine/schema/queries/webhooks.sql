@@ -22,9 +22,16 @@ SELECT w.*,
 DELETE FROM {schema}.webhooks WHERE id = $1 AND ($2::text IS NULL OR app_name = $2) RETURNING id;
 
 -- claim_deliveries: Claim deliveries that are due, for the duration of a lease. Each claim counts as an attempt.
-WITH due AS MATERIALIZED (
-    SELECT d.id FROM {schema}.webhook_deliveries d
-     WHERE d.dead_at IS NULL AND d.due_at <= clock_timestamp() ORDER BY d.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+-- The apps of the oldest ones take turns: a receiver that answers slowly must not delay those of other apps.
+WITH oldest AS MATERIALIZED (
+    SELECT d.id, d.app_name, d.due_at FROM {schema}.webhook_deliveries d
+     WHERE d.dead_at IS NULL AND d.due_at <= clock_timestamp() ORDER BY d.due_at LIMIT 1000
+), placed AS MATERIALIZED (
+    SELECT o.id, o.due_at, row_number() OVER (PARTITION BY o.app_name ORDER BY o.due_at) AS place FROM oldest o
+), due AS MATERIALIZED (
+    SELECT d.id FROM placed p JOIN {schema}.webhook_deliveries d ON d.id = p.id
+     WHERE d.dead_at IS NULL AND d.due_at <= clock_timestamp()
+     ORDER BY p.place, p.due_at LIMIT $1 FOR UPDATE OF d SKIP LOCKED
 )
 UPDATE {schema}.webhook_deliveries d SET attempts = d.attempts + 1, due_at = clock_timestamp() + $2
   FROM due, {schema}.webhooks w, {schema}.webhook_secrets s
