@@ -201,7 +201,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-NOT_FOR_TENANTS = ["api_keys", "access_tickets", "maintenance_jobs", "schema_migrations"]
+NOT_FOR_TENANTS = ["api_keys", "access_tickets", "maintenance_jobs", "run_queues", "schema_migrations"]
 
 
 async def _explain(connection: Any, name: str, sql: str) -> str:

@@ -328,7 +328,9 @@ async def test_request_ids(client: httpx.AsyncClient) -> None:
     assert_problem(await client.put("/version"), 405)
 
 
-async def test_middleware_of_the_embedding_application_sees_every_request(engine: Engine) -> None:
+async def test_middleware_of_the_embedding_application_sees_every_request(
+    engine: Engine, client: httpx.AsyncClient
+) -> None:
     """Also those that are served without FastAPI's layers."""
 
     class Marking:
@@ -346,9 +348,10 @@ async def test_middleware_of_the_embedding_application_sees_every_request(engine
 
     app = create_app(engine=engine)
     app.add_middleware(Marking, mark=b"seen")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://engine") as client:
-        created = await client.post("/api/sessions", json={"app_name": "shop", "user_id": "ada"})
-        invalid = await client.post("/api/sessions", json={"app_name": "shop"})
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine", headers=client.headers) as embedding:
+        created = await embedding.post("/api/sessions", json={"app_name": "shop", "user_id": "ada"})
+        invalid = await embedding.post("/api/sessions", json={"app_name": "shop"})
     assert [(answer.status_code, answer.headers["x-mark"]) for answer in (created, invalid)] == [
         (201, "seen"),
         (422, "seen"),

@@ -298,6 +298,23 @@ async def test_a_reader_is_left_where_its_connection_cannot_be_cut() -> None:
     await heartbeats.close()
 
 
+async def test_bytes_do_not_overtake_text_while_the_client_is_slow() -> None:
+    """Text is collected until the end of the turn; its write waits for the client."""
+
+    class SlowConnection(DirectConnection):
+        def write_now(self, body: bytes) -> bool:
+            return False
+
+    async def source(stream: EventStream) -> None:
+        for number in range(3):
+            await stream.put(f"text {number}")
+            await stream.put(f"bytes {number}".encode())
+
+    running = Running(source, connection=SlowConnection())
+    sent = "".join(await running.end())
+    assert sent == "text 0bytes 0text 1bytes 1text 2bytes 2"
+
+
 async def test_cancelling_the_request_itself_is_no_end_of_ours() -> None:
     running = Running(forever)
     await running.settle()

@@ -161,17 +161,20 @@ class EventStream(Response):
         Text is collected and written at the end of this turn of the event loop. Bytes are written at once, because
         several connections may share them. Neither needs a timer while the client is fast enough.
         """
+        is_collected = isinstance(frames, str) and self._write_now is not None and not self._puts_waiting
+        if not is_collected:
+            self._write_collected()
         if self._late is not None:
+            # The client is slow, and earlier text is still being written.
             await asyncio.wait({self._late})
         if self._is_complete:
             return
         if isinstance(frames, str):
-            if self._write_now is not None and not self._puts_waiting:
+            if is_collected:
                 self._collect(frames)
                 return
             frames = frames.encode()
-        self._write_collected()
-        if self._write_now is None or self._puts_waiting or self._late is not None or not self._write_now(frames):
+        if self._write_now is None or self._puts_waiting or not self._write_now(frames):
             await self._write(frames, more_body=True)
 
     def _collect(self, text: str) -> None:

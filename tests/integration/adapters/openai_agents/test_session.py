@@ -206,7 +206,6 @@ async def test_a_following_client_reloads_after_a_removal(engine: Engine, databa
 
 
 async def test_each_added_item_is_notified_once_and_after_the_commit(session: OpenSession, database_url: str) -> None:
-    await session.add_items([ask("one")])
     received: list[tuple[int, int]] = []
     listener, reader = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
 
@@ -215,15 +214,19 @@ async def test_each_added_item_is_notified_once_and_after_the_commit(session: Op
         received.append((payload["sequence_num"], int(str(notification[1]))))
 
     await listener.add_listener("event_stream", note)
-    await session.add_items([ask("two"), ANSWER])
+    await session.add_items([ask("one")])
     async with asyncio.timeout(30):
-        while len(received) < 2:
+        while not received:
             await asyncio.sleep(0.01)
-    await session.add_items([ask("three")])
+    await session.add_items([ask("two"), ANSWER])
     async with asyncio.timeout(30):
         while len(received) < 3:
             await asyncio.sleep(0.01)
-    assert [sequence for sequence, _ in received] == [2, 3, 4]
+    await session.add_items([ask("three")])
+    async with asyncio.timeout(30):
+        while len(received) < 4:
+            await asyncio.sleep(0.01)
+    assert [sequence for sequence, _ in received] == [1, 2, 3, 4]
     names = await reader.fetch(
         "SELECT DISTINCT application_name AS name FROM pg_stat_activity WHERE pid = ANY ($1)",
         [process for _, process in received],
