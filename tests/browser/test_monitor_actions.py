@@ -90,6 +90,23 @@ class TestRunsPage:
         expect(page.locator("#panel-run .kind")).to_have_text(failed)
         assert running != failed
 
+    def test_schedules_are_listed_paused_and_deleted(self, site: Site, page: Page) -> None:
+        name = f"digest-{uuid4().hex[:6]}"
+        schedule = site.post(
+            "/api/schedules", app_name="shop", user_id="ada", handler="digest", cron="0 8 * * *", name=name,
+            timezone="Europe/Lisbon",
+        )["id"]  # fmt: skip
+        page.goto(f"{site.url}/#/runs")
+        row = page.locator(f"[data-schedule='{schedule}']")
+        expect(row).to_contain_text("0 8 * * * (Europe/Lisbon)")
+        row.get_by_role("button", name="Pause").click()
+        expect(row).to_contain_text("paused")
+        assert site.get(f"/api/schedules/{schedule}")["paused_at"] is not None
+        row.get_by_role("button", name="Resume").click()
+        expect(row).not_to_contain_text("paused")
+        row.get_by_role("button", name="Delete").click()
+        expect(row).to_have_count(0)
+
     def test_a_worker_run_shows_input_steps_and_result_and_is_retried(
         self, site: Site, open_thread: OpenThread
     ) -> None:

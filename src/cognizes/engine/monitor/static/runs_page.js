@@ -1,8 +1,9 @@
-// The runs of all threads: status, agent or handler, duration, attempts, error; filters, live, pages.
+// The runs of all threads: status, agent or handler, duration, attempts, error; filters, live, pages. Below: schedules.
 
 import { get } from "./api.js";
 import { h, icon, replace } from "./dom.js";
 import { ago, between, duration, exact, shortId } from "./format.js";
+import { Schedules } from "./schedules.js";
 
 const PAGE = 100;
 const TYPING_MS = 200;
@@ -10,10 +11,11 @@ const REFRESH_MS = 500;
 const STATUSES = ["running", "waiting", "pending", "failed", "completed", "cancelled"];
 
 export class RunsPage {
-  /** `actions`: open(threadId, runId), query() the app and the user that the caller may see. */
+  /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see. */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
+    this._schedules = new Schedules(actions);
     this._status = h("select", { id: "runs-status", "aria-label": "Status" }, h("option", { value: "" }, "Any status"), STATUSES.map((name) => h("option", { value: name }, name)));
     this._app = h("input", { type: "text", id: "runs-app", placeholder: "Any app", "aria-label": "App", autocomplete: "off", spellcheck: "false" });
     this._handler = h("input", { type: "text", id: "runs-handler", placeholder: "Any agent or handler", "aria-label": "Agent or handler", autocomplete: "off", spellcheck: "false" });
@@ -27,7 +29,7 @@ export class RunsPage {
       "div.runs-page", {},
       h("div.runs-head", {}, h("h1", {}, "Runs"), h("div.runs-filters", {}, this._status, this._app, this._handler)),
       h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), this._rows)),
-      this._empty, this._more,
+      this._empty, this._more, this._schedules.element,
     );
   }
 
@@ -37,6 +39,7 @@ export class RunsPage {
 
   open() {
     replace(this._root, this._view);
+    this._schedules.load();
     return this.load();
   }
 
