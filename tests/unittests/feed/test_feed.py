@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cognizes.engine import concurrency
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError
@@ -24,10 +23,9 @@ from cognizes.engine.feed import (
     Notification,
     StreamEnd,
     StreamView,
-    channel_reader,
     feed,
-    thread_channel,
 )
+from cognizes.engine.feed.thread_channel import FeedSizes
 from cognizes.engine.models import Event
 from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, StreamRow, format_notifications
 from cognizes.engine.streams.writer import LiveMessage
@@ -261,7 +259,7 @@ class Streams:
 class Live:
     """A feed over a log; nothing is swept unless a test calls `sweep`."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: FeedSizes | None = None) -> None:
         self.log = Log()
         self.listener = Listener()
         self.streams = Streams()
@@ -272,6 +270,7 @@ class Live:
             self.streams,  # type: ignore[arg-type]
             sweeper=Sweeper(supervisor),
             supervisor=supervisor,
+            sizes=sizes,
         )
 
     def append(self, thread: UUID, run_id: str | None = None, *, notify: bool = True) -> None:
@@ -297,10 +296,10 @@ async def _running(live: Live) -> AsyncIterator[Live]:
 
 
 @pytest.fixture
-async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+async def live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+    """A running feed; a test may give its sizes as the parameter."""
     monkeypatch.setattr(feed, "SWEEP_SECONDS", 3600.0)
-    monkeypatch.setattr(concurrency, "_FIRST_PAUSE", 0.001)
-    async with _running(Live()) as running:
+    async with _running(Live(getattr(request, "param", None))) as running:
         yield running
 
 
@@ -456,8 +455,8 @@ async def test_a_thread_that_is_not_there_yet_is_not_ended_by_a_sweep(live: Live
     await watching.aclose()
 
 
-async def test_more_than_a_page_is_read_back_whole(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_reader, "_PAGE", 4)
+@pytest.mark.parametrize("live", [FeedSizes(page=4)], indirect=True)
+async def test_more_than_a_page_is_read_back_whole(live: Live) -> None:
     thread = live.log.create(1)
     followers = [asyncio.create_task(numbers(live.feed.events(thread, after=1), 50)) for _ in range(3)]
     await idle()
@@ -811,13 +810,11 @@ async def test_an_event_that_is_read_back_during_a_sweep_is_no_rewind(live: Live
     await pages.aclose()
 
 
+@pytest.mark.parametrize("live", [FeedSizes(page=3, catch_up_page=2, recent=4)], indirect=True)
 @pytest.mark.parametrize("seed", range(60))
-async def test_any_order_of_subscribing_and_writing(seed: int, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_order_of_subscribing_and_writing(seed: int, live: Live) -> None:
     """Small pages, slow responses, a third of the notifications lost: every subscriber has a part of the log without a
     gap, and the ones that stay have all of it."""
-    monkeypatch.setattr(channel_reader, "_PAGE", 3)
-    monkeypatch.setattr(channel_reader, "_CATCH_UP_PAGE", 2)
-    monkeypatch.setattr(thread_channel, "_RECENT_EVENTS", 4)
     dice = random.Random(seed)
     live.log.pause = lambda: dice.randrange(4)
     threads = [live.log.create(dice.randrange(5)) for _ in range(2)]

@@ -29,7 +29,7 @@ from cognizes.engine.errors import (
     NotFoundError,
     PoolTimeoutError,
 )
-from cognizes.engine.feed.thread_channel import StreamView, ThreadChannel
+from cognizes.engine.feed.thread_channel import FeedSizes, StreamView, ThreadChannel
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus, parse_notifications
@@ -45,9 +45,7 @@ logger = logging.getLogger(__name__)
 UNAVAILABLE = (DatabaseUnavailableError, PoolTimeoutError)
 SWEEP_SLICE = 200
 """The threads or runs of one query of a sweep: thousands of rows at once would delay subscribers."""
-_PAGE = 500
 _LARGE_EVENT = 32 * 1024
-_CATCH_UP_PAGE = 64
 _LONGEST_PAUSE = 0.5
 _SEGMENTS_PER_READ = 100
 _COMMIT_SECONDS = 40.0
@@ -89,8 +87,9 @@ class _WorkSet(Generic[_Item]):
 class ChannelReader:
     """Owns the channels of followed threads and keeps them up to date."""
 
-    def __init__(self, database: Database, streams: MessageStreams) -> None:
+    def __init__(self, database: Database, streams: MessageStreams, *, sizes: FeedSizes) -> None:
         self._database = database
+        self._sizes = sizes
         # What all subscribers of a thread share is read by the engine, not for the tenant that came first.
         self._shared = database.without_tenants()
         self._streams = streams
@@ -132,7 +131,7 @@ class ChannelReader:
         """Return the channel of a thread. It records notifications from now on."""
         channel = self._channels.get(thread_id)
         if channel is None:
-            channel = ThreadChannel(thread_id)
+            channel = ThreadChannel(thread_id, recent_events=self._sizes.recent)
             if self.is_closed:
                 channel.end()
             else:
@@ -183,7 +182,7 @@ class ChannelReader:
         """Return the events after a sequence, from memory or from the database."""
         if (recent := channel.recent_after(after)) is not None:
             return recent
-        return await self._retry(self._log.read, channel.thread_id, after=after, limit=_CATCH_UP_PAGE)
+        return await self._retry(self._log.read, channel.thread_id, after=after, limit=self._sizes.catch_up_page)
 
     async def find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
         """Return the thread of a run and the sequence before its first event."""
@@ -280,7 +279,9 @@ class ChannelReader:
             return
         heads = [channel.head for channel in channels.values()]
         ids = [channel.head_id for channel in channels.values()]
-        found = await self._shared.fetch("read_events_of_threads", list(channels), heads, _PAGE, _LARGE_EVENT, ids)
+        found = await self._shared.fetch(
+            "read_events_of_threads", list(channels), heads, self._sizes.page, _LARGE_EVENT, ids
+        )
         small: dict[UUID, list[asyncpg.Record]] = {}
         large: list[UUID] = []
         for row in found:
@@ -305,7 +306,7 @@ class ChannelReader:
                 self._due_events.add(thread_id)
         for thread_id in large:
             await self._read_back_large(channels[thread_id])
-        if len(found) == _PAGE:
+        if len(found) == self._sizes.page:
             # The result is cut off, and may lack some threads.
             for thread_id in channels:
                 self._due_events.add(thread_id)
@@ -319,7 +320,7 @@ class ChannelReader:
             "read_events",
             channel.thread_id,
             channel.head,
-            limit=_PAGE,
+            limit=self._sizes.page,
             whole="read_events_at",
             owner=(channel.thread_id,),
         )

@@ -12,7 +12,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.feed.channel_reader import SWEEP_SLICE, UNAVAILABLE, ChannelReader, rewound
 from cognizes.engine.feed.subscription import AwaitedRuns, Inboxes, Subscription
-from cognizes.engine.feed.thread_channel import FeedItem, Notification, StreamView
+from cognizes.engine.feed.thread_channel import FeedItem, FeedSizes, Notification, StreamView
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus
@@ -34,13 +34,14 @@ class Feed:
         *,
         sweeper: Sweeper,
         supervisor: Supervisor,
+        sizes: FeedSizes | None = None,
     ) -> None:
         self._database = database
         self._listener = listener
         self._streams = streams
         self._sweeper = sweeper
         self._supervisor = supervisor
-        self._reader = ChannelReader(database, streams)
+        self._reader = ChannelReader(database, streams, sizes=sizes or FeedSizes())
         self._runs = AwaitedRuns()
         self._inboxes = Inboxes()
         self._sweeping: SupervisedLoop | None = None

@@ -17,7 +17,6 @@ from cognizes.engine.pulse.events import event_from_row
 from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead, StreamRow
 from cognizes.engine.streams.writer import LiveMessage
 
-_RECENT_EVENTS = 256
 _RECENT_BYTES = 1024 * 1024
 _CHUNKS_PER_ITEM = 1000
 _ENDS_KEPT = 256
@@ -115,6 +114,15 @@ class FollowedStream:
             self.log = DeltaLog(base=base)
 
 
+@dataclass(frozen=True, slots=True)
+class FeedSizes:
+    """Numbers of events: of a page of the shared reader, of a page for a subscriber that is behind, in memory."""
+
+    page: int = 500
+    catch_up_page: int = 64
+    recent: int = 256
+
+
 class ThreadChannel:
     """The shared state of a followed thread.
 
@@ -130,6 +138,7 @@ class ThreadChannel:
         "_ends_dropped",
         "_page",
         "_recent",
+        "_recent_events",
         "changed",
         "checked_at",
         "failure",
@@ -149,8 +158,9 @@ class ThreadChannel:
         "wanted",
     )
 
-    def __init__(self, thread_id: UUID) -> None:
+    def __init__(self, thread_id: UUID, *, recent_events: int) -> None:
         self.thread_id = thread_id
+        self._recent_events = recent_events
         self.head = -1
         self.head_id: str | None = None
         self.notified = 0
@@ -218,7 +228,7 @@ class ThreadChannel:
             event = event_from_row(row)
             self._recent.append((event, row["bytes"]))
             self._bytes += row["bytes"]
-            while len(self._recent) > _RECENT_EVENTS or (self._bytes > _RECENT_BYTES and len(self._recent) > 1):
+            while len(self._recent) > self._recent_events or (self._bytes > _RECENT_BYTES and len(self._recent) > 1):
                 self._bytes -= self._recent.popleft()[1]
             self.head, self.head_id = event.sequence_num or self.head, event.id
             if self.streams:
