@@ -12,6 +12,7 @@ from cognizes.engine import DatabaseUnavailableError, Engine, TooManyRequestsErr
 from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import Principal
 from cognizes.engine.api.main import create_app
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 from tests.outages import outages
 
@@ -107,7 +108,7 @@ async def test_streams_of_a_dead_process_stop_counting(nodes: list[Node], databa
     with pytest.raises(TooManyRequestsError):
         second.begin(caller)
     async with Engine.open(database_url) as engine:
-        await engine._database.pool.execute("UPDATE shared_streams SET seen_at = now() - interval '11 seconds'")
+        await database_of(engine).pool.execute("UPDATE shared_streams SET seen_at = now() - interval '11 seconds'")
     await nodes[1].exchange()
     second.begin(caller)
 
@@ -131,5 +132,5 @@ async def test_while_postgresql_is_away_each_node_limits_by_itself(database_url:
 async def test_the_table_has_no_names(nodes: list[Node]) -> None:
     await nodes[0].ask(1)
     await nodes[0].exchange()
-    rows = await nodes[0].app.state.engine._database.pool.fetch("SELECT caller FROM shared_buckets")
+    rows = await database_of(nodes[0].app.state.engine).pool.fetch("SELECT caller FROM shared_buckets")
     assert [len(row["caller"]) for row in rows] == [64]

@@ -42,7 +42,7 @@ class Cognizes:
         return subprocess.run(
             [PROGRAM, *arguments],
             check=False,
-            env=self._environment(environment),
+            env=self.environment(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -66,7 +66,7 @@ class Cognizes:
             output, log = Path(folder) / "stdout", Path(folder) / "stderr"
             process = subprocess.Popen(
                 [*program, "serve", "--port", "0", *arguments],
-                env=self._environment(environment),
+                env=self.environment(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=files.enter_context(output.open("w")),
                 stderr=files.enter_context(log.open("w")),
@@ -78,7 +78,7 @@ class Cognizes:
                     process.terminate()
                     process.wait(30)
 
-    def _environment(self, environment: dict[str, str]) -> dict[str, str]:
+    def environment(self, environment: dict[str, str]) -> dict[str, str]:
         return {**os.environ, "COGNIZES_DATA_DIR": str(self.data_dir), "COLUMNS": "200", **environment}
 
 
@@ -93,7 +93,7 @@ class QuickCognizes(Cognizes):
         handlers, level = logging.root.handlers[:], logging.root.level
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
             patch.setattr(sys, "argv", ["cognizes", *arguments])
-            for name, value in self._environment(environment).items():
+            for name, value in self.environment(environment).items():
                 patch.setenv(name, value)
             with ThreadPoolExecutor(max_workers=1) as thread:
                 code = thread.submit(_exit_code).result()

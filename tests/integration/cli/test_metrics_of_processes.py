@@ -81,7 +81,7 @@ def test_a_worker_serves_its_metrics_on_a_port_of_its_own(cognizes: Cognizes, tm
     process = subprocess.Popen(
         [PROGRAM, "worker", "--handler", "handlers_of_metrics:work"],
         cwd=tmp_path,
-        env=cognizes._environment({"COGNIZES_METRICS": "1", "COGNIZES_METRICS_PORT": str(port)}),
+        env=cognizes.environment({"COGNIZES_METRICS": "1", "COGNIZES_METRICS_PORT": str(port)}),
         stdout=subprocess.PIPE,
         stderr=sys.stderr,
     )
@@ -107,7 +107,7 @@ def test_metrics_without_the_package_say_which_extra_is_missing(cognizes: Cogniz
     hidden = "import sys; sys.modules['prometheus_client'] = None; from cognizes.engine.cli import main; main()"
     finished = subprocess.run(
         [sys.executable, "-c", hidden, "serve", "--port", "0"],
-        env=cognizes._environment({"COGNIZES_METRICS": "1"}),
+        env=cognizes.environment({"COGNIZES_METRICS": "1"}),
         check=False,
         capture_output=True,
         text=True,

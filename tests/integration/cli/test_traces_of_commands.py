@@ -72,7 +72,7 @@ def test_an_unknown_exporter_and_a_missing_sdk_are_named(cognizes: Cognizes) -> 
     hidden = "import sys; sys.modules['opentelemetry.sdk'] = None; from cognizes.engine.cli import main; main()"
     finished = subprocess.run(
         [sys.executable, "-c", hidden, "serve", "--port", "0"],
-        env=cognizes._environment({"OTEL_TRACES_EXPORTER": "otlp"}),
+        env=cognizes.environment({"OTEL_TRACES_EXPORTER": "otlp"}),
         check=False,
         capture_output=True,
         text=True,
