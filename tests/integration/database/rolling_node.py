@@ -124,18 +124,26 @@ class Node:
 
 async def _insist(call: Callable[[], Awaitable[Any]]) -> Any:
     """Call again if the migration, which locks tables and replaces functions, ended the call."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 30
     while True:
         try:
             return await call()
         except cognizes.engine.DatabaseError as error:
-            if not _is_passing(error):
+            if not _is_passing(error) or loop.time() > deadline:
                 raise
             await asyncio.sleep(0.05)
 
 
 def _is_passing(error: Exception) -> bool:
-    """Return whether the call may succeed later. Older versions do not know that of a function that was replaced."""
-    return isinstance(error, cognizes.engine.DatabaseUnavailableError) or "cache lookup failed" in str(error)
+    """Return whether the call may succeed later. Older versions do not know that of a function that was replaced.
+
+    A function that is being executed when it is replaced may call one that the migration has dropped.
+    """
+    text = f"{error} {error.__cause__}"
+    return isinstance(error, cognizes.engine.DatabaseUnavailableError) or any(
+        reason in text for reason in ("cache lookup failed", "does not exist")
+    )
 
 
 async def main(url: str, name: str) -> None:
