@@ -89,7 +89,9 @@ class FiringPage(BaseModel):
     firings: list[FiringView]
 
 
-@router.post("", status_code=201, response_model=ScheduleView, responses=CONFLICT, summary="Create a schedule")
+@router.post(
+    "", status_code=201, response_model=ScheduleView, responses=CONFLICT | NOT_FOUND, summary="Create a schedule"
+)
 @access(Reach.APP, Permission.WRITE, is_for_agents=True)
 async def create_schedule(body: NewSchedule, engine: CurrentEngine) -> Response:
     session = None

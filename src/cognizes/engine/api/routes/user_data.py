@@ -22,7 +22,12 @@ class Erased(BaseModel):
     rows: dict[str, int] = Field(examples=[{"threads": 2, "events": 41, "memories": 12}])
 
 
-@router.get("", responses=NOT_FOUND, summary="Export all data of a user as NDJSON")
+@router.get(
+    "",
+    responses={**NOT_FOUND, 200: {"content": {"application/x-ndjson": {}}, "description": "One row per line"}},
+    response_class=Response,
+    summary="Export all data of a user as NDJSON",
+)
 @access(Reach.APP, Permission.ADMIN, is_audited=True)
 async def export_user_data(engine: CurrentEngine, app_name: str, user_id: str) -> Response:
     """The first line is a header, each other line a row of a table, all as one transaction sees them."""
