@@ -139,7 +139,7 @@ class OpenAiModel(Model):
         if items[-1].get("type") == "function_call_output":
             said = next(str(item["content"]) for item in reversed(items) if item.get("role") == "user")
             begun = ResponseOutputMessage(id="m", type="message", role="assistant", status="in_progress", content=[])
-            yield _added(begun)
+            yield added(begun)
             async for word in words(said):
                 yield ResponseTextDeltaEvent(
                     type="response.output_text.delta", item_id="m", output_index=0, content_index=0, delta=word,
@@ -149,24 +149,30 @@ class OpenAiModel(Model):
             whole: ResponseOutputItem = begun.model_copy(update={"status": "completed", "content": [part]})
         else:
             call = ResponseFunctionToolCall(type="function_call", call_id=f"c-{uuid4()}", name="look_up", arguments="")
-            yield _added(call)
+            yield added(call)
             for delta in ARGUMENTS:
                 yield ResponseFunctionCallArgumentsDeltaEvent(
                     type="response.function_call_arguments.delta", item_id="f", output_index=0, delta=delta,
                     sequence_number=0,
                 )  # fmt: skip
             whole = call.model_copy(update={"arguments": "".join(ARGUMENTS)})
-        yield ResponseOutputItemDoneEvent(
-            type="response.output_item.done", item=whole, output_index=0, sequence_number=0
-        )
-        yield _completed([whole])
+        yield done(whole)
+        yield completed([whole])
 
 
-def _added(item: ResponseOutputItem) -> ResponseOutputItemAddedEvent:
-    return ResponseOutputItemAddedEvent(type="response.output_item.added", item=item, output_index=0, sequence_number=0)
+def added(item: ResponseOutputItem, index: int = 0) -> ResponseOutputItemAddedEvent:
+    return ResponseOutputItemAddedEvent(
+        type="response.output_item.added", item=item, output_index=index, sequence_number=0
+    )
 
 
-def _completed(output: Sequence[ResponseOutputItem]) -> ResponseCompletedEvent:
+def done(item: ResponseOutputItem, index: int = 0) -> ResponseOutputItemDoneEvent:
+    return ResponseOutputItemDoneEvent(
+        type="response.output_item.done", item=item, output_index=index, sequence_number=0
+    )
+
+
+def completed(output: Sequence[ResponseOutputItem]) -> ResponseCompletedEvent:
     response = Response(
         id="r", created_at=0, model="words", object="response", output=list(output), tool_choice="none", tools=[],
         parallel_tool_calls=False,

@@ -366,9 +366,15 @@ class Translator:
                 yield from self._call(part, turn.id, is_pending=part.id in long_running)
             elif isinstance(part, Question):
                 self._interrupts[part.id] = interrupt_of(part)
-            elif isinstance(part, Result) and part.call_id not in {*self._pending, *unconfirmed_calls(event)}:
+            elif isinstance(part, Result) and not self._is_preliminary(event, part):
+                self._pending.pop(part.call_id, None)
                 yield self._result(event, part, number)
         yield from self._leave(event)
+
+    def _is_preliminary(self, event: Event, result: Result) -> bool:
+        """Return whether a result only says that the call waits: ADK stores one for a long-running tool at once."""
+        waits = "adk" in event.content and result.call_id in self._pending
+        return waits or result.call_id in unconfirmed_calls(event)
 
     def _agent_frames(self, event: Event) -> list[BaseEvent] | None:
         """Return the frames of an event that the recorder of a hosted agent stored; None if it is not of its form."""

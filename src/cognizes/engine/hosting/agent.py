@@ -6,12 +6,12 @@ continues it on another server and lets clients re-attach. An adapter reads the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from ag_ui.core import BaseEvent, Message, RunAgentInput
+from ag_ui.core import BaseEvent, Message, RunAgentInput, Tool
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
@@ -40,6 +40,8 @@ class AgentCapabilities:
     - `multimodal`: user messages may contain images, audio and files.
     - `keeps_own_history`: the agent stores its events and streams its chunks itself. The host stores frames of agents
       that do not.
+
+    `own_tools` are the names of tools that the agent has on the server, as far as they are known.
     """
 
     resumes_after_crash: bool = False
@@ -48,6 +50,14 @@ class AgentCapabilities:
     streams_tool_arguments: bool = False
     multimodal: bool = False
     keeps_own_history: bool = False
+    own_tools: frozenset[str] = frozenset()
+
+    def offered_tools(self, tools: Iterable[Tool] | None) -> list[Tool]:
+        """Return the client's tools that the model is offered; a tool of the agent wins over a namesake.
+
+        Only calls of these wait for a result of the client.
+        """
+        return [tool for tool in tools or () if self.client_tools and tool.name not in self.own_tools]
 
 
 @dataclass(frozen=True)

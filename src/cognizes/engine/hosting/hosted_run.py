@@ -333,7 +333,7 @@ class RunExecutor:
         if isinstance(run.context.turn, ThreadTurn):
             await store_turn(run.context, run.context.turn)
         if not run.agent.capabilities.keeps_own_history:
-            client_tools = [tool.name for tool in run.run_input.tools or ()]
+            client_tools = [tool.name for tool in run.agent.capabilities.offered_tools(run.run_input.tools)]
             run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
         async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
             async for frame in frames:

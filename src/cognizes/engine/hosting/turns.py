@@ -26,7 +26,8 @@ from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
-_NO_RESULT = "There is no result: the run ended before the tool returned."
+NO_RESULT = "There is no result: the run ended before the tool returned."
+"""The result that models get for a call without one, because they refuse such a call."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def _complete_calls(turn: ThreadTurn) -> Iterable[JsonObject]:
             yield {**message, "toolCalls": whole} if whole else _without_calls(message)
         for call in whole:
             if call["id"] not in answered and call["id"] not in waiting:
-                yield {"id": f"{call['id']}/result", "role": "tool", "toolCallId": call["id"], "content": _NO_RESULT}
+                yield {"id": f"{call['id']}/result", "role": "tool", "toolCallId": call["id"], "content": NO_RESULT}
 
 
 def _as_quoted(message: JsonObject, client_history: Mapping[str, str | None]) -> JsonObject:

@@ -94,6 +94,7 @@ class AguiAgent:
         if not isinstance(turn, ThreadTurn):
             raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
         given = agent_input(run_input, context, turn)
+        given.tools = self.capabilities.offered_tools(given.tools)
         given.messages = await with_attachments(
             self._engine, context.session, given.messages, is_multimodal=self.capabilities.multimodal
         )

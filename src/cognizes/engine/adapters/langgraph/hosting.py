@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from ag_ui.core import (
@@ -21,6 +21,7 @@ from ag_ui.core import ToolMessage as AguiToolMessage
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from langgraph.types import Interrupt as GraphInterrupt
@@ -37,6 +38,7 @@ from cognizes.engine.adapters.langgraph.stream_translation import (
 )
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext
+from cognizes.engine.hosting.turns import NO_RESULT
 from cognizes.engine.telemetry import is_tracing
 
 
@@ -46,7 +48,10 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
     A graph that was compiled without a checkpointer gets ours, and another server continues its runs after a crash. A
     checkpointer of the graph's own is kept; whether it survives a crash is not known, so its runs fail then. A graph
     without a store gets ours.
+
+    A graph whose input has `tools`, `copilotkit` or `ag-ui` gets the tools of the client there (`ClientToolKeys`).
     """
+    tool_keys = ClientToolKeys(graph)
     keeps_own = isinstance(graph.checkpointer, BaseCheckpointSaver) and not isinstance(
         graph.checkpointer, OpenCheckpointSaver
     )
@@ -61,13 +66,20 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
         if keeps_own
         else " with checkpoints in PostgreSQL."
     )
+    if not tool_keys:
+        description += " Its state has no key `tools`, so it cannot get the tools of a client."
     return AguiAgent(
-        _GraphSource(graph, name=name).events,
+        _GraphSource(graph, name=name, tool_keys=tool_keys).events,
         name=name,
         engine=engine,
         description=description,
         capabilities=AgentCapabilities(
-            resumes_after_crash=not keeps_own, interrupts=True, streams_tool_arguments=True, multimodal=True
+            resumes_after_crash=not keeps_own,
+            interrupts=True,
+            client_tools=bool(tool_keys),
+            streams_tool_arguments=True,
+            multimodal=True,
+            own_tools=frozenset(_tool_names(graph)),
         ),
     )
 
@@ -75,9 +87,10 @@ def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) 
 class _GraphSource:
     """Runs a graph on the thread of a run and yields AG-UI events."""
 
-    def __init__(self, graph: Pregel[Any, Any, Any, Any], *, name: str) -> None:
+    def __init__(self, graph: Pregel[Any, Any, Any, Any], *, name: str, tool_keys: ClientToolKeys) -> None:
         self._graph = graph
         self._name = name
+        self._tool_keys = tool_keys
         self._input_keys = frozenset(graph.get_input_jsonschema().get("properties", {}))
 
     async def events(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
@@ -88,12 +101,11 @@ class _GraphSource:
         if is_tracing():
             config["callbacks"] = [ModelCallSpans(conversation_id=str(context.thread_id), agent=self._name)]
         stored = await self._graph.aget_state(config)
-        translator = GraphTranslator(known=_known_ids(stored, run_input))
         if self._has_ended(stored, run_input, context):
             return
-        parts: AsyncIterator[Any] = self._graph.astream(
-            self._graph_input(stored, run_input, context), config, stream_mode=STREAM_MODES, subgraphs=True
-        )
+        given = self._graph_input(stored, run_input, context)
+        translator = GraphTranslator(known=_known_ids(stored, run_input, given), hidden=self._tool_keys.names)
+        parts: AsyncIterator[Any] = self._graph.astream(given, config, stream_mode=STREAM_MODES, subgraphs=True)
         async for namespace, mode, payload in parts:
             for event in translator.translate(namespace, mode, payload):
                 yield event
@@ -115,8 +127,10 @@ class _GraphSource:
 
     def _graph_input(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> Any:
         """Return the answers to interrupts, None to continue after a crash, or the new messages and changed state."""
+        tools = self._tool_keys.values(stored, run_input)
         if run_input.resume:
-            return Command(resume={entry.interrupt_id: entry.payload for entry in run_input.resume})
+            answers = {entry.interrupt_id: entry.payload for entry in run_input.resume}
+            return Command(resume=answers, update=tools or None)
         if _is_of_run(stored, context):
             return None
         state = run_input.state if isinstance(run_input.state, dict) else {}
@@ -124,11 +138,62 @@ class _GraphSource:
         given: dict[str, Any] = {
             key: value
             for key, value in state.items()
-            if key in self._input_keys and key != MESSAGES and before.get(key) != value
+            if key in self._input_keys - {MESSAGES} - self._tool_keys.names and before.get(key) != value
         }
         if MESSAGES in self._input_keys:
             given[MESSAGES] = _new_messages(stored, run_input, context)
+        return given | tools
+
+
+class ClientToolKeys:
+    """The keys of a graph's state in which LangGraph's AG-UI integrations put the tools of a client.
+
+    `tools` is a list of `{name, description, parameters}`, which `bind_tools` accepts; `copilotkit` has it as
+    `actions` and `ag-ui` as `tools`, both with the `context` of the input. Clients do not receive these keys as state.
+    """
+
+    def __init__(self, graph: Pregel[Any, Any, Any, Any]) -> None:
+        properties = graph.get_input_jsonschema().get("properties", {})
+        names = {name for name in ("copilotkit", "ag-ui") if name in properties}
+        # A key `tools` that is no list has a meaning of its own.
+        if "tools" in properties and _may_be_list(properties["tools"]):
+            names.add("tools")
+        self.names = frozenset(names)
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def values(self, stored: StateSnapshot, run_input: RunAgentInput) -> dict[str, Any]:
+        """Return the new values of the keys; none if the graph never had a tool or a context of a client."""
+        before = stored.values if isinstance(stored.values, dict) else {}
+        if not run_input.tools and not run_input.context and not any(before.get(name) for name in self.names):
+            return {}
+        tools = [tool.model_dump(mode="json", exclude_none=True) for tool in run_input.tools or ()]
+        context = [item.model_dump(mode="json") for item in run_input.context or ()]
+        given: dict[str, Any] = {}
+        for name in self.names:
+            kept = before.get(name)
+            known = kept if isinstance(kept, dict) else {}
+            match name:
+                case "tools":
+                    given[name] = tools
+                case "copilotkit":
+                    given[name] = {**known, "actions": tools, "context": context}
+                case _:
+                    given[name] = {**known, "tools": tools, "context": context}
         return given
+
+
+def _may_be_list(schema: dict[str, Any]) -> bool:
+    kinds = [schema, *schema.get("anyOf", ())]
+    return any(kind.get("type") == "array" for kind in kinds) or not {"type", "anyOf", "$ref"} & schema.keys()
+
+
+def _tool_names(graph: Pregel[Any, Any, Any, Any]) -> Iterator[str]:
+    """Yield the names of the tools that the nodes of a graph execute."""
+    for node in graph.nodes.values():
+        if isinstance(node.bound, ToolNode):
+            yield from node.bound.tools_by_name
 
 
 async def _record_usage(translator: GraphTranslator, context: RunContext) -> None:
@@ -137,11 +202,16 @@ async def _record_usage(translator: GraphTranslator, context: RunContext) -> Non
         await context.record_usage(usage, usage_id=message_id)
 
 
-def _known_ids(stored: StateSnapshot, run_input: RunAgentInput) -> set[str]:
-    """Return the ids of the messages before this run."""
-    messages = stored.values.get(MESSAGES) if isinstance(stored.values, dict) else None
-    of_graph = {message.id for message in messages or () if isinstance(message, BaseMessage) and message.id}
+def _known_ids(stored: StateSnapshot, run_input: RunAgentInput, given: Any) -> set[str]:
+    """Return the ids of the messages before this run, and of those that it gets."""
+    new = given.get(MESSAGES, ()) if isinstance(given, dict) else ()
+    of_graph = {message.id for message in (*_graph_messages(stored), *new) if message.id}
     return of_graph | {message.id for message in run_input.messages}
+
+
+def _graph_messages(stored: StateSnapshot) -> list[BaseMessage]:
+    messages = stored.values.get(MESSAGES) if isinstance(stored.values, dict) else None
+    return [message for message in messages or () if isinstance(message, BaseMessage)]
 
 
 def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:
@@ -151,7 +221,8 @@ def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:
 def _new_messages(stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> list[BaseMessage]:
     """Return what the graph has not seen: all of the conversation, the new part, or the end after a crash."""
     messages: Sequence[Message] = run_input.messages
-    if isinstance(stored.values, dict) and stored.values.get(MESSAGES):
+    known = _graph_messages(stored)
+    if known:
         if context.turn.new_messages:
             messages = context.turn.new_messages
         else:
@@ -159,7 +230,30 @@ def _new_messages(stored: StateSnapshot, run_input: RunAgentInput, context: RunC
                 (place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)), default=-1
             )
             messages = [message for message in messages[answered + 1 :] if isinstance(message, UserMessage)]
-    return [_to_langchain(message) for message in messages]
+    return list(_with_results(known, [_to_langchain(message) for message in messages]))
+
+
+def _with_results(known: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
+    """Yield new messages such that every call of the graph has one result, because models refuse one without.
+
+    A call of a client tool that the client leaves unanswered gets a result that says so. A result that arrives later
+    replaces it: it has the same id.
+    """
+    results = {message.tool_call_id: message.id for message in known if isinstance(message, ToolMessage)}
+    answered = results.keys() | {message.tool_call_id for message in new if isinstance(message, ToolMessage)}
+    for message in known:
+        for call in message.tool_calls if isinstance(message, AIMessage) else ():
+            if call["id"] and call["id"] not in answered:
+                yield ToolMessage(NO_RESULT, id=_result_id(call["id"]), tool_call_id=call["id"])
+    for message in new:
+        if isinstance(message, ToolMessage) and results.get(message.tool_call_id) == _result_id(message.tool_call_id):
+            yield message.model_copy(update={"id": _result_id(message.tool_call_id)})
+        else:
+            yield message
+
+
+def _result_id(call_id: str) -> str:
+    return f"{call_id}/result"
 
 
 def _to_langchain(message: Message) -> BaseMessage:

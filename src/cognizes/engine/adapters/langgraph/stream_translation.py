@@ -56,10 +56,12 @@ class _OpenMessage:
 class GraphTranslator:
     """Translates the parts that `astream(..., stream_mode=STREAM_MODES, subgraphs=True)` yields.
 
-    `interrupts` are the questions with which the graph stopped. `known` are the ids of messages that clients have.
+    `interrupts` are the questions with which the graph stopped. `known` are the ids of messages that clients have,
+    `hidden` the keys of the state that clients do not receive.
     """
 
-    def __init__(self, known: Iterable[str] = ()) -> None:
+    def __init__(self, known: Iterable[str] = (), *, hidden: frozenset[str] = frozenset()) -> None:
+        self._hidden = hidden
         self.interrupts: list[Interrupt] = []
         self.usage: dict[str, TokenUsage] = {}
         """The tokens of model calls by the id of their message, until the caller takes them."""
@@ -124,7 +126,7 @@ class GraphTranslator:
                 yield from self._message(message, {})
 
     def _snapshot(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        state = state_of(values)
+        state = state_of({key: value for key, value in values.items() if key not in self._hidden})
         if state != self._state and (state or self._state):
             self._state = state
             yield StateSnapshotEvent(snapshot=state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from ag_ui.core import (
     TextMessageEndEvent,
     TextMessageStartEvent,
     TextPart,
+    Tool,
     ToolCallArgsEvent,
     ToolCallEndEvent,
     ToolCallResultEvent,
@@ -33,8 +34,9 @@ from ag_ui.core import (
     UrlSource,
     UserMessage,
 )
-from agents import Agent, Runner, TResponseInputItem
+from agents import Agent, FunctionTool, Runner, TResponseInputItem
 from agents.stream_events import AgentUpdatedStreamEvent, RawResponsesStreamEvent, RunItemStreamEvent, StreamEvent
+from agents.tool_context import ToolContext
 from openai.types.responses import ResponseInputFileParam, ResponseInputMessageContentListParam
 
 from cognizes.engine.adapters.agui import AguiAgent
@@ -44,7 +46,6 @@ from cognizes.engine.errors import RunFailedError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
 from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
 
-_CAPABILITIES = AgentCapabilities(streams_tool_arguments=True, multimodal=True)
 _REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
@@ -52,12 +53,19 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
     """Return an agent of the OpenAI Agents SDK for the host.
 
     The thread is its history. Handoffs are steps. A tool that needs an approval fails the run, since the agent does
-    not declare interrupts, and the tools of the client are not offered to the model. A run whose server stops fails,
-    and its partial answer is kept.
+    not declare interrupts. The tools of the client are offered to this agent, not to those it hands over to. A run
+    whose server stops fails, and its partial answer is kept.
     """
+    capabilities = AgentCapabilities(
+        client_tools=True,
+        streams_tool_arguments=True,
+        multimodal=True,
+        own_tools=frozenset(tool.name for tool in agent.tools),
+    )
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
-        result = Runner.run_streamed(agent, _items(run_input.messages), context=context)
+        offered = with_client_tools(agent, run_input.tools or ())
+        result = Runner.run_streamed(offered, _items(run_input.messages), context=context)
         frames = _Frames(agent.name)
         started = time.time_ns()
         try:
@@ -74,15 +82,41 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
             result.cancel()
         for frame in frames.finish():
             yield frame
-        if result.interruptions:
-            names = ", ".join(sorted({item.tool_name or "a tool" for item in result.interruptions}))
+        client_tools = {tool.name for tool in run_input.tools or ()}
+        if asked := {item.tool_name or "a tool" for item in result.interruptions} - client_tools:
+            names = ", ".join(sorted(asked))
             raise RunFailedError(
                 f"the agent {name!r} asks for an approval of {names}, and hosted agents of the OpenAI Agents SDK "
                 "cannot wait for one; remove needs_approval"
             )
 
     description = agent.handoff_description or f"OpenAI agent {agent.name}"
-    return AguiAgent(events, name=name, description=description, capabilities=_CAPABILITIES, engine=engine)
+    return AguiAgent(events, name=name, description=description, capabilities=capabilities, engine=engine)
+
+
+def with_client_tools(agent: Agent[Any], tools: Collection[Tool]) -> Agent[Any]:
+    """Return an agent that is also offered the tools of a client.
+
+    Each needs an approval, so its call ends the run without a result; the client's next input brings the result.
+    """
+    if not tools:
+        return agent
+    added = [
+        FunctionTool(
+            name=tool.name,
+            description=tool.description,
+            params_json_schema=tool.parameters or {"type": "object", "properties": {}},
+            on_invoke_tool=_refuse,
+            strict_json_schema=False,
+            needs_approval=True,
+        )
+        for tool in tools
+    ]
+    return agent.clone(tools=[*agent.tools, *added])
+
+
+async def _refuse(context: ToolContext[Any], _: str) -> str:
+    raise RunFailedError(f"the tool {context.tool_name!r} runs in the client")
 
 
 async def _record_usage(response: Any, context: RunContext, started: int) -> None:

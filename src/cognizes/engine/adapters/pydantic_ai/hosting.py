@@ -14,6 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.ui import StateDeps
 from pydantic_ai.ui.ag_ui import AGUIAdapter
 from pydantic_ai.usage import RequestUsage
@@ -27,7 +28,6 @@ from cognizes.engine.telemetry import is_tracing
 from cognizes.engine.usage import trace_model_call
 
 Deps = TypeVar("Deps")
-_CAPABILITIES = AgentCapabilities(interrupts=True, client_tools=True, streams_tool_arguments=True, multimodal=True)
 
 
 def host_agent(
@@ -62,7 +62,15 @@ def host_agent(
         events,
         name=name,
         description=description if isinstance(description, str) else f"Pydantic AI agent {name}",
-        capabilities=_CAPABILITIES,
+        capabilities=AgentCapabilities(
+            interrupts=True,
+            client_tools=True,
+            streams_tool_arguments=True,
+            multimodal=True,
+            own_tools=frozenset(
+                tool for toolset in agent.toolsets if isinstance(toolset, FunctionToolset) for tool in toolset.tools
+            ),
+        ),
         engine=engine,
     )
 
