@@ -131,6 +131,31 @@ async def test_a_question_asked_before_the_oldest_event_of_the_snapshot_is_open(
     assert [interrupt["id"] for interrupt in frames[-1]["outcome"]["interrupts"]] == ["q1"]
 
 
+async def test_a_call_of_a_client_tool_before_the_oldest_event_of_the_snapshot_waits(
+    engine: Engine, session: Session
+) -> None:
+    thread = UUID(session.thread_id)
+    await fill(engine, session, 1)
+    for name in ("waiting", "answered"):
+        act = {"tool_call_id": name, "tool_name": "pick", "tool_input": {"of": name}, "client_tool": True}
+        act |= {"parent_message_id": "calls"}
+        await engine.sessions.append_to_thread(thread, Event("", session.thread_id, "i", "agent", "act", act))
+    result = {"tool_call_id": "answered", "observation": "blue", "is_error": False}
+    await engine.sessions.append_to_thread(thread, Event("", session.thread_id, "i", "user", "observe", result))
+    for number in range(150):
+        await append(engine, session, "other", said(f"unrelated {number}"))
+    frames = await connect(engine, session)
+    assert_legal(frames)
+    assert frames[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["waiting"]}
+    calls, answer = frames[2]["messages"][:2]
+    assert [call["id"] for call in calls["toolCalls"]] == ["waiting", "answered"]
+    assert calls["toolCalls"][0]["function"] == {"name": "pick", "arguments": '{"of":"waiting"}'}
+    assert (answer["toolCallId"], answer["content"]) == ("answered", '"blue"')
+    text = Event("", session.thread_id, "i", "user", "user_message", {"text": "never mind"})
+    await engine.sessions.append_to_thread(thread, text)
+    assert "outcome" not in (await connect(engine, session))[-1]
+
+
 async def test_messages_before_many_state_updates_are_found(engine: Engine, session: Session) -> None:
     await fill(engine, session, 1)
     for number in range(300):

@@ -41,13 +41,21 @@ from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog, message_text
-from cognizes.engine.timeline.event_reading import Call, Result, client_history_of, read_parts, user_content
+from cognizes.engine.timeline.event_reading import (
+    Call,
+    Result,
+    client_history_of,
+    is_text_of_user,
+    read_parts,
+    user_content,
+)
 
 OLDER_MESSAGES = "cognizes.older_messages"
 """The name of the CUSTOM frame that follows a snapshot without the oldest messages. Its value is `{"before": n}`, the
 cursor for `GET /agui/{agent}/threads/{threadId}/messages`."""
 _PAGE_EVENTS = 128
 _MOST_PAGES = 4
+_MOST_CALLS = 1000
 
 
 class Snapshot:
@@ -292,6 +300,8 @@ async def read_history(log: EventLog, thread_id: UUID, *, up_to: int | None = No
     history.older_before = events[first].sequence_num
     if up_to is None and not history.interrupts:
         await _add_older_questions(log, thread_id, history)
+    if up_to is None and not any(is_text_of_user(event) for event in events[first:]):
+        await _add_older_calls(log, thread_id, history, events[first:])
     return history
 
 
@@ -324,6 +334,24 @@ async def _add_older_questions(log: EventLog, thread_id: UUID, history: History)
     page = await log.recent_page(thread_id, limit=_PAGE_EVENTS, before=sequence, only_shown=True)
     asked = fold_events(page.events).interrupts
     history.interrupts = [interrupt for interrupt in asked if interrupt.id in keys]
+
+
+async def _add_older_calls(log: EventLog, thread_id: UUID, history: History, events: Sequence[Event]) -> None:
+    """Add the tool calls that wait for the client and were made before the oldest event of a history.
+
+    A text of the user abandons such calls, so none is older than the last one. The snapshot begins with the messages of
+    the calls: a client that has just connected needs their names and arguments.
+    """
+    older = await log.calls_after_user(thread_id, before=history.older_before or 0, limit=_MOST_CALLS)
+    waiting = fold_events([*older, *events]).pending
+    if added := [call_id for call_id in waiting if call_id not in history.pending]:
+        history.pending = waiting
+        made = fold_events(older).snapshot.messages
+        calls = [message for message in made if any(call["id"] in added for call in message.get("toolCalls") or ())]
+        known = {message["id"] for message in history.snapshot.messages}
+        answers = {call["id"] for message in calls for call in message["toolCalls"]}
+        kept = [message for message in made if message in calls or message.get("toolCallId") in answers]
+        history.snapshot.messages = [*(one for one in kept if one["id"] not in known), *history.snapshot.messages]
 
 
 class ThreadFrames:

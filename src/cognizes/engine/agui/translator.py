@@ -72,6 +72,7 @@ from cognizes.engine.timeline.event_reading import (
     adk_field,
     client_history_of,
     is_partial,
+    is_text_of_user,
     long_running_calls,
     read_call_fragments,
     read_parts,
@@ -407,7 +408,7 @@ class Translator:
                 self._interrupts.pop(name, None)
             return
         text = ""
-        if any(isinstance(part, Text) for part in read_parts(event)):
+        if is_text_of_user(event):
             # A text instead of an answer abandons the open questions and calls.
             self._interrupts.clear()
             self._pending.clear()

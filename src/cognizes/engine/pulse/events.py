@@ -429,6 +429,12 @@ class EventLog:
         row = await self._database.fetch_row("find_wait_for_person", thread_id)
         return (set(row["wait_key"].split(",")), row["sequence_num"]) if row else None
 
+    async def calls_after_user(self, thread_id: UUID, *, before: int, limit: int) -> list[Event]:
+        """Return the newest tool calls, results and answers between the last text of the user and a sequence number,
+        oldest first."""
+        page = await read_event_page(self._database, "read_calls_after_user", thread_id, before, limit=limit)
+        return page.events[::-1]
+
     async def find_page(self, thread_id: UUID, event_ids: list[str]) -> EventPage:
         """Return events by their ids, in the order of the ids, without unknown ones."""
         return await read_event_page(self._database, "find_events", thread_id, event_ids, limit=len(event_ids) or 1)

@@ -95,6 +95,12 @@ def read_parts(event: Event) -> Iterator[Part]:
     return _adk_parts(event, parts)
 
 
+def is_text_of_user(event: Event) -> bool:
+    """Return whether an event is a text of the user, which abandons open questions and calls of client tools."""
+    is_user = message_role(event) == "user" or event.author == "user"
+    return is_user and any(isinstance(part, Text) for part in read_parts(event))
+
+
 def adk_field(event: Event, name: str) -> Any:
     fields = event.content.get("adk")
     return fields.get(name) if isinstance(fields, dict) else None

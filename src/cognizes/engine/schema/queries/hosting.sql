@@ -33,3 +33,26 @@ SELECT r.wait_key, e.sequence_num
  WHERE r.thread_id = $1 AND r.status = 'waiting' AND r.wait_kind = 'human'
  ORDER BY r.created_at DESC, r.id DESC
  LIMIT 1;
+
+-- read_calls_after_user: Read calls, results and answers after the last text of the user and before a sequence number, newest first.
+SELECT e.sequence_num, e.bytes, e.thread_id, e.run_id, e.event_type, e.version, e.created_at,
+       CASE WHEN e.bytes <= $4 THEN e.id END AS id, CASE WHEN e.bytes <= $4 THEN e.invocation_id END AS invocation_id,
+       CASE WHEN e.bytes <= $4 THEN e.author END AS author,
+       CASE WHEN e.bytes <= $4 THEN e.content::text END AS content,
+       CASE WHEN e.bytes <= $4 THEN e.actions::text END AS actions
+  FROM {schema}.branch_path($1, NULL) AS path
+ CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.events
+         WHERE thread_id = $1 AND sequence_num >= path.first_sequence
+           AND sequence_num <= least(path.last_sequence, $2::bigint - 1)
+           AND sequence_num > coalesce((
+                SELECT m.sequence_num FROM {schema}.messages m
+                 WHERE m.thread_id = $1 AND m.sequence_num < $2 AND m.role = 'user' AND m.content <> ''
+                 ORDER BY m.sequence_num DESC
+                 LIMIT 1), 0)
+           -- A message of ADK that has a text can also have calls.
+           AND event_type IN ('act', 'tool_call', 'observe', 'tool_result', 'assistant_message')
+         ORDER BY sequence_num DESC
+         LIMIT $3) e
+ ORDER BY e.sequence_num DESC
+ LIMIT $3;
