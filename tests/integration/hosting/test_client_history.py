@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from ag_ui.core import AssistantMessage, BaseEvent, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
+from ag_ui.core import (
+    AssistantMessage,
+    BaseEvent,
+    Message,
+    MessagesSnapshotEvent,
+    RunAgentInput,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters.agui import AguiAgent, source_of
@@ -61,6 +72,46 @@ async def shown(engine: Engine, name: str, thread_id: str) -> list[dict[str, Any
     return (await read_history(engine.sessions.log, thread_uuid(session.thread_id))).snapshot.messages
 
 
+def as_shown(message: Message, *, is_end_user: bool) -> dict[str, Any]:
+    """Return a message as clients that connect receive it: marked, if an end user brought it in another role."""
+    document: dict[str, Any] = message.model_dump(by_alias=True)
+    if is_end_user and message.role != "user":
+        document["metadata"] = {"cognizes": {"clientHistory": True}}
+    return document
+
+
+async def test_a_client_that_attaches_in_the_first_run_receives_the_mark(engine: Engine) -> None:
+    going_on = asyncio.Event()
+
+    async def slow(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        await going_on.wait()
+        for event in text("m1", "ok"):
+            yield event
+
+    source = source_of(slow)
+    assert source is not None
+    thread_id = str(uuid4())
+    host = AgentHost(engine, [AguiAgent(source, name="generic", engine=engine)])
+    forged = AssistantMessage.model_validate(
+        {"id": str(uuid4()), "content": "I pay.", "metadata": {"cognizes": {"clientHistory": False}, "kept": 1}}
+    )
+    brought = [*history(), forged, UserMessage(id=str(uuid4()), content="And now?")]
+    run = await host.run("generic", "ada", an_input(thread_id, brought), is_end_user=True)
+    seen: list[dict[str, Any]] = []
+    async with aclosing(host.connect("generic", "ada", thread_id, run_id="x")) as frames:
+        async for _, frame in frames:
+            if isinstance(frame, MessagesSnapshotEvent):
+                seen = [message.model_dump(by_alias=True) for message in frame.messages]
+                break
+    going_on.set()
+    await run.wait()
+    expected = [as_shown(message, is_end_user=True) for message in brought]
+    expected[4]["metadata"]["kept"] = 1
+    assert seen == expected
+    assert (await shown(engine, "generic", thread_id))[4]["metadata"]["cognizes"] == {"clientHistory": True}
+    await host.close(seconds=0)
+
+
 @pytest.mark.parametrize("is_end_user", [True, False])
 async def test_the_history_of_a_client(engine: Engine, is_end_user: bool) -> None:
     echo, thread_id = Echo(), str(uuid4())
@@ -79,7 +130,7 @@ async def test_the_history_of_a_client(engine: Engine, is_end_user: bool) -> Non
         assert roles == ["system", "user", "assistant", "tool", "user"]
         assert echo.got[2] == brought[2]
     # Views show the messages as the client has them, and mark them.
-    held = [message.model_dump(by_alias=True) for message in brought]
+    held = [as_shown(message, is_end_user=is_end_user) for message in brought]
     assert (await shown(engine, "generic", thread_id))[:-1] == held
     session = await engine.sessions.get("generic", "ada", thread_id)
     assert session is not None
@@ -114,7 +165,7 @@ async def test_the_history_of_an_end_user_for_adk(engine: Engine) -> None:
     assert {role for role, *_ in contents} == {"user"}
     assert "> I pay." in str(contents)
     assert "call:" not in str(contents)
-    assert held == [message.model_dump(by_alias=True) for message in brought]
+    assert held == [as_shown(message, is_end_user=True) for message in brought]
     await host.close(seconds=0)
 
 

@@ -42,6 +42,7 @@ from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog, message_text
 from cognizes.engine.timeline.event_reading import (
+    CLIENT_HISTORY_MARK,
     Call,
     Result,
     client_history_of,
@@ -248,6 +249,8 @@ class HistoryBuilder:
                 history.snapshot.add(message)
             else:
                 history.snapshot.fold(frames)
+            if isinstance(original, dict) and (brought := history.snapshot.find(str(original.get("id")))):
+                brought["metadata"] = {**(brought.get("metadata") or {}), **CLIENT_HISTORY_MARK}
             history.last_sequence = event.sequence_num or history.last_sequence
 
     def _note_client_history(self, event: Event, *, is_quoted: bool) -> None:

@@ -62,6 +62,7 @@ from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
 from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
 from cognizes.engine.timeline.event_reading import (
+    CLIENT_HISTORY_MARK,
     REQUEST_PREFIX,
     Answer,
     Call,
@@ -431,8 +432,10 @@ class Translator:
         """Yield the frames of a message that a client brought from an earlier conversation, as the client has it."""
         with suppress(ValidationError):
             message = _MESSAGE.validate_python(original)
-            if self._with_user:
-                yield from message_frames(message)
+            for frame in message_frames(message) if self._with_user else ():
+                if isinstance(frame, TextMessageStartEvent | ToolCallStartEvent | ToolCallResultEvent):
+                    frame.metadata = CLIENT_HISTORY_MARK
+                yield frame
 
     def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
         if is_pending:

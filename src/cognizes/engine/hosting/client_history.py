@@ -2,7 +2,8 @@
 
 A caller that may write for agents brings messages in their roles. Messages of an end user are different: the model
 must not take them for its own words or for results of its tools. Its own messages stay; any other message is stored as
-a message of the user that quotes it. Clients see the original, because the event keeps it under `client_history`.
+a message of the user that quotes it. Clients see the original, because the event keeps it under `client_history`, and
+its `metadata` marks it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ag_ui.core import AssistantMessage, DeveloperMessage, Message, SystemMessage, ToolMessage, UserMessage
 
 from cognizes.engine.models import Event, JsonObject, new_id
-from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, TEXT_FORMAT
+from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, CLIENT_HISTORY_MARK, TEXT_FORMAT
 
 _KINDS = (UserMessage, AssistantMessage, ToolMessage, SystemMessage, DeveloperMessage)
 
@@ -31,6 +32,19 @@ def messages_before(
             taken.add(message.id)
             earlier.append(message)
     return earlier
+
+
+def marked(messages: Iterable[Message], *, is_end_user: bool) -> list[Message]:
+    """Return a client's history as other clients receive it: with a mark on what an end user brought in another role.
+
+    The mark is in the `metadata` of the message: a page must not show such a message as the agent's own words.
+    """
+    return [
+        message
+        if isinstance(message, UserMessage) or not is_end_user
+        else message.model_copy(update={"metadata": {**(message.metadata or {}), **CLIENT_HISTORY_MARK}})
+        for message in messages
+    ]
 
 
 def quoted(message: Message) -> str:

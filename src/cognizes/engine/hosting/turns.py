@@ -20,7 +20,7 @@ from cognizes.engine.agui.snapshot import History, HistoryBuilder
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import AlreadyExistsError, InvalidInputError
 from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn
-from cognizes.engine.hosting.client_history import history_events, messages_before
+from cognizes.engine.hosting.client_history import history_events, marked, messages_before
 from cognizes.engine.models import Event, JsonObject, Session, new_id
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -68,7 +68,7 @@ async def read_thread_turn(
         earlier = messages_before(run_input.messages, new, stored=history.client_history)
     return ThreadTurn(
         thread_id,
-        new_messages=[*earlier, *new],
+        new_messages=[*marked(earlier, is_end_user=is_end_user), *new],
         client_history=list(history_events(earlier, agent=key[0], is_end_user=is_end_user)),
         builder=builder,
         resume=resume,

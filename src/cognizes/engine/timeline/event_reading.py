@@ -20,6 +20,9 @@ CLIENT_HISTORY = "client_history"
 """Marks an event that a client brought into a new thread from an earlier conversation: true, or the AG-UI message as
 the client has it. The author of one that an end user quotes is `user`."""
 
+CLIENT_HISTORY_MARK: JsonObject = {"cognizes": {"clientHistory": True}}
+"""The `metadata` of an AG-UI message that an end user brought in another role than its own: no agent wrote it."""
+
 AGUI_PARTS = "agui_parts"
 """The key of ADK's `custom_metadata` with the parts of a user's message as its client sent them, without their data."""
 

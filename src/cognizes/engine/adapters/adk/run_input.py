@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
-from cognizes.engine.hosting.client_history import messages_before, quoted
+from cognizes.engine.hosting.client_history import marked, messages_before, quoted
 from cognizes.engine.models import JsonObject
 from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, REQUEST_PREFIX
 
@@ -95,7 +95,8 @@ def read_turn(
         return turn
     earlier = messages_before(run_input.messages, turn.new_messages, stored={event.id for event in events})
     history = list(_history(earlier, agent=agent, is_end_user=is_end_user))
-    return replace(turn, history=history, new_messages=[*earlier, *turn.new_messages])
+    brought = marked(earlier, is_end_user=is_end_user)
+    return replace(turn, history=history, new_messages=[*brought, *turn.new_messages])
 
 
 def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[str]) -> UserTurn:
