@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -198,6 +199,26 @@ async def test_the_answer_completes_the_run_that_waited(http: httpx.AsyncClient,
         ("run_started", run.id), ("run_waiting", run.id), ("run_finished", run.id),
         ("run_started", runs[0].id), ("run_finished", runs[0].id),
     ]  # fmt: skip
+
+
+async def test_the_run_of_an_answer_has_the_id_of_its_input_and_both_runs_name_each_other(
+    http: httpx.AsyncClient, engine: Engine
+) -> None:
+    for answers_as_first in (False, True):
+        client, interrupt, run = await asked(http, engine)
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"confirmed": True}}]
+        given = run.id if answers_as_first else f"answer-{uuid4()}"
+        frames = await client.run(run_id=given, resume=resume)
+        resumed = frames[0]["runId"]
+        assert {frame["runId"] for frame in frames if "runId" in frame} == {resumed}
+        assert (resumed == given) is not answers_as_first
+        second = (await http.get(f"/api/runs/{resumed}")).json()
+        assert (second["id"], second["status"]) == (resumed, "completed")
+        first = (await http.get(f"/api/runs/{run.id}")).json()
+        assert (first["status"], first["result"]) == ("completed", {"continued_by": resumed})
+        events = await engine.sessions.events(await stored_session(engine, client))
+        [began] = [event for event in events if event.event_type == "run_started" and event.run_id == resumed]
+        assert began.content["continues"] == run.id
     await assert_as_stored(engine, client)
 
 

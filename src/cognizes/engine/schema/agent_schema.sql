@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 47 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 48 OR max(number) > 99 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -3990,7 +3990,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 --   busy       `run` has a valid lease on this thread; nothing changed
 --   waiting    `run` of the handler waits for a person, and the input neither answers nor withdraws; nothing changed
 --   withdrawn  the run that asked p_answered was cancelled; nothing changed
--- A client that answers may send the id of the run that asked; p_spare_id replaces an id that is taken then.
+-- To a client, the answer starts another run: the result of the run that asked names it (`continued_by`), and its first
+-- event names the run that asked (`continues`). The client may send the id of the run that asked; p_spare_id replaces an
+-- id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
@@ -4005,6 +4007,7 @@ DECLARE
     v_thread record;
     v_run_id text;
     v_waiting text;
+    v_continued text;
     v_is_answered boolean := cardinality(p_answered) > 0;
 BEGIN
     PERFORM FROM "public".threads WHERE id = p_thread_id FOR NO KEY UPDATE;
@@ -4041,6 +4044,10 @@ BEGIN
         END IF;
     END IF;
     IF v_run_id IS NULL THEN
+        v_run_id := p_run_id;
+        IF v_is_answered AND EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_run_id) THEN
+            v_run_id := p_spare_id;
+        END IF;
         IF v_is_answered OR p_withdraws THEN
             FOR v_waiting IN
                 SELECT r.id FROM "public".runs r
@@ -4050,17 +4057,17 @@ BEGIN
             LOOP
                 PERFORM "public".end_runs(
                     ARRAY[p_thread_id], ARRAY[v_waiting], ARRAY[NULL]::integer[],
-                    ARRAY[CASE WHEN v_is_answered THEN 'completed' ELSE 'cancelled' END], ARRAY[NULL]::text[],
+                    ARRAY[CASE WHEN v_is_answered THEN 'completed' ELSE 'cancelled' END],
+                    ARRAY[CASE WHEN v_is_answered THEN json_build_object('continued_by', v_run_id)::text END],
                     ARRAY[NULL]::text[], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::text[], true);
+                v_continued := CASE WHEN v_is_answered THEN v_waiting END;
             END LOOP;
-        END IF;
-        v_run_id := p_run_id;
-        IF v_is_answered AND EXISTS (SELECT FROM "public".runs r WHERE r.thread_id = p_thread_id AND r.id = p_run_id) THEN
-            v_run_id := p_spare_id;
         END IF;
         PERFORM "public".create_run(
             p_thread_id, v_run_id, 'running', p_handler, p_input, p_max_attempts, NULL, p_worker_id, p_lease, p_event_id,
-            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler), p_traceparent => p_traceparent);
+            json_strip_nulls(json_build_object(
+                'run_id', v_run_id, 'status', 'running', 'handler', p_handler, 'continues', v_continued)),
+            p_traceparent => p_traceparent);
     END IF;
     SELECT r.* INTO run FROM "public".run_rows r WHERE r.thread_id = p_thread_id AND r.id = v_run_id;
     SELECT t.state::text, u.state::text, a.state::text, t.version, t.last_sequence, coalesce(u.version, 0),
@@ -4075,7 +4082,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('hosting/begin_hosted_run.sql', 0, '8f6073c674ff63bd825c554f0b66a3093577f5a5f05b90199191055f8d18b449', '0.1.0')
+VALUES ('hosting/begin_hosted_run.sql', 0, 'f7a8ac4a3481f2d3d0ee1af6aad77e9a33a1d3d99696ebc9b02d5922611a9d2a', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7274,5 +7281,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 47 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 48 WHERE number = 0;
 COMMIT;

@@ -5,7 +5,9 @@
 --   busy       `run` has a valid lease on this thread; nothing changed
 --   waiting    `run` of the handler waits for a person, and the input neither answers nor withdraws; nothing changed
 --   withdrawn  the run that asked p_answered was cancelled; nothing changed
--- A client that answers may send the id of the run that asked; p_spare_id replaces an id that is taken then.
+-- To a client, the answer starts another run: the result of the run that asked names it (`continued_by`), and its first
+-- event names the run that asked (`continues`). The client may send the id of the run that asked; p_spare_id replaces an
+-- id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ404: no such thread; CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION {schema}.begin_hosted_run(
     p_thread_id uuid, p_run_id text, p_spare_id text, p_handler text, p_input json, p_max_attempts integer,
@@ -20,6 +22,7 @@ DECLARE
     v_thread record;
     v_run_id text;
     v_waiting text;
+    v_continued text;
     v_is_answered boolean := cardinality(p_answered) > 0;
 BEGIN
     PERFORM FROM {schema}.threads WHERE id = p_thread_id FOR NO KEY UPDATE;
@@ -56,6 +59,10 @@ BEGIN
         END IF;
     END IF;
     IF v_run_id IS NULL THEN
+        v_run_id := p_run_id;
+        IF v_is_answered AND EXISTS (SELECT FROM {schema}.runs r WHERE r.thread_id = p_thread_id AND r.id = p_run_id) THEN
+            v_run_id := p_spare_id;
+        END IF;
         IF v_is_answered OR p_withdraws THEN
             FOR v_waiting IN
                 SELECT r.id FROM {schema}.runs r
@@ -65,17 +72,17 @@ BEGIN
             LOOP
                 PERFORM {schema}.end_runs(
                     ARRAY[p_thread_id], ARRAY[v_waiting], ARRAY[NULL]::integer[],
-                    ARRAY[CASE WHEN v_is_answered THEN 'completed' ELSE 'cancelled' END], ARRAY[NULL]::text[],
+                    ARRAY[CASE WHEN v_is_answered THEN 'completed' ELSE 'cancelled' END],
+                    ARRAY[CASE WHEN v_is_answered THEN json_build_object('continued_by', v_run_id)::text END],
                     ARRAY[NULL]::text[], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::text[], true);
+                v_continued := CASE WHEN v_is_answered THEN v_waiting END;
             END LOOP;
-        END IF;
-        v_run_id := p_run_id;
-        IF v_is_answered AND EXISTS (SELECT FROM {schema}.runs r WHERE r.thread_id = p_thread_id AND r.id = p_run_id) THEN
-            v_run_id := p_spare_id;
         END IF;
         PERFORM {schema}.create_run(
             p_thread_id, v_run_id, 'running', p_handler, p_input, p_max_attempts, NULL, p_worker_id, p_lease, p_event_id,
-            json_build_object('run_id', v_run_id, 'status', 'running', 'handler', p_handler), p_traceparent => p_traceparent);
+            json_strip_nulls(json_build_object(
+                'run_id', v_run_id, 'status', 'running', 'handler', p_handler, 'continues', v_continued)),
+            p_traceparent => p_traceparent);
     END IF;
     SELECT r.* INTO run FROM {schema}.run_rows r WHERE r.thread_id = p_thread_id AND r.id = v_run_id;
     SELECT t.state::text, u.state::text, a.state::text, t.version, t.last_sequence, coalesce(u.version, 0),
