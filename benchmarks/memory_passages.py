@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.embedders.embedder import Vectors
-from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder
+from cognizes.engine.memory.embedders.embedder import Vectors, WordLlamaEmbedder
 from cognizes.engine.memory.ranking import Weights, related_cosine
 from memory_corpora import Conversation, load_locomo, load_qmsum, make_headings, make_paraphrases
 from memory_recall import Asked, ask, by_meaning, by_mix, interval, mean

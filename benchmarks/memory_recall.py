@@ -35,7 +35,7 @@ from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.ranking import Pool, Weights, rank
 from cognizes.engine.memory.recall import Recall, vector_literal
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from memory_corpora import Conversation, Question, load_locomo, load_qmsum, make_headings, make_paraphrases
 from memory_scale import FULL, MILLION, QUICK, measure_scale
 from report import Bars, Grid, Report, Target

@@ -22,7 +22,7 @@ from cognizes.engine import Engine, LimitExceededError
 from cognizes.engine.memory.filters import Range
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.vectors import VectorIndex
 from cognizes.engine.models import MAX_QUERY_LENGTH
 from report import Grid, Lines, Report, Target

@@ -17,7 +17,7 @@ import pytest
 
 from cognizes.engine import Engine, Run, RunStatus
 from cognizes.engine.memory.episodic import EpisodicEntry
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from tests.engine_parts import database_of
 from tests.integration.cli.running_command import PROGRAM

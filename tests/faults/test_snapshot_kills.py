@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from tests.engine_parts import database_of
 

@@ -36,7 +36,7 @@ from cognizes.engine.errors import (
     UnreadableConversationError,
     WaitExpiredError,
 )
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import (
     DELETE,
     Event,

@@ -25,7 +25,7 @@ from cognizes.engine.database.tenancy import (
     serving_request,
 )
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import Event
 from tests.engine_parts import database_of
 

@@ -11,7 +11,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from tests.engine_parts import database_of
 
 ROWS = 2000

@@ -17,7 +17,7 @@ from cognizes.engine.adapters.adk.agent import AdkAgent, HostedSessionService
 from cognizes.engine.adapters.loading import find_object
 from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
 from cognizes.engine.hosting.agent import handler_of
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from tests.engine_parts import database_of
 from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory

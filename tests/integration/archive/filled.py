@@ -11,7 +11,7 @@ from cognizes.engine.access import Permission, Principal
 from cognizes.engine.artifacts import ArtifactScope
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 
 WORD = "quokka"

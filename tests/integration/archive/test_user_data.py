@@ -17,7 +17,7 @@ from cognizes.engine.adapters.langgraph import OpenCheckpointSaver, OpenStore
 from cognizes.engine.adapters.pydantic_ai import OpenConversationStore
 from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from tests.integration.adapters.langgraph.graphs import two_nodes
 from tests.integration.archive.filled import (
     WORD,

@@ -14,7 +14,7 @@ from typing import Any
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.runs import Worker
 
 APP, USER, SESSION, SECOND_SESSION = "shop", "ada", "order-1", "order-2"

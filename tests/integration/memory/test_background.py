@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from cognizes.engine import Engine
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")

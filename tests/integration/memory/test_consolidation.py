@@ -20,7 +20,7 @@ from cognizes.engine.memory import (
     OpenAiChat,
     TranscriptTurn,
 )
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import RunStatus, Session
 from cognizes.engine.runs import Worker
 from tests.engine_parts import database_of

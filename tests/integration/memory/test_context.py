@@ -8,7 +8,7 @@ import pytest
 from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.api.main import create_app
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import Session
 
 ADA = MemoryScope("shop", "ada")

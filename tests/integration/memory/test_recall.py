@@ -15,8 +15,7 @@ from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Hit
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import Hit, MemoryScope
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")

@@ -10,7 +10,7 @@ import pytest
 from cognizes.engine import Engine, InvalidInputError, NotFoundError, Session
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermKey
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.memory.working import WorkingMemory
 

@@ -12,7 +12,7 @@ import pytest
 from cognizes.engine import ConflictError, Engine, InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermKey
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from tests.engine_parts import database_of
 

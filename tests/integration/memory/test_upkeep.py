@@ -12,8 +12,7 @@ from cognizes.engine import Engine, InvalidInputError, Settings
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import EventSource
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")

@@ -54,7 +54,7 @@ async def test_steps_run_once_and_a_linear_handler_continues_after_its_wait(engi
 
 
 def run_scope(session: Any) -> Any:
-    from cognizes.engine.memory.scope import MemoryScope
+    from cognizes.engine.memory.records import MemoryScope
 
     return MemoryScope.of(session)
 

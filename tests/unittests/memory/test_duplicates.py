@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from cognizes.engine.memory.duplicates import find_duplicates
-from cognizes.engine.memory.words import split_words
+from cognizes.engine.memory.words import find_duplicates, split_words
 
 LONG = "the espresso machine in the kitchen of the second floor was repaired by the technician of the Nord company"
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import EngineError, InvalidInputError, Settings, SetupError
-from cognizes.engine.memory.embedders import choose_embedder, mini_lm, word_llama
+from cognizes.engine.memory.embedders import choose_embedder, mini_lm
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
 from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
 
@@ -165,8 +165,7 @@ def test_the_settings_choose_the_embedder(monkeypatch: pytest.MonkeyPatch) -> No
     auto = choose_embedder(Settings())
     assert auto is not None
     assert auto.name == "wordllama-256"
-    monkeypatch.setattr(word_llama, "find_spec", lambda _: None)
-    monkeypatch.setattr("cognizes.engine.memory.embedders.has_word_llama", word_llama.has_word_llama)
+    monkeypatch.setattr("cognizes.engine.memory.embedders.embedder.find_spec", lambda _: None)
     assert choose_embedder(Settings()) is None
     with pytest.raises(SetupError, match="pip install"):
         choose_embedder(Settings(embedder="wordllama"))

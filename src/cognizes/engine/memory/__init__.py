@@ -4,21 +4,23 @@ from cognizes.engine.memory.consolidation import Consolidated
 from cognizes.engine.memory.context import ContextItem, MemoryContext, estimate_tokens
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.extraction import (
+    ChatModel,
     EpisodeDraft,
     Extraction,
     Extractor,
     FactDraft,
+    GeminiChat,
+    LanguageModelExtractor,
+    OpenAiChat,
     RuleExtractor,
     TranscriptTurn,
 )
 from cognizes.engine.memory.filters import Filters, Range
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.language_models import ChatModel, GeminiChat, LanguageModelExtractor, OpenAiChat
 from cognizes.engine.memory.long_term import FactVersion, LongTermEntry, LongTermKey, LongTermMemoryStore
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.message_search import MessageHit
-from cognizes.engine.memory.records import EventSource, Hit, MemoryRecord
-from cognizes.engine.memory.scope import MemoryPage, MemoryScope
+from cognizes.engine.memory.records import EventSource, Hit, MemoryPage, MemoryRecord, MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot, MemorySnapshots
 from cognizes.engine.memory.working import WorkingMemory, WorkingMemoryStore
 

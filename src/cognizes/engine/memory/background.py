@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0
 _INDEX_POLL_SECONDS = 3.0
-"""Longest time until texts are embedded that another process stored, because they set no event here."""
+"""Texts that another process stored wait at most this long: only texts of this process wake the loop."""
 _PAUSE_FACTOR = 8.0
-"""The pause after a batch of a backlog, in times of the batch, while the event loop is always busy."""
+"""The pause after a batch of a backlog, as a multiple of its duration, if the event loop was busy all that time."""
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 60.0
 _INDEX_SECONDS = 60.0

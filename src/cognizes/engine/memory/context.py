@@ -16,9 +16,9 @@ from typing import Any
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import canonical_json, unescape_text
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.memory.duplicates import find_duplicates
 from cognizes.engine.memory.records import Hit
 from cognizes.engine.memory.snapshot import MemorySnapshots
+from cognizes.engine.memory.words import find_duplicates
 from cognizes.engine.models import JsonObject, Session
 from cognizes.engine.pulse.sessions import Sessions
 

@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.filters import MetadataValue, check_metadata, check_tags
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.pulse.events import check_text
 

@@ -13,8 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.records import EventSource, dump_sources
-from cognizes.engine.memory.scope import MemoryPage, MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, dump_sources
 from cognizes.engine.memory.words import join_words, off_loop, split_words
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text

@@ -12,7 +12,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.background import MemoryBackground
-from cognizes.engine.memory.consolidation import Consolidated, Consolidation
+from cognizes.engine.memory.consolidation import Consolidated, Consolidation, Upkeep
 from cognizes.engine.memory.context import (
     ContextSources,
     CountTokens,
@@ -24,16 +24,22 @@ from cognizes.engine.memory.context import (
 )
 from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.extraction import choose_extractor
 from cognizes.engine.memory.filters import Filters, MetadataValue, Range
 from cognizes.engine.memory.ingest import Ingest, Remembered
-from cognizes.engine.memory.language_models import choose_extractor
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Hit, MemoryRecord, memory_number, record_from_row
-from cognizes.engine.memory.scope import MemoryPage, MemoryScope, owner
+from cognizes.engine.memory.records import (
+    Hit,
+    MemoryPage,
+    MemoryRecord,
+    MemoryScope,
+    memory_number,
+    owner,
+    record_from_row,
+)
 from cognizes.engine.memory.snapshot import MemorySnapshots
-from cognizes.engine.memory.upkeep import Upkeep
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session

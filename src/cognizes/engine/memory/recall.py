@@ -30,8 +30,7 @@ from cognizes.engine.memory.ranking import (
     rank,
     related_cosine,
 )
-from cognizes.engine.memory.records import Hit, MemoryRecord, record_from_row
-from cognizes.engine.memory.scope import owner
+from cognizes.engine.memory.records import Hit, MemoryRecord, owner, record_from_row
 from cognizes.engine.memory.words import identifiers, join_words, off_loop, spelled_words, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH
 from cognizes.engine.pulse.events import check_name

@@ -19,7 +19,7 @@ from cognizes.engine.database.documents import dump_json, dump_jsonb, load_json,
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey, LongTermMemoryStore
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import JsonObject, Session, new_id
 from cognizes.engine.pulse.events import SNAPSHOT_PREFIX, apply_delta, split_delta

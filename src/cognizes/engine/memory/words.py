@@ -1,4 +1,6 @@
-"""Split texts into words, for the index and for queries; PostgreSQL stems them (`memory_term_keys`).
+"""Words of texts: split them for the index and for queries, and find texts that say the same.
+
+PostgreSQL stems the words (`memory_term_keys`).
 
 - Scripts written without spaces (Chinese, Japanese, Thai, …; Korean too) become pairs of adjacent characters: a
   word is found inside a sentence, and a whole sentence is not one token.
@@ -9,9 +11,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -88,3 +92,63 @@ def identifiers(text: str) -> list[str]:
         and (any(character.isdigit() for character in token) or "_" in token or _PART.findall(token) != [token])
         and len(token) > 2
     ]
+
+
+_NEGATIONS = frozenset(
+    {"no", "not", "never", "none", "nothing", "nor", "without", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin"}
+)
+
+
+def find_duplicates(texts: Sequence[str], similarity: float) -> dict[int, int]:
+    """Return the place of each duplicate and the place of the earlier text that it repeats.
+
+    A duplicate has the same text, or nearly the same words: the Jaccard index of both sets of words reaches
+    `similarity`, and no number, identifier or negation is among the words in which they differ.
+
+    The earlier text is itself no duplicate. The search is exact: two sets whose Jaccard index reaches the threshold
+    share one of their rarest words, so that only texts with such a common word are compared.
+    """
+    sets = [frozenset(split_words(text)) for text in texts]
+    frequency = Counter(word for words in sets for word in words)
+    found: dict[int, int] = {}
+    equal: dict[str, int] = {}
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for place, words in enumerate(sets):
+        text = " ".join(texts[place].casefold().split())
+        if text in equal:
+            found[place] = equal[text]
+            continue
+        prefix = _rarest(words, frequency, similarity)
+        original = _first_near(place, words, {other for word in prefix for other in by_word[word]}, sets, similarity)
+        if original is not None:
+            found[place] = original
+            continue
+        equal[text] = place
+        for word in prefix:
+            by_word[word].append(place)
+    return found
+
+
+def _rarest(words: frozenset[str], frequency: Counter[str], similarity: float) -> list[str]:
+    count = len(words) - math.ceil(similarity * len(words)) + 1
+    return sorted(words, key=lambda word: (frequency[word], word))[:count]
+
+
+def _first_near(
+    place: int, words: frozenset[str], others: Iterable[int], sets: Sequence[frozenset[str]], similarity: float
+) -> int | None:
+    for other in sorted(others):
+        if other != place and _are_near(words, sets[other], similarity):
+            return other
+    return None
+
+
+def _are_near(first: frozenset[str], second: frozenset[str], similarity: float) -> bool:
+    common = len(first & second)
+    if common < similarity * (len(first) + len(second) - common):
+        return False
+    return not any(_changes_meaning(word) for word in first ^ second)
+
+
+def _changes_meaning(word: str) -> bool:
+    return word in _NEGATIONS or word.endswith("n't") or any(character.isdigit() for character in word)

@@ -9,7 +9,7 @@ from typing import Any
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, load_jsonb
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.sessions import RunFence

@@ -29,7 +29,7 @@ from cognizes.engine.memory.context import MemoryContext
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey
 from cognizes.engine.memory.memory import Memory
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
 from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, TokenUsage
 from cognizes.engine.pulse.session_store import thread_uuid

@@ -151,7 +151,7 @@ class TestOurs:
         assert await texts(ours, user, "tea") == ["tea \x00 \ud800 NaN"]
 
     async def test_the_agents_facts_are_found_too(self, ours: OpenMemoryService, user: str) -> None:
-        from cognizes.engine.memory.scope import MemoryScope
+        from cognizes.engine.memory.records import MemoryScope
 
         engine = await ours.engine()
         await engine.memory.long_term.set(MemoryScope("shop", user), "preferences", "drink", "green tea")

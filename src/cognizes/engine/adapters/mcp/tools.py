@@ -13,8 +13,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryRecord
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryRecord, MemoryScope
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject, new_id
 
 _MAX_TEXT = 100_000

@@ -17,7 +17,7 @@ from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters, MetadataValue, Range
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 from cognizes.engine.models import MAX_QUERY_LENGTH
 

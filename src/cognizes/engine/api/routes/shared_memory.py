@@ -16,7 +16,7 @@ from cognizes.engine.api.views import Body
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.scope import MemoryScope
+from cognizes.engine.memory.records import MemoryScope
 
 router = APIRouter(prefix="/memory/shared", tags=["memory"])
 Shared = Literal["agent", "app"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cognizes.engine.errors import SetupError
-from cognizes.engine.memory.embedders.embedder import Embedder
+from cognizes.engine.memory.embedders.embedder import Embedder, WordLlamaEmbedder, has_word_llama
 from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
 from cognizes.engine.memory.embedders.remote import GEMINI_URL, OPENAI_URL, GeminiEmbedder, OpenAiEmbedder
-from cognizes.engine.memory.embedders.word_llama import WordLlamaEmbedder, has_word_llama
 from cognizes.engine.settings import Settings
 
 __all__ = ["Embedder", "choose_embedder"]

@@ -1,11 +1,16 @@
-"""The protocol of embedders."""
+"""The protocol of embedders, and the local default: static word vectors of WordLlama, which need no network."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from cognizes.engine.errors import EngineError
+from cognizes.engine.errors import EngineError, SetupError
 
 Vectors = list[list[float]]
 
@@ -38,3 +43,73 @@ class WeightedEmbedder(Embedder, Protocol):
 
     async def embed_weighted(self, words: Sequence[str], weights: Sequence[float]) -> list[float]:
         """Return the vector of a query whose words have these weights."""
+
+
+_DIMENSION = 256
+_LONGEST = 4000
+_LONGEST_WORD = 100
+
+
+def has_word_llama() -> bool:
+    return find_spec("wordllama") is not None
+
+
+class WordLlamaEmbedder:
+    """Embeds the first 4 000 characters of a text, in a thread.
+
+    The weights are loaded on first use and shared by the process.
+    """
+
+    name = f"wordllama-{_DIMENSION}"
+    dimension = _DIMENSION
+
+    def __init__(self) -> None:
+        if not has_word_llama():
+            raise SetupError("the local embedder is not installed; run: pip install 'cognizes-engine[embeddings]'")
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        return await asyncio.to_thread(_embed, list(texts))
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await self.embed([text])
+        return vector
+
+    async def embed_weighted(self, words: Sequence[str], weights: Sequence[float]) -> list[float]:
+        return await asyncio.to_thread(_embed_weighted, list(words), list(weights))
+
+
+def _embed(texts: list[str]) -> Vectors:
+    # The tokenizer refuses lone surrogates, and pads every text of a batch to the longest one.
+    clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
+    vectors = _model().embed(clean, norm=False).astype("float64")
+    # Normalised here: WordLlama would turn the zero vector of a text without tokens into NaN.
+    lengths = (vectors * vectors).sum(axis=1) ** 0.5
+    lengths[lengths == 0] = 1.0
+    found: Vectors = (vectors / lengths[:, None]).tolist()
+    return found
+
+
+def _embed_weighted(words: list[str], weights: list[float]) -> list[float]:
+    tokens: list[int] = []
+    shares: list[float] = []
+    clean = [word[:_LONGEST_WORD].encode(errors="replace").decode() for word in words]
+    for encoded, weight in zip(_model().tokenize(clean), weights, strict=True):
+        real = [token for token, is_real in zip(encoded.ids, encoded.attention_mask, strict=True) if is_real]
+        tokens += real
+        shares += [weight] * len(real)
+    return _norm((shares @ _model().embedding[tokens]).tolist()) if tokens else [0.0] * _DIMENSION
+
+
+def _norm(vector: list[float]) -> list[float]:
+    length = math.sqrt(sum(value * value for value in vector))
+    return [value / length for value in vector] if length else vector
+
+
+@cache
+def _model() -> Any:
+    # A late import: numpy and the weights cost half a second and 100 MB.
+    import wordllama  # noqa: PLC0415
+
+    # The package contains the weights; the default cache would be in the home directory.
+    folder = Path(wordllama.__file__).parent
+    return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
