@@ -142,6 +142,8 @@ def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Sit
         COGNIZES_AGENTS="demo,tests.browser.agents:patient",
         COGNIZES_DEMO_TOKEN_SECONDS="0.002",
         COGNIZES_SHUTDOWN_SECONDS="0.3",
+        COGNIZES_PRICES='{"flash": {"input": 1, "output": 10}}',
+        COGNIZES_TRACE_URL="http://traces.example/trace/{trace_id}",
         PATIENT_GATES=str(gates),
         **settings,
     )

@@ -90,6 +90,44 @@ class TestRunsPage:
         expect(page.locator("#panel-run .kind")).to_have_text(failed)
         assert running != failed
 
+    def test_tokens_and_cost_of_each_run_are_listed(self, site: Site, page: Page) -> None:
+        app = f"app-{uuid4().hex[:6]}"
+        thread = site.thread(app=app)
+        run = site.run(thread)
+        _count(site, thread, run, "call-1", input_tokens=1200, output_tokens=34)
+        _count(site, thread, run, "call-2", input_tokens=800, output_tokens=66)
+        site.run(site.thread(app=app))
+        page.goto(f"{site.url}/#/runs")
+        page.locator("#runs-app").fill(app)
+        row = page.locator(f".runs-table tr[data-run='{run}']")
+        expect(row.locator("[data-figure='tokens']")).to_have_text("2\u202f100")
+        expect(row.locator("[data-figure='cost']")).to_have_text("0.0030")
+        expect(page.locator(".runs-table [data-figure='tokens']")).to_have_text(["–", "2\u202f100"])
+
+    def test_the_waterfall_shows_model_calls_and_waits_and_links_the_trace(
+        self, site: Site, open_thread: OpenThread
+    ) -> None:
+        thread = site.thread()
+        trace = uuid4().hex
+        answer = site.http.post(
+            f"/api/sessions/{thread}/runs", json={"start": True}, headers={"traceparent": f"00-{trace}-{'b' * 16}-01"}
+        )
+        run = answer.json()["id"]
+        _count(site, thread, run, "call-1", input_tokens=1200, output_tokens=34)
+        wait = {"kind": "webhook", "correlation_key": "paid", "reason": "the invoice"}
+        site.post(f"/api/sessions/{thread}/runs/{run}/wait", **wait)
+        panel = _tab(open_thread(thread), "Run")
+        waterfall = panel.locator("#run-waterfall")
+        expect(waterfall.locator("[data-kind='model']")).to_contain_text("1\u202f200 in, 34 out")
+        expect(waterfall.locator("[data-kind='model']")).to_contain_text("0.0015")
+        expect(waterfall.locator("[data-kind='wait'] .waterfall-time")).to_have_text("running")
+        site.post(f"/api/sessions/{thread}/runs/{run}/signal", correlation_key="paid", payload={})
+        site.post(f"/api/sessions/{thread}/runs/{run}/start")
+        expect(waterfall.locator("[data-kind='wait'] .waterfall-time")).to_contain_text("s")
+        expect(waterfall.locator("[data-kind='wait']")).to_contain_text("the invoice")
+        link = panel.get_by_role("link", name=trace)
+        assert link.get_attribute("href") == f"http://traces.example/trace/{trace}"
+
     def test_schedules_are_listed_paused_and_deleted(self, site: Site, page: Page) -> None:
         name = f"digest-{uuid4().hex[:6]}"
         schedule = site.post(
@@ -131,6 +169,10 @@ class TestRunsPage:
         expect(panel.locator(".failure")).to_contain_text("the box is torn")
         panel.get_by_role("button", name="Retry").click()
         expect(panel.locator(".event-head .pill")).to_have_text("pending")
+
+
+def _count(site: Site, thread: str, run: str, name: str, **tokens: int) -> None:
+    site.post(f"/api/sessions/{thread}/usage", id=name, model="flash", run_id=run, **tokens)
 
 
 async def _weigh() -> dict[str, int]:

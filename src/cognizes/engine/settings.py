@@ -335,6 +335,9 @@ class Settings(BaseSettings):
         default="",
         description='Prices per million tokens: {"model": {"input": 0.3, "output": 2.5}}; model* is a prefix.',
     )
+    trace_url: str = Field(
+        default="", description="Link of a run's trace in the Monitor: http://localhost:16686/trace/{trace_id}."
+    )
     metrics: bool = Field(
         default=False, description="Serve metrics for Prometheus at /metrics, for administrators (extra: metrics)."
     )
@@ -383,6 +386,13 @@ class Settings(BaseSettings):
     @classmethod
     def _prices(cls, value: str) -> str:
         read_prices(value)
+        return value
+
+    @field_validator("trace_url")
+    @classmethod
+    def _trace_url(cls, value: str) -> str:
+        if value and (not value.startswith(("http://", "https://")) or "{trace_id}" not in value):
+            raise ValueError("write a URL with {trace_id}, for example http://localhost:16686/trace/{trace_id}")
         return value
 
     @field_validator("memories_kept_days")

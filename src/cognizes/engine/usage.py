@@ -17,7 +17,7 @@ import asyncpg
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.models import TokenUsage
+from cognizes.engine.models import Run, TokenUsage
 from cognizes.engine.pulse.events import check_name, check_text, dump_usage
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.settings import ModelPrice, Settings, read_prices
@@ -95,9 +95,9 @@ class Prices:
         prefix = next((prefix for prefix in self._prefixes if model.startswith(prefix)), None)
         return self._exact[f"{prefix}*"] if prefix is not None else None
 
-    def cost(self, model: str, usage: TokenUsage) -> float | None:
+    def cost(self, usage: TokenUsage) -> float | None:
         """Return the cost of tokens, in the unit of the prices; None for a model without a price."""
-        price = self.find(model)
+        price = self.find(usage.model)
         if price is None:
             return None
         cached, written = usage.cached_tokens, usage.cache_write_tokens
@@ -143,6 +143,16 @@ class Usage:
     async def of_run(self, thread_id: str | UUID, run_id: str) -> UsageTotals:
         return self._totals(await self._database.fetch("sum_usage_of_thread", thread_uuid(thread_id), run_id))
 
+    async def of_runs(self, runs: Sequence[Run]) -> list[UsageTotals]:
+        """Return the tokens of each of these runs, in their order."""
+        rows = await self._database.fetch(
+            "sum_usage_of_runs", [thread_uuid(run.thread_id) for run in runs], [run.id for run in runs]
+        )
+        models: dict[tuple[str, str], list[asyncpg.Record]] = {}
+        for row in rows:
+            models.setdefault((str(row["thread_id"]), row["run_id"]), []).append(row)
+        return [self._totals(models.get((str(run.thread_id), run.id), [])) for run in runs]
+
     async def of_thread(self, thread_id: str | UUID) -> UsageTotals:
         return self._totals(await self._database.fetch("sum_usage_of_thread", thread_uuid(thread_id), None))
 
@@ -164,7 +174,7 @@ class Usage:
 
     def _of_model(self, row: asyncpg.Record) -> ModelTotals:
         counts = {name: int(value) for name, value in row.items() if name.endswith("_tokens")}
-        cost = self.prices.cost(row["model"], TokenUsage(row["model"], **counts))
+        cost = self.prices.cost(TokenUsage(row["model"], **counts))
         return ModelTotals(model=row["model"], calls=row["calls"], cost=cost, **counts)
 
 

@@ -118,6 +118,18 @@ async def test_cost_is_that_of_the_prices(priced: Engine) -> None:
     assert totals.unpriced_models == ["home-made"]
 
 
+async def test_totals_of_several_runs_come_in_their_order(priced: Engine) -> None:
+    runs = []
+    for number in range(3):
+        run = await priced.runs.create(await priced.sessions.create("shop", f"user-{number}"))
+        for call in range(number):
+            await priced.usage.record(run.thread_id, usage(given=10), usage_id=f"call-{call}", run_id=run.id)
+        runs.append(run)
+    await priced.usage.record(runs[2].thread_id, usage(given=7), usage_id="of another run", run_id="other")
+    assert [one.calls for one in await priced.usage.of_runs(runs[::-1])] == [2, 1, 0]
+    assert [one.input_tokens for one in await priced.usage.of_runs(runs)] == [0, 10, 20]
+
+
 async def test_usage_is_deleted_with_its_thread_and_its_user_and_moves_with_an_archive(
     priced: Engine, empty_database_url: str
 ) -> None:

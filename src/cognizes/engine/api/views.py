@@ -404,10 +404,25 @@ class RunDetail(RunView):
     resumption: ResumptionView | None
 
 
+class RunTotals(BaseModel):
+    """The tokens of a run. `cost` is null if no model of the run has a price."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+
+
+class ListedRun(RunView):
+    """A run; `usage` is missing unless it was asked for."""
+
+    usage: RunTotals | None = None
+
+
 class FoundRuns(BaseModel):
     """Runs of all threads."""
 
-    runs: list[RunView]
+    runs: list[ListedRun]
     next_cursor: str | None
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src blob:; "
+    "connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Only our own files: no inline script or style, nothing from elsewhere, no framing."""
+"""Only our own files, and images, audio and video that the page has fetched; no inline script or style, no framing."""

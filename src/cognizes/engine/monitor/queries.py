@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -15,13 +15,15 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.words import join_words, split_words
-from cognizes.engine.models import JsonObject, Page
+from cognizes.engine.models import JsonObject, Page, TokenUsage
 from cognizes.engine.monitor.preview import CUT, Preview
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.session_store import decode_cursor, encode_cursor
 
 _LARGE_EVENT = 512 * 1024
 _MOST_WORDS = 16
+_MOST_CALLS = 300
+_USAGE_FIELDS = tuple(field.name for field in fields(TokenUsage))
 
 
 class ThreadStatus(StrEnum):
@@ -58,6 +60,25 @@ class EventPreviews:
 
     events: list[JsonObject]
     last_sequence: int
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A call of a model that ended at a moment."""
+
+    usage: TokenUsage
+    ended_at: datetime
+
+
+@dataclass(frozen=True)
+class PastWait:
+    """A wait of a run; `ended_at` is None while it lasts."""
+
+    kind: str | None
+    key: str | None
+    reason: str | None
+    started_at: datetime
+    ended_at: datetime | None
 
 
 class MonitorQueries:
@@ -117,6 +138,24 @@ class MonitorQueries:
         """Return the events of the active branch as ranges of sequence numbers, both ends included."""
         rows = await self._database.fetch("read_active_path", thread_id)
         return [(row["first_sequence"], row["last_sequence"]) for row in rows]
+
+    async def list_model_calls(self, thread_id: UUID, run_id: str) -> list[ModelCall]:
+        """Return the first calls of models of a run."""
+        rows = await self._database.fetch("list_model_calls", thread_id, run_id, _MOST_CALLS)
+        return [
+            ModelCall(TokenUsage(**{name: row[name] for name in _USAGE_FIELDS}), ended_at=row["created_at"])
+            for row in rows
+        ]
+
+    async def list_waits(self, thread_id: UUID, run_id: str) -> list[PastWait]:
+        """Return the first waits of a run. A wait ends when the status of the run changes again."""
+        waits: list[PastWait] = []
+        for row in await self._database.fetch("list_status_changes", thread_id, run_id, 2 * _MOST_CALLS):
+            if waits and waits[-1].ended_at is None:
+                waits[-1] = replace(waits[-1], ended_at=row["created_at"])
+            if row["event_type"] == "run_waiting":
+                waits.append(PastWait(row["wait_kind"], row["wait_key"], row["reason"], row["created_at"], None))
+        return waits
 
     async def list_apps(self, user_id: str | None = None) -> list[str]:
         """Return the names of all apps, or of those in which a user has threads."""

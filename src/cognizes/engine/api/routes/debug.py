@@ -35,7 +35,7 @@ from cognizes.engine.api.authorization import (
 )
 from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
 from cognizes.engine.api.routes.runs import answerable_kinds
-from cognizes.engine.api.views import Body, RunView, event_view, run_view, session_view
+from cognizes.engine.api.views import Body, RunView, event_view, format_time, run_view, session_view
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
@@ -153,6 +153,43 @@ async def read_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 @access(Reach.THREAD)
 async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: CurrentEngine) -> Response:
     return DocumentResponse(_diff_view(await engine._debug.diff_event(thread_id, sequence_num)))
+
+
+# Runs
+
+
+@router.get("/threads/{thread_id}/runs/{run_id:path}/activity", summary="Read the model calls and the waits of a run")
+@access(Reach.THREAD)
+async def read_activity(thread_id: ThreadId, run_id: str, engine: CurrentEngine, queries: Queries) -> Response:
+    """Return the first 300 of each, oldest first, and the trace of the run with its link (COGNIZES_TRACE_URL)."""
+    run = await engine.runs.get(thread_id, run_id)
+    calls = await queries.list_model_calls(thread_id, run_id)
+    waits = await queries.list_waits(thread_id, run_id)
+    return DocumentResponse(
+        {
+            "model_calls": [
+                {
+                    **asdict(call.usage),
+                    "cost": engine.usage.prices.cost(call.usage),
+                    "ended_at": format_time(call.ended_at),
+                }
+                for call in calls
+            ],
+            "waits": [
+                {**asdict(wait), "started_at": format_time(wait.started_at), "ended_at": format_time(wait.ended_at)}
+                for wait in waits
+            ],
+            "trace": _trace_view(engine, run.traceparent),
+        }
+    )
+
+
+def _trace_view(engine: Engine, traceparent: str | None) -> JsonObject | None:
+    if traceparent is None:
+        return None
+    trace_id = traceparent.split("-")[1]
+    template = engine.settings.trace_url
+    return {"id": trace_id, "url": template.replace("{trace_id}", trace_id) if template else None}
 
 
 # State

@@ -27,6 +27,7 @@ from cognizes.engine.api.views import (
     NewWait,
     RunDetail,
     RunPage,
+    RunTotals,
     RunView,
     Signalled,
     Thought,
@@ -227,6 +228,7 @@ async def find_runs(
         list[Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]] | None, Query()
     ] = None,
     handler: str | None = None,
+    with_usage: Annotated[bool, Query(description="Add the tokens and the cost of each run.")] = False,
     limit: Limit = 100,
     cursor: str | None = None,
 ) -> Response:
@@ -234,7 +236,11 @@ async def find_runs(
     page = await engine.runs.search(
         status=status, app_name=app_name, user_id=user_id, handler=handler, limit=limit, cursor=cursor
     )
-    return DocumentResponse({"runs": [run_view(run) for run in page.items], "next_cursor": page.next_cursor})
+    views = [run_view(run) for run in page.items]
+    if with_usage:
+        for view, usage in zip(views, await engine.usage.of_runs(page.items), strict=True):
+            view["usage"] = {name: getattr(usage, name) for name in RunTotals.model_fields}
+    return DocumentResponse({"runs": views, "next_cursor": page.next_cursor})
 
 
 @router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run by its id")

@@ -38,13 +38,13 @@ export class ApiError extends Error {
   }
 }
 
-/** A request; the answer as it came. */
-export async function request(path, { method = "GET", query, json, headers, signal } = {}) {
+/** A request; the answer as it came. `body` is sent as it is, `json` as JSON. */
+export async function request(path, { method = "GET", query, json, body, headers, signal } = {}) {
   const response = await fetch(url(path, query), {
     method,
     signal,
     headers: { ...authorization(), ...(json === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
-    body: json === undefined ? undefined : JSON.stringify(json),
+    body: json === undefined ? body : JSON.stringify(json),
   });
   if (response.status === 401) asking.dispatchEvent(new Event("needed"));
   if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));

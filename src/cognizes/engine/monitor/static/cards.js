@@ -1,5 +1,6 @@
 // The pieces of the timeline: bubbles, thoughts, tool cards, state chips, questions.
 
+import { attachmentViews } from "./attachments.js";
 import { h, icon, replace } from "./dom.js";
 import { between, clock, duration, exact, isSecret, number, reasonOf, summary } from "./format.js";
 import { markdown } from "./markdown.js";
@@ -18,15 +19,17 @@ export function row(event, kind, ...body) {
   );
 }
 
-/** Something said. `loadWhole` fetches the text when it came cut. */
-export function bubble(part, author, loadWhole) {
+/** Something said, with its attachments. `loadWhole` fetches the text when it came cut. */
+export function bubble(part, author, threadId, loadWhole) {
   const holder = h("div.bubble", { class: `from-${part.role}` });
   if (part.role !== "user") holder.append(h("div.who", {}, author || part.role));
   if (isCut(part.text)) holder.append(valueView(part.text, { loadWhole }));
+  else if (!part.text && part.media?.length) holder.classList.add("is-files");
   else if (part.text.length > MOST_MARKDOWN) holder.append(longText(part.text, { quote: false }));
   else if (part.role === "assistant") holder.append(h("div.said", {}, markdown(part.text)));
   else if (part.text.length > FOLDED_TEXT) holder.append(longText(part.text, { quote: false }));
   else holder.append(h("div.said", {}, part.text));
+  if (part.media?.length) holder.append(attachmentViews(part.media, threadId));
   if (part.interrupted) holder.append(h("div.note", {}, icon("warn"), "Interrupted: this is how far it came"));
   return holder;
 }

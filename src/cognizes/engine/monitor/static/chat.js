@@ -2,6 +2,7 @@
 // the middle loses nothing.
 
 import { post, request } from "./api.js";
+import { PendingFiles } from "./attachments.js";
 import { h, icon } from "./dom.js";
 
 export class Chat {
@@ -12,8 +13,19 @@ export class Chat {
     this._input = h("textarea", { id: "chat-input", rows: "1", placeholder: "Message the agent", "aria-label": "Message" });
     this._send = h("button.primary.send", { type: "submit", "aria-label": "Send" }, icon("send"));
     this._stop = h("button.danger.stop", { type: "button", hidden: true, "aria-label": "Stop" }, icon("stop"), "Stop");
-    this._form = h("form.chat-form", {}, this._input, this._stop, this._send);
-    root.append(this._form);
+    this._chooser = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files" });
+    this._attach = h("button.attach", { type: "button", "aria-label": "Attach files", title: "Attach files", onclick: () => this._chooser.click() }, icon("clip"));
+    this._files = new PendingFiles({ upload: (file) => this._upload(file), changed: () => this._enable(), failed: (error) => actions.failed(error) });
+    this._form = h("form.chat-form", {}, this._chooser, this._attach, this._input, this._stop, this._send);
+    root.append(this._files.element, this._form);
+    this._chooser.addEventListener("change", () => (this._files.add(this._chooser.files), (this._chooser.value = "")));
+    root.addEventListener("dragover", (event) => event.preventDefault());
+    root.addEventListener("drop", (event) => (event.preventDefault(), this._files.add(event.dataTransfer.files)));
+    this._input.addEventListener("paste", (event) => {
+      if (!event.clipboardData.files.length) return;
+      event.preventDefault();
+      this._files.add(event.clipboardData.files);
+    });
     this._form.addEventListener("submit", (event) => (event.preventDefault(), this._submit()));
     this._stop.addEventListener("click", () => this._cancel());
     this._input.addEventListener("input", () => this._grow());
@@ -29,6 +41,7 @@ export class Chat {
   open(summary) {
     this._thread = summary;
     this._root.hidden = !summary;
+    this._files.clear();
     if (summary) this._input.placeholder = `Message ${summary.app_name}`;
     this.setRunning(false);
   }
@@ -45,14 +58,29 @@ export class Chat {
   }
 
   setRunning(isRunning) {
+    this._isRunning = isRunning;
     this._stop.hidden = !isRunning;
-    this._send.disabled = isRunning;
+    this._enable();
+  }
+
+  _enable() {
+    this._send.disabled = this._isRunning || this._files.isUploading;
+  }
+
+  /** Stores a file in the thread, which the upload creates if it is new. */
+  async _upload(file) {
+    const { app_name: agent, session_id: id, user_id: user } = this._thread;
+    const path = `agui/${encodeURIComponent(agent)}/threads/${encodeURIComponent(id)}/attachments`;
+    const headers = { "X-User-ID": user, "Content-Type": file.type || "application/octet-stream" };
+    return (await request(path, { method: "POST", query: { filename: file.name }, body: file, headers })).json();
   }
 
   async _submit() {
     const text = this._input.value.trim();
-    if (!text || !this._thread || this._send.disabled) return;
+    if ((!text && this._files.isEmpty) || !this._thread || this._send.disabled) return;
     const thread = this._thread;
+    const parts = this._files.parts;
+    const files = this._files.take();
     this._input.value = "";
     this._grow();
     this._actions.sending();
@@ -65,13 +93,14 @@ export class Chat {
           threadId: thread.session_id, runId: crypto.randomUUID(), state: {}, tools: [], context: [],
           // A message in place of an answer withdraws the questions of a waiting run.
           forwardedProps: { cognizes: { onBusy: "cancel" } },
-          messages: [{ id: crypto.randomUUID(), role: "user", content: text }],
+          messages: [{ id: crypto.randomUUID(), role: "user", content: parts.length ? [...(text ? [{ type: "text", text }] : []), ...parts] : text }],
         },
       });
       // The run belongs to the server, and signals announce its messages. This stream is not needed.
       await response.body.cancel();
     } catch (error) {
       if (!this._input.value) this._input.value = text;
+      if (this._files.isEmpty) this._files.restore(files);
       this.setRunning(false);
       this._actions.failed(error);
     }

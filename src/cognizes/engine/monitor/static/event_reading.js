@@ -1,5 +1,6 @@
 // Reads stored events, in the formats of Google ADK (`content.parts`) and of the engine.
 
+import { mediaOf } from "./attachments.js";
 import { isCut } from "./value_tree.js";
 
 const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
@@ -46,8 +47,10 @@ function* contentParts(event) {
     yield { kind: "thought", text: content.thought ?? content.text ?? "" };
   } else if (type !== "state_update") {
     const role = speaker(event);
-    const text = content.text ?? content.content;
-    if (role && (typeof text === "string" || isCut(text))) yield { kind: "message", role, text, interrupted: content.interrupted === true };
+    const media = role === "user" ? mediaOf(content) : [];
+    const said = content.text ?? content.content;
+    const text = Array.isArray(said) ? said.filter((part) => typeof part?.text === "string").map((part) => part.text).join("\n") : said;
+    if (role && (typeof text === "string" || isCut(text))) yield { kind: "message", role, text, media, interrupted: content.interrupted === true };
     else yield { kind: "other" };
   }
 }
@@ -65,17 +68,20 @@ function named(role) {
 /** What a user says is text: a part that looks like a tool call or a thought is not shown as one. */
 function* userParts(content) {
   const text = content.parts.filter((part) => part && typeof part.text === "string" && !part.thought).map((part) => part.text).join("");
-  if (text) yield { kind: "message", role: "user", text };
+  const media = mediaOf(content);
+  if (text || media.length) yield { kind: "message", role: "user", text, media };
 }
 
 function* adkParts(event, content) {
   const role = event.author === "user" ? "user" : "assistant";
   const unconfirmed = new Set(Object.keys(event.actions?.requested_tool_confirmations ?? {}));
+  const media = role === "user" ? mediaOf(content) : [];
+  if (media.length) yield { kind: "message", role, text: content.parts.map((part) => part?.text).filter((text) => typeof text === "string").join("\n"), media };
   let number = 0;
   for (const part of content.parts) {
     const fallback = `${event.id}/${number++}`;
     if (part === null || typeof part !== "object") continue;
-    if (part.text) yield part.thought ? { kind: "thought", text: part.text } : { kind: "message", role, text: part.text };
+    if (part.text && !media.length) yield part.thought ? { kind: "thought", text: part.text } : { kind: "message", role, text: part.text };
     const call = part.function_call;
     if (call && event.author !== "user") {
       if (String(call.name ?? "").startsWith(QUESTION)) yield question(call, fallback);

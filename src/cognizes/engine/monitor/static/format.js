@@ -48,6 +48,16 @@ export function number(value) {
   return value.toLocaleString("en").replaceAll(",", "\u202f");
 }
 
+/** "0.0042": the cost of model calls, in the unit of the prices. */
+export function cost(value) {
+  return value.toFixed(4);
+}
+
+/** "1 200 in, 34 out": the tokens of model calls. */
+export function tokens(usage) {
+  return `${number(usage.input_tokens)} in, ${number(usage.output_tokens)} out`;
+}
+
 /** The last characters of an id: those differ, the first of a UUIDv7 are the time. */
 export function shortId(id) {
   return id.length > 14 ? `…${id.slice(-8)}` : id;

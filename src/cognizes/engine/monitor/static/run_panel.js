@@ -2,7 +2,7 @@
 
 import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { between, clock, duration, exact, reasonOf, shortId } from "./format.js";
+import { between, clock, cost, duration, exact, reasonOf, shortId, tokens } from "./format.js";
 import { facts } from "./event_panel.js";
 import { usageView } from "./user_page.js";
 import { valueView } from "./value_tree.js";
@@ -75,15 +75,16 @@ export class RunPanel {
     );
   }
 
-  /** Reads the durable steps of a run that a worker executes; again when the run has changed. */
+  /** Reads the durable steps, model calls and waits of a run; again when the run has changed. */
   async _loadSteps(run) {
     const state = `${run.status} ${run.attempt} ${run.tool_calls.length}`;
     if (this._steps.get(run.id)?.state === state) return;
     this._steps.set(run.id, { state, steps: this._steps.get(run.id)?.steps ?? [] });
     try {
       const path = `api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}`;
-      const [{ steps }, usage] = await Promise.all([get(path), get(`${path}/usage`)]);
-      this._steps.set(run.id, { state, steps, usage });
+      const activity = thread(this._threadId, `/runs/${encodeURIComponent(run.id)}/activity`);
+      const [{ steps }, usage, { model_calls: calls, waits, trace }] = await Promise.all([get(path), get(`${path}/usage`), get(activity)]);
+      this._steps.set(run.id, { state, steps, usage, calls, waits, trace });
       this._draw();
     } catch (error) {
       this._steps.delete(run.id);
@@ -106,6 +107,7 @@ export class RunPanel {
         ["key", correlation && h("code", { id: "wait-key" }, correlation)],
         ["reason", reasonOf(run.wait?.reason)],
         ["until", run.wait?.expires_at && exact(run.wait.expires_at)],
+        ["trace", this._traceOf(run)],
       ]),
       run.error && h("div.failure.is-block", {}, icon("warn"), h("pre", {}, run.error)),
       this._buttons(run, correlation),
@@ -174,32 +176,53 @@ export class RunPanel {
     }
   }
 
+  _traceOf(run) {
+    const trace = this._steps.get(run.id)?.trace;
+    if (!trace?.url) return trace && h("code", {}, trace.id);
+    return h("a", { href: trace.url, target: "_blank", rel: "noopener noreferrer" }, h("code", {}, trace.id));
+  }
+
   _usageOf(run) {
     const usage = this._steps.get(run.id)?.usage;
     return usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(usage)) : null;
   }
 
-  /** Steps, tool calls and thoughts in the order of their start, each with its share of the run's time. */
+  /** Model calls, tools, steps, waits and thoughts in the order of their start, each with its share of the run's time. */
   _waterfall(run) {
-    const rows = [
+    const { steps = [], calls = [], waits = [] } = this._steps.get(run.id) ?? {};
+    const others = [
       ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
       ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: this._actions.hasWaited(String(call.id)), values: { input: call.input, output: call.output } })),
-      ...(this._steps.get(run.id)?.steps ?? []).map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
-    ].sort((one, other) => new Date(one.from) - new Date(other.from));
+      ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
+      ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${wait.kind ?? "a signal"}`, values: { key: wait.key, reason: wait.reason } })),
+    ];
+    const began = new Date(run.started_at ?? run.created_at);
+    const models = calls.map((call) => ({ from: lastEnd(others, call.ended_at, began), to: call.ended_at, kind: "model", name: call.model, note: tokens(call), cost: call.cost }));
+    const rows = [...others, ...models].sort((one, other) => new Date(one.from) - new Date(other.from));
     if (!rows.length) return null;
-    const start = Math.min(new Date(run.started_at ?? run.created_at), new Date(rows[0].from));
+    const start = Math.min(began, new Date(rows[0].from));
     const end = new Date(run.completed_at ?? Math.max(...rows.map((row) => new Date(row.to ?? row.from))));
     const share = (moment) => `${Math.min(100, Math.max(0, ((new Date(moment) - start) / Math.max(1, end - start)) * 100)).toFixed(2)}%`;
     return h("section.block", { id: "run-waterfall" }, h("h3", {}, `Steps (${rows.length})`), h("ol.waterfall", {}, rows.slice(0, MOST_ROWS).map((row) => waterfallRow(row, share, ACTIVE.includes(run.status)))));
   }
 }
 
+/** The end of the tool, step or wait before a moment. The start of a model call is not stored: it was not earlier than this. */
+function lastEnd(rows, moment, began) {
+  const ends = rows.filter((row) => row.kind !== "thought" && row.to && new Date(row.to) <= new Date(moment)).map((row) => new Date(row.to));
+  return new Date(Math.min(new Date(moment), Math.max(began, ...ends)));
+}
+
+const ICONS = { thought: "thought", tool: "tool", step: "play", wait: "clock", model: "pulse" };
+
 function waterfallRow(row, share, isActive) {
-  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.to ? duration(between(row.from, row.to)) : isActive ? "running" : "no result";
+  const length = row.to && duration(between(row.from, row.to));
+  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.kind === "model" ? `≤ ${length}` : length || (isActive ? "running" : "no result");
   const head = h(
-    "div.waterfall-head", {}, icon(row.kind === "thought" ? "thought" : row.kind === "tool" ? "tool" : "play"),
+    "div.waterfall-head", {}, icon(ICONS[row.kind]),
     row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
-    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), h("span.waterfall-time", {}, row.isError ? `error, ${took}` : took),
+    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), row.note && h("span.muted", {}, row.note), typeof row.cost === "number" && h("span.muted", {}, cost(row.cost)),
+    h("span.waterfall-time", { title: row.kind === "model" ? "Since the end of the step before; the start of a model call is not stored" : undefined }, row.isError ? `error, ${took}` : took),
   );
   const bar = h("div.waterfall-bar", { vars: { "--start": share(row.from), "--end": share(row.to ?? row.from) } });
   const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));

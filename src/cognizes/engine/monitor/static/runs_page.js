@@ -1,8 +1,9 @@
-// The runs of all threads: status, agent or handler, duration, attempts, error; filters, live, pages. Below: schedules.
+// The runs of all threads: status, agent or handler, duration, attempts, tokens, cost, error; filters, live, pages. Below:
+// schedules.
 
 import { get } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { ago, between, duration, exact, shortId } from "./format.js";
+import { ago, between, cost, duration, exact, number, shortId, tokens } from "./format.js";
 import { Schedules } from "./schedules.js";
 
 const PAGE = 100;
@@ -24,7 +25,7 @@ export class RunsPage {
     this._empty = h("p.empty-line", { hidden: true });
     this._status.addEventListener("change", () => this.load());
     for (const input of [this._app, this._handler]) input.addEventListener("input", () => this._after(TYPING_MS));
-    const names = ["Status", "Agent or handler", "Run", "App", "Started", "Duration", "Attempts", "Error"];
+    const names = ["Status", "Agent or handler", "Run", "App", "Started", "Duration", "Attempts", "Tokens", "Cost", "Error"];
     this._view = h(
       "div.runs-page", {},
       h("div.runs-head", {}, h("h1", {}, "Runs"), h("div.runs-filters", {}, this._status, this._app, this._handler)),
@@ -59,7 +60,7 @@ export class RunsPage {
   async _load(cursor) {
     const turn = (this._turn = (this._turn ?? 0) + 1);
     const allowed = this._actions.query();
-    const query = { ...allowed, status: this._status.value, app_name: allowed.app_name ?? this._app.value.trim(), handler: this._handler.value.trim(), limit: PAGE, cursor };
+    const query = { ...allowed, status: this._status.value, app_name: allowed.app_name ?? this._app.value.trim(), handler: this._handler.value.trim(), with_usage: true, limit: PAGE, cursor };
     try {
       const { runs, next_cursor: next } = await get("api/runs", query);
       if (turn !== this._turn) return;
@@ -86,7 +87,8 @@ export class RunsPage {
       h("td", {}, run.handler?.startsWith("agui/") ? [icon("person"), " ", run.handler.slice(5)] : run.handler ?? h("span.muted", {}, "–")),
       h("td", {}, open), h("td", {}, run.app_name), h("td", {}, h("time", { title: exact(started) }, ago(started))),
       h("td.figure", {}, run.started_at ? duration(between(run.started_at, run.completed_at ?? new Date())) : "–"),
-      h("td.figure", {}, String(run.attempt)), h("td.runs-error", { title: run.error }, run.error ?? ""),
+      h("td.figure", {}, String(run.attempt)), h("td.figure", { "data-figure": "tokens", title: run.usage.calls ? tokens(run.usage) : undefined }, run.usage.calls ? number(run.usage.input_tokens + run.usage.output_tokens) : "–"),
+      h("td.figure", { "data-figure": "cost" }, run.usage.cost === null ? "–" : cost(run.usage.cost)), h("td.runs-error", { title: run.error }, run.error ?? ""),
     );
   }
 }

@@ -288,7 +288,7 @@ export class Timeline {
     const whole = (pick) => async () => pick(readEvent((await get(thread(this._cache.threadId, `/events/${event.sequence_num}`))).event));
     switch (part.kind) {
       case "message":
-        return row(event, "message", bubble(part, event.author, whole((parts) => parts.find((one) => one.kind === "message")?.text)));
+        return row(event, "message", bubble(part, event.author, this._cache.threadId, whole((parts) => parts.find((one) => one.kind === "message")?.text)));
       case "thought":
         return row(event, "thought", thought(part.text));
       case "call": {
