@@ -39,7 +39,7 @@ _LIBRARIES = {
 }
 _MODULES = {
     "memory/": "indexing messages (background)",
-    "cli/logs.py": f"{_PREFIX}cli/logs",
+    "cli/observability.py": f"{_PREFIX}cli/observability",
     # The frame that runs the loop: what is below has no Python frame.
     "cli/service.py": "the event loop: uvloop, reading sockets",
 }

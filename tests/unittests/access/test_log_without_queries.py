@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from cognizes.engine.api.main import create_app
-from cognizes.engine.cli.logs import configure_logging
+from cognizes.engine.cli.observability import configure_logging
 from cognizes.engine.settings import Settings
 
 

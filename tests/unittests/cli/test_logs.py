@@ -6,7 +6,7 @@ import asyncio
 import io
 import logging
 
-from cognizes.engine.cli.logs import BufferedLines
+from cognizes.engine.cli.observability import BufferedLines
 
 
 def record(text: str, level: int = logging.INFO) -> logging.LogRecord:

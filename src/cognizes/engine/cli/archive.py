@@ -1,4 +1,4 @@
-"""`cognizes backup`, `restore`, `export`, `import` and `user`: data out of the engine, and back in."""
+"""`cognizes backup`, `restore`, `export`, `import`, `import-adk` and `user`: data out of the engine, and into it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.archive.backup import back_up, read_manifest, restore
 from cognizes.engine.archive.threads import ExportedThreads, ImportedThreads
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_settings, progress_bar
@@ -21,6 +22,10 @@ from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError, SetupError
 from cognizes.engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cognizes.engine.adapters.adk.importer import ImportProgress, ImportReport
+
 
 user = typer.Typer(help="Data of one user: export, erase.", no_args_is_help=True)
 App = Annotated[str, typer.Option("--app", help="The app, the name of its agent.")]
@@ -247,3 +252,42 @@ def _report_skipped(skipped: dict[str, str]) -> None:
         typer.echo(f"skipped {session}: {reason}", err=True)
     if skipped:
         raise SetupError(f"{len(skipped)} sessions were skipped, see above")
+
+
+def import_adk(
+    source: Annotated[str, typer.Argument(help="SQLAlchemy URL of ADK's database, e.g. sqlite:///sessions.db.")],
+    data_dir: DataDirectory = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Copy sessions, events and states out of the tables of ADK's DatabaseSessionService.
+
+    After an interruption it continues where it stopped. Repeated, it copies only new events. It never changes the
+    source, and never overwrites what the engine has stored since.
+    """
+    if not has_adk():
+        raise SetupError(HOW_TO_GET_AGENTS)
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    with naming_server(settings):
+        report = asyncio.run(_import_adk(source, settings))
+    typer.echo(
+        f"{report.sessions_found} sessions and {report.events_found} events found: {report.sessions_created} sessions "
+        f"and {report.events_copied} events copied, {report.events_present} events were already present."
+    )
+    for skipped in report.skipped:
+        typer.echo(f"skipped {skipped.app_name}/{skipped.user_id}/{skipped.session_id}: {skipped.reason}", err=True)
+    if not report.is_complete:
+        raise SetupError("the counts of source and target differ; fix what is named above and run it again")
+
+
+async def _import_adk(source: str, settings: Settings) -> ImportReport:
+    # A late import: ADK and SQLAlchemy would cost every other command seconds.
+    from cognizes.engine.adapters.adk.importer import import_sessions  # noqa: PLC0415
+
+    async with Engine(settings) as engine:
+        with progress_bar("events") as bar:
+            task = bar.add_task("events", total=None)
+
+            def show(progress: ImportProgress) -> None:
+                bar.update(task, completed=progress.events_done, total=progress.events_total)
+
+            return await import_sessions(source, engine, progress=show)

@@ -10,18 +10,13 @@ from typing import Annotated
 
 import typer
 
-from cognizes.engine.cli.adk_import import import_adk
-from cognizes.engine.cli.archive import backup, export, import_archive, restore_backup, user
+from cognizes.engine.cli.archive import backup, export, import_adk, import_archive, restore_backup, user
 from cognizes.engine.cli.configuration import config
 from cognizes.engine.cli.database import migrate, psql
 from cognizes.engine.cli.doctor import doctor
 from cognizes.engine.cli.keys import keys
-from cognizes.engine.cli.mcp import mcp
-from cognizes.engine.cli.memory import memory
-from cognizes.engine.cli.queues import queues
-from cognizes.engine.cli.schedules import schedules
-from cognizes.engine.cli.serve import serve
-from cognizes.engine.cli.webhooks import webhooks
+from cognizes.engine.cli.operations import memory, queues, schedules, webhooks
+from cognizes.engine.cli.serve import mcp, serve
 from cognizes.engine.cli.worker import worker
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.version import __version__

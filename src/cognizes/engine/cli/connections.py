@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from cognizes.engine.database import Database, EmbeddedPostgres
-from cognizes.engine.engine import Engine
 from cognizes.engine.errors import DatabaseError, SetupError
 from cognizes.engine.settings import Settings
 
@@ -34,18 +32,6 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
         database = await connect(url, settings)
         parts.push_async_callback(database.close)
         yield database
-
-
-def with_engine(settings: Settings, work: Callable[[Engine], Awaitable[_Result]]) -> _Result:
-    """Open an engine without its background work on memories, and return what `work` returns."""
-
-    async def run() -> _Result:
-        check_urls(settings)
-        async with Engine(settings.model_copy(update={"memory_background": False})) as engine:
-            return await work(engine)
-
-    with naming_server(settings):
-        return asyncio.run(run())
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""`cognizes serve`: the checks before the start, the listening socket, the lock of the data directory, the banner."""
+"""`cognizes serve` (HTTP) and `cognizes mcp` (the Model Context Protocol on standard input and output).
+
+Before the server starts: checks of the settings, the listening socket, the lock of the data directory. Then the banner.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import importlib.util
 import ipaddress
 import logging
 import os
@@ -18,16 +22,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import uvloop
 from rich.console import Console
 from rich.markup import escape
 
 from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
-from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
-from cognizes.engine.cli.reload import SourceFiles
-from cognizes.engine.cli.workers import Supervisor
-from cognizes.engine.errors import SetupError
+from cognizes.engine.cli.observability import LogFormatOption, LogLevelOption, configure_logging
+from cognizes.engine.cli.workers import SourceFiles, Supervisor
+from cognizes.engine.errors import PermissionDeniedError, SetupError
 from cognizes.engine.settings import Settings
 from cognizes.engine.version import __version__
 
@@ -253,3 +257,44 @@ def _explain_bind_error(error: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"{host} is not an address of this machine; choose another with --host"
     return f"cannot listen on port {port} of {host} ({error.strerror}); choose others with --host and --port"
+
+
+def mcp(
+    *,
+    app: Annotated[str, typer.Option(help="The app whose memory and threads are served.")] = "default",
+    user: Annotated[str | None, typer.Option(help="The user; by default that of the key, else `default`.")] = None,
+    key: Annotated[
+        str, typer.Option(envvar="COGNIZES_MCP_KEY", help="The API key, if COGNIZES_AUTH=required.", show_default=False)
+    ] = "",
+    data_dir: DataDirectory = None,
+    database_url: DatabaseUrl = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> None:
+    """Serve memory tools and threads to an MCP client, such as an editor or a desktop assistant, on stdio.
+
+    Log lines go to standard error. `cognizes serve` serves the same over HTTP at /mcp.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise SetupError("the extra mcp is not installed; get it with `pip install 'cognizes-engine[mcp]'`")
+    settings = load_settings(data_dir=data_dir, database_url=database_url, log_level=log_level, log_format=log_format)
+    check_urls(settings)
+    configure_logging(settings)
+    with naming_server(settings):
+        uvloop.run(_serve_mcp(settings, app, user, key))
+
+
+async def _serve_mcp(settings: Settings, app: str, user: str | None, key: str) -> None:
+    # Imported here: other commands do not need them.
+    from cognizes.engine.access import Permission  # noqa: PLC0415
+    from cognizes.engine.access.authenticator import Credential  # noqa: PLC0415
+    from cognizes.engine.adapters.mcp import McpCaller, McpServer  # noqa: PLC0415
+    from cognizes.engine.engine import Engine  # noqa: PLC0415
+
+    async with Engine(settings) as engine:
+        principal = await engine.access.authenticate(Credential(bearer=key))
+        name = user or principal.user_id or "default"
+        if not principal.sees(app, name):
+            raise PermissionDeniedError(f"this key does not reach the user {name!r} of the app {app!r}")
+        caller = McpCaller(app, name, may_write=principal.may(Permission.WRITE), name=principal.name)
+        await McpServer(engine, lambda _: caller).serve_stdio()

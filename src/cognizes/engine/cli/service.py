@@ -17,7 +17,7 @@ import uvloop
 
 from cognizes.engine.api.http_protocol import BoundedHttpProtocol
 from cognizes.engine.api.main import create_app
-from cognizes.engine.cli.tracing import exporting_traces
+from cognizes.engine.cli.observability import exporting_traces
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings

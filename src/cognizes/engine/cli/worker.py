@@ -17,8 +17,7 @@ import uvloop
 
 from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, naming_server
-from cognizes.engine.cli.logs import LogFormatOption, LogLevelOption, configure_logging
-from cognizes.engine.cli.tracing import exporting_traces
+from cognizes.engine.cli.observability import LogFormatOption, LogLevelOption, configure_logging, exporting_traces
 from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
