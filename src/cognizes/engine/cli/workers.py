@@ -47,6 +47,9 @@ _LOOK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
 """How long workers may take to stop, beyond the time for their runs; then they are killed."""
 
+Work = Callable[[Settings, socket.socket, Connection, Path | None, int], None]
+"""Sends None to the connection when it serves, or why it does not start; ends after SIGTERM."""
+
 
 def share_limits(settings: Settings, workers: int) -> Settings:
     """Return the settings of one worker: the limits of a caller, divided so that their sum is the limit."""
@@ -70,17 +73,18 @@ class _Worker:
     since: float
     number: int
     """The smallest number that no other worker has; the label of its metrics."""
+    generation: int
+    """How many replacements were requested before it started: a smaller number than the supervisor's is outdated."""
     failures: int = 0
     is_serving: bool = False
     is_leaving: bool = False
-    replaces: _Worker | None = None
 
 
 class Supervisor:
     """Starts, watches and stops the workers. `announce` is called once, when all of them serve.
 
     After `changed_files` returns names, the workers are replaced one at a time. If the new one does not start, the old
-    one stays.
+    one stays. `work` is what a worker process executes.
     """
 
     def __init__(
@@ -90,17 +94,19 @@ class Supervisor:
         *,
         announce: Callable[[], None],
         changed_files: Callable[[], Sequence[str]] | None = None,
+        work: Work | None = None,
     ) -> None:
         self._settings = share_limits(settings, settings.workers)
         self._count = settings.workers
         self._listening = listening
         self._announce: Callable[[], None] | None = announce
+        self._work = work or _serve
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
         self._due: list[tuple[float, int]] = []
         """When to start a worker again, and how often it has failed in succession."""
         self._signals: deque[int] = deque()
-        self._to_replace: deque[_Worker] = deque()
+        self._generation = 0
         self._changed_files = changed_files
         self._kill_at: float | None = None
         self._error: str | None = None
@@ -160,23 +166,42 @@ class Supervisor:
         if self._kill_at is None:
             for due in [due for due in self._due if due[0] <= now]:
                 self._due.remove(due)
-                self._start(failures=due[1])
+                if len(self._staying()) < self._count:
+                    self._start(failures=due[1])
+            self._replace_outdated()
         elif now >= self._kill_at:
             for worker in self._workers:
                 worker.process.kill()
             self._kill_at = now + _KILL_SECONDS
 
-    def _start(self, *, failures: int = 0, replaces: _Worker | None = None) -> None:
+    def _staying(self) -> list[_Worker]:
+        return [worker for worker in self._workers if not worker.is_leaving]
+
+    def _replace_outdated(self) -> None:
+        """Start one new worker beside the outdated ones, or stop an outdated one after the new one serves.
+
+        The decision depends only on which workers exist, so neither another SIGHUP nor the end of a worker during a
+        replacement changes their number.
+        """
+        serving = [worker for worker in self._staying() if worker.is_serving]
+        if len(serving) > self._count:
+            self._stop_worker(min(serving, key=lambda worker: (worker.generation, worker.since)))
+            return
+        is_settled = len(serving) == len(self._workers) == self._count and not self._due
+        if is_settled and any(worker.generation < self._generation for worker in serving):
+            self._start()
+
+    def _start(self, *, failures: int = 0) -> None:
         number = min(set(range(len(self._workers) + 1)) - {worker.number for worker in self._workers})
         receiving, sending = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_serve,
+            target=self._work,
             args=(self._settings, self._listening, sending, self._sockets, number),
             name="cognizes-worker",
         )
         process.start()
         sending.close()
-        self._workers.append(_Worker(process, receiving, time.monotonic(), number, failures, replaces=replaces))
+        self._workers.append(_Worker(process, receiving, time.monotonic(), number, self._generation, failures))
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -187,8 +212,6 @@ class Supervisor:
             self._fail(worker, error)
             return
         worker.is_serving = True
-        if worker.replaces is not None:
-            self._stop_worker(worker.replaces)
         if self._announce is not None and sum(one.is_serving for one in self._workers) >= self._count:
             self._announce()
             self._announce = None
@@ -206,15 +229,17 @@ class Supervisor:
         worker.process.join()
         worker.started.close()
         self._workers.remove(worker)
-        if worker.is_leaving:
-            self._replace_next()
-        elif self._kill_at is not None:
+        others = self._staying()
+        if worker.is_leaving or self._kill_at is not None:
             return
-        elif not worker.is_serving and self._announce is not None:
+        if not worker.is_serving and self._announce is not None:
             self._fail(worker, "a worker process ended before it served requests; the log above says why")
-        elif worker.replaces is not None and not worker.is_serving:
+        elif worker.is_serving and len(others) >= self._count:
+            logger.error("worker %s ended with exit code %s", worker.process.pid, worker.process.exitcode)
+        elif len(others) >= self._count:
             logger.error("the new worker %s ended before it served requests; the old ones stay", worker.process.pid)
-            self._to_replace.clear()
+            for other in others:
+                other.generation = max(other.generation, worker.generation)
         else:
             has_settled = time.monotonic() - worker.since > _SETTLED_SECONDS
             failures = 0 if has_settled else worker.failures + 1
@@ -230,9 +255,8 @@ class Supervisor:
     def _obey(self, number: int) -> None:
         if number != signal.SIGHUP:
             self._stop()
-        elif self._kill_at is None and not self._to_replace:
-            self._to_replace.extend(worker for worker in self._workers if not worker.is_leaving)
-            self._replace_next()
+        else:
+            self._generation += 1
 
     def _replace_after_changes(self) -> None:
         """Replace the workers when source files changed. A change during a replacement is found after it."""
@@ -240,13 +264,6 @@ class Supervisor:
         if self._changed_files is not None and self._kill_at is None and is_quiet and (found := self._changed_files()):
             logger.info("%s changed; the agents are loaded again", ", ".join(found[:3]))
             self._obey(signal.SIGHUP)
-
-    def _replace_next(self) -> None:
-        while self._to_replace and self._kill_at is None:
-            old = self._to_replace.popleft()
-            if old in self._workers:
-                self._start(replaces=old)
-                return
 
     def _stop(self) -> None:
         """Stop all workers. Called again, they cancel the requests in progress."""
