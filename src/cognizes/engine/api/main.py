@@ -24,23 +24,18 @@ from cognizes.engine.api.routes import (
     attachments,
     contexts,
     conversations,
-    copilotkit,
     debug,
     live,
     mcp,
     memory,
-    memory_upkeep,
+    operations,
     producers,
-    queues,
+    recall,
     runs,
-    schedules,
     server,
     sessions,
-    shared_memory,
     signals,
     usage,
-    user_data,
-    webhooks,
 )
 from cognizes.engine.api.shared_limits import SharedLimits
 from cognizes.engine.api.sse import HeartbeatTimer
@@ -116,29 +111,29 @@ def create_app(
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
-    for part in (
-        server,
-        usage,
-        sessions,
-        attachments,
-        live,
-        runs,
-        schedules,
-        queues,
-        webhooks,
-        debug,
-        agui,
-        copilotkit,
-        mcp,
-        user_data,
+    for router in (
+        server.router,
+        usage.router,
+        sessions.router,
+        attachments.router,
+        live.router,
+        runs.router,
+        operations.schedules,
+        operations.queues,
+        operations.webhooks,
+        debug.router,
+        agui.router,
+        agui.copilotkit,
+        mcp.router,
+        operations.user_data,
     ):
-        app.include_router(part.router)
+        app.include_router(router)
     for part in (conversations, contexts, producers, signals):
         app.include_router(part.router)
         app.include_router(part.router, prefix="/v1", include_in_schema=False)
-    for part in (shared_memory, memory_upkeep, memory):
-        app.include_router(part.router)
-        app.include_router(part.router, prefix="/api", include_in_schema=False)
+    for router in (memory.shared, recall.router, memory.router):
+        app.include_router(router)
+        app.include_router(router, prefix="/api", include_in_schema=False)
     # As FastAPI documents it.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.mount("/monitor", server.MonitorFiles(), name="monitor")

@@ -1,24 +1,30 @@
-"""Agents over AG-UI, in the strict profile: run, connect, cancel."""
+"""Agents over AG-UI in the strict profile (run, connect, cancel), and a CopilotKit runtime over the same functions.
+
+`runtimeUrl="http://127.0.0.1:8000/copilotkit"` needs no Node process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from ag_ui.core import RunAgentInput
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from cognizes.engine.access import Permission
-from cognizes.engine.agui.snapshot import read_history
+from cognizes.engine.access import Permission, Principal
+from cognizes.engine.agui.frames import FrameEncoder
+from cognizes.engine.agui.snapshot import ThreadFrames, read_history
 from cognizes.engine.api.agents import CurrentHost, CurrentUser, Served, Streams
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access, is_end_user
 from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import NotFoundError
+from cognizes.engine.errors import NotFoundError, PermissionDeniedError
 from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.version import __version__
 
 router = APIRouter(prefix="/agui", tags=["agents"])
 
@@ -124,3 +130,163 @@ async def message_page(
     messages = [show(message) for message in history.snapshot.messages]
     older = history.older_before
     return DocumentResponse({"messages": messages, "hasMore": older is not None, "before": older})
+
+
+copilotkit = APIRouter(prefix="/copilotkit", tags=["copilotkit"])
+
+
+class Stop(BaseModel):
+    """The run to stop; without an id, the active one. Other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", str_max_length=MAX_TEXT_LENGTH)
+    run_id: str | None = Field(default=None, alias="runId")
+
+
+@copilotkit.get("/info", summary="What this runtime offers")
+@access(Reach.CALLER)
+async def info(host: CurrentHost, caller: Caller) -> Response:
+    """Return the agents and the features of this runtime."""
+    agents = {
+        name: {"name": name, "description": description, "className": "LlmAgent"}
+        for name, description in host.descriptions.items()
+        if caller.sees_app(name)
+    }
+    threads = {"list": True, "inspect": True, "mutations": False, "realtimeMetadata": False}
+    return DocumentResponse(
+        {
+            "version": __version__,
+            "agents": agents,
+            "audioFileTranscriptionEnabled": False,
+            "mode": "sse",
+            "threadEndpoints": threads,
+            "suggestions": False,
+            "a2uiEnabled": False,
+            "openGenerativeUIEnabled": False,
+            "telemetryDisabled": True,
+        }
+    )
+
+
+@copilotkit.post("/agent/{agent}/run", summary="Run an agent")
+@access(Reach.AGENT, Permission.WRITE, has_large_body=True)
+async def run(
+    agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
+) -> Response:
+    """Run an agent, like `POST /agui/{agent}`."""
+    return await run_agent(agent, run_input, host, user, caller, streams)
+
+
+@copilotkit.post("/agent/{agent}/connect", summary="Connect to a thread")
+@access(Reach.AGENT, has_large_body=True)
+async def connect(agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
+    """Connect to a thread, like `POST /agui/{agent}/connect`."""
+    return await connect_agent(agent, body, host, user, streams)
+
+
+@copilotkit.post("/agent/{agent}/stop/{thread_id}", summary="Stop the active run of a thread")
+@access(Reach.AGENT, Permission.WRITE)
+async def stop(agent: str, thread_id: str, host: CurrentHost, user: CurrentUser, body: Stop | None = None) -> Response:
+    """Return whether a run was stopped."""
+    run_id = body.run_id if body else None
+    if await host.cancel(agent, user, thread_id, run_id=run_id):
+        interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
+        return DocumentResponse({"stopped": True, "interrupt": interrupt})
+    return DocumentResponse({"stopped": False, "message": f"No active run for thread '{thread_id}'."})
+
+
+@copilotkit.get("/threads", summary="List threads, newest activity first")
+@access(Reach.AGENTS)
+async def list_threads(
+    engine: CurrentEngine,
+    host: CurrentHost,
+    user: CurrentUser,
+    caller: Caller,
+    agent: Annotated[str | None, Query(alias="agentId")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: str | None = None,
+) -> Response:
+    """Return the user's threads with one agent, or the newest threads with all agents."""
+    if agent is not None:
+        if not caller.sees_app(agent):
+            raise PermissionDeniedError(f"{caller.name} is not for the app {agent!r}")
+        page = await engine.sessions.list(agent, user, limit=limit, cursor=cursor, with_state=False)
+        return DocumentResponse({"threads": [_thread(item) for item in page.items], "nextCursor": page.next_cursor})
+    pages = [await engine.sessions.list(name, user, limit=limit, with_state=False) for name in _apps(host, caller)]
+    threads = [_thread(item) for page in pages for item in page.items]
+    newest = sorted(threads, key=lambda thread: str(thread["updatedAt"]), reverse=True)[:limit]
+    return DocumentResponse({"threads": newest, "nextCursor": None})
+
+
+@copilotkit.get("/threads/{thread_id}/messages", summary="The messages of a thread")
+@access(Reach.AGENTS)
+async def thread_messages(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller, before: Before = None
+) -> Response:
+    """Return messages as CopilotKit's inspector shows them: the newest, or the newest before a cursor. `hasMore` says
+    that there are older ones; `before` is their cursor."""
+    session = await _find(engine, _apps(host, caller), user, thread_id)
+    return await message_page(engine, session, before=before, show=_message)
+
+
+@copilotkit.get("/threads/{thread_id}/events", summary="The AG-UI events of a thread")
+@access(Reach.AGENTS)
+async def thread_events(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+) -> Response:
+    """Stream all stored events as AG-UI events, page by page."""
+    session = await _find(engine, _apps(host, caller), user, thread_id)
+    return StreamingResponse(_event_parts(engine, session, thread_id), media_type="application/json")
+
+
+async def _event_parts(engine: Engine, session: Session, thread_id: str) -> AsyncIterator[str]:
+    older = FrameEncoder(protocol_1=False)
+    frames = ThreadFrames(thread_id)
+    yield '{"events":['
+    comma = ""
+    async for page in engine.sessions.log.iterate_pages(thread_uuid(session.thread_id), only_shown=True):
+        for event in page:
+            for frame in frames.of(event):
+                yield comma + dump_json(older.dump(frame))
+                comma = ","
+    yield "]}"
+
+
+@copilotkit.get("/threads/{thread_id}/state", summary="The state of a thread")
+@access(Reach.AGENTS)
+async def thread_state(
+    thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller
+) -> Response:
+    """Return session, user and app state, with prefixes."""
+    return DocumentResponse({"state": (await _find(engine, _apps(host, caller), user, thread_id)).state})
+
+
+def _apps(host: Any, caller: Principal) -> list[str]:
+    return [name for name in host.descriptions if caller.sees_app(name)]
+
+
+async def _find(engine: Engine, apps: list[str], user: str, thread_id: str) -> Session:
+    for name in apps:
+        if session := await engine.sessions.get(name, user, thread_id):
+            return session
+    raise NotFoundError(f"there is no thread {thread_id}")
+
+
+def _thread(session: Session) -> JsonObject:
+    return {
+        "id": session.id,
+        "name": session.title,
+        "agentId": session.app_name,
+        "organizationId": "",
+        "createdById": session.user_id,
+        "archived": False,
+        "createdAt": session.created_at.isoformat() if session.created_at else None,
+        "updatedAt": session.updated_at.isoformat() if session.updated_at else None,
+    }
+
+
+def _message(message: JsonObject) -> JsonObject:
+    calls = [
+        {"id": call["id"], "name": call["function"]["name"], "args": call["function"]["arguments"]}
+        for call in message.get("toolCalls") or ()
+    ]
+    return {**message, "toolCalls": calls} if calls else message

@@ -331,7 +331,7 @@ class Answers(Body):
     answers: dict[str, bool] = Field(min_length=1)
 
 
-class ApprovalAnswer(Body):
+class ToolDecision(Body):
     """Approval or denial of a tool call."""
 
     approved: bool
@@ -393,7 +393,7 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
 @router.post("/threads/{thread_id}/approvals/{approval_id:path}", summary="Approve or deny a tool, audited")
 @access(Reach.THREAD, Permission.ADMIN, is_audited=True)
 async def answer_approval(
-    thread_id: ThreadId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine, caller: Caller
+    thread_id: ThreadId, approval_id: str, body: ToolDecision, engine: CurrentEngine, caller: Caller
 ) -> Response:
     """Answer an approval; a run that waits for it resumes."""
     asked = next((one for one in await engine.approvals.list_open(thread_id) if one.id == approval_id), None)

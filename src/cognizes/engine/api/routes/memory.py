@@ -1,8 +1,8 @@
-"""Memory: facts, episodes, working memory, and recall over all of them. Every route names the app and the user."""
+"""The stores of memory: notes, facts, episodes, working memory, shared memories; their history, sources and upkeep."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -12,35 +12,21 @@ from starlette.responses import Response
 from cognizes.engine.access import Permission
 from cognizes.engine.api.authorization import LARGEST, CurrentEngine, Limit, Reach, access
 from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
-from cognizes.engine.api.views import Body, MessageView
+from cognizes.engine.api.views import Body
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
-from cognizes.engine.memory.filters import Filters, MetadataValue, Range
+from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
-from cognizes.engine.models import MAX_QUERY_LENGTH
 
 router = APIRouter(prefix="/memory", tags=["memory"])
 Offset = Annotated[int, Query(ge=0, le=LARGEST)]
 MemoryText = Annotated[str, StringConstraints(max_length=1_000_000)]
-SearchText = Annotated[str, StringConstraints(max_length=MAX_QUERY_LENGTH)]
 Kind = Literal["long_term", "episodic", "turn", "note"]
 Visibility = Literal["user", "agent", "app"]
 Scalar = str | int | float | bool | None
 Tags = Annotated[list[str], Field(max_length=64)]
-
-
-class Bounds(Body):
-    """A range of numbers or of texts."""
-
-    gt: int | float | str | None = None
-    gte: int | float | str | None = None
-    lt: int | float | str | None = None
-    lte: int | float | str | None = None
-
-
-MetadataFilter = dict[str, Bounds | Scalar | list[Scalar]]
 
 
 class Owned(Body):
@@ -108,54 +94,6 @@ class NewWorkingMemory(Owned):
     tool_calls: list[dict[str, Any]] = Field(default_factory=list)
     scratchpad: Any = ""
     last_checkpoint: dict[str, Any] | None = None
-
-
-class Question(Body):
-    """What to recall, of whom, and which memories may answer."""
-
-    app_name: str = Field(min_length=1)
-    user_id: str = Field(min_length=1)
-    query: SearchText
-    agent_id: str | None = None
-    k: int = Field(default=10, ge=1, le=1000)
-    min_score: float = Field(default=0.0, ge=0, le=1)
-    half_life_days: float | None = Field(default=None, gt=0, le=100_000)
-    kinds: list[Kind] | None = None
-    namespace: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    tags: Tags | None = None
-    metadata: MetadataFilter | None = None
-    visibility: tuple[Visibility, ...] = ("user",)
-
-
-class ContextQuestion(Body):
-    """What the prompt is about, and how many tokens its context may have."""
-
-    app_name: str = Field(min_length=1)
-    user_id: str = Field(min_length=1)
-    query: SearchText
-    session_id: str | None = None
-    agent_id: str | None = None
-    budget_tokens: int = Field(default=2000, ge=1, le=10_000_000)
-    recent_turns: int = Field(default=20, ge=0, le=500)
-    k: int = Field(default=20, ge=1, le=1000)
-    min_score: float = Field(default=0.3, ge=0, le=1)
-    visibility: tuple[Visibility, ...] = ("user",)
-
-
-class MessageQuestion(Body):
-    """Which messages to find: of a whole app, of a user, or of one session of a user."""
-
-    app_name: str = Field(min_length=1)
-    user_id: str | None = Field(default=None, min_length=1)
-    session_id: str | None = None
-    query: SearchText
-    k: int = Field(default=10, ge=1, le=1000)
-    min_score: float = Field(default=0.0, ge=0, le=1)
-    roles: list[Literal["user", "assistant", "tool", "system"]] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
 
 
 class Fact(BaseModel):
@@ -238,62 +176,6 @@ class Memories(BaseModel):
     next_before: str | None
 
 
-class HitView(MemoryView):
-    """A memory that was recalled, with a score from 0 to 1, its parts, and the reasons in words."""
-
-    score: float
-    scores: dict[str, float]
-    why: str
-
-
-class ContextItemView(BaseModel):
-    """A part of a context; `citation` names it in the text."""
-
-    section: str
-    citation: str
-    text: str
-    created_at: datetime | None
-    memory_id: str | None
-    kind: Kind | None
-    visibility: Visibility | None
-    session_id: str | None
-    event_id: str | None
-    score: float | None
-
-
-class ContextView(BaseModel):
-    """The text of a context, its items in the order of the text, and the number of items that did not fit."""
-
-    text: str
-    items: list[ContextItemView]
-    tokens: int
-    left_out: int
-
-
-class Hits(BaseModel):
-    """What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`."""
-
-    hits: list[HitView]
-
-
-class MessageHitView(MessageView):
-    """A message that was found, with a score from 0 to 1, its parts, and the reasons in words."""
-
-    thread_id: str
-    app_name: str
-    user_id: str
-    session_id: str
-    score: float
-    scores: dict[str, float]
-    why: str
-
-
-class MessageHits(BaseModel):
-    """Messages that were found, best first, as far as they fit into `COGNIZES_PAGE_BYTES`."""
-
-    hits: list[MessageHitView]
-
-
 class Stored(BaseModel):
     """How many memories are new or changed."""
 
@@ -305,79 +187,6 @@ async def _scope(app_name: str, user_id: str, agent_id: str = "") -> MemoryScope
 
 
 Scope = Annotated[MemoryScope, Depends(_scope)]
-
-
-@router.post("/recall", response_model=Hits, summary="Recall what answers a question")
-@access(Reach.APP, only_reads=True, has_large_body=True)
-async def recall(body: Question, engine: CurrentEngine) -> Response:
-    """Best first, each with its reasons; none if the query matches no memory by a word or by its meaning."""
-    hits = await engine.memory.recall(
-        body.query,
-        app=body.app_name,
-        user=body.user_id,
-        agent=body.agent_id,
-        k=body.k,
-        min_score=body.min_score,
-        kinds=body.kinds,
-        namespace=body.namespace,
-        since=body.since,
-        until=body.until,
-        tags=body.tags,
-        metadata=_metadata(body.metadata),
-        half_life=None if body.half_life_days is None else timedelta(days=body.half_life_days),
-        visibility=body.visibility,
-    )
-    return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
-
-
-def _metadata(given: MetadataFilter | None) -> dict[str, MetadataValue | Range] | None:
-    if given is None:
-        return None
-    return {name: Range(**value.model_dump()) if isinstance(value, Bounds) else value for name, value in given.items()}
-
-
-@router.post("/context", response_model=ContextView, responses=NOT_FOUND, summary="Build the context of a prompt")
-@access(Reach.APP, only_reads=True, has_large_body=True)
-async def build_context(body: ContextQuestion, engine: CurrentEngine) -> Response:
-    """Working memory and recent turns of a session and recalled memories that fit into a budget of tokens."""
-    session = None
-    if body.session_id is not None:
-        session = await engine.sessions.get(body.app_name, body.user_id, body.session_id)
-        if session is None:
-            raise NotFoundError(f"there is no session {body.session_id[:200]!r}")
-    context = await engine.memory.context(
-        body.query,
-        app=body.app_name,
-        user=body.user_id,
-        session=session,
-        agent=body.agent_id,
-        budget_tokens=body.budget_tokens,
-        recent_turns=body.recent_turns,
-        k=body.k,
-        min_score=body.min_score,
-        visibility=body.visibility,
-    )
-    return DocumentResponse(context.to_json())
-
-
-@router.post(
-    "/messages/search", response_model=MessageHits, responses=NOT_FOUND, summary="Search messages by words and meaning"
-)
-@access(Reach.APP, only_reads=True, has_large_body=True)
-async def search_messages(body: MessageQuestion, engine: CurrentEngine) -> Response:
-    """Best first, in one session, of one user, or of the whole app. New messages are found after some seconds."""
-    hits = await engine.memory.search_messages(
-        body.query,
-        app=body.app_name,
-        user=body.user_id,
-        session_id=body.session_id,
-        k=body.k,
-        min_score=body.min_score,
-        roles=body.roles,
-        since=body.since,
-        until=body.until,
-    )
-    return DocumentResponse({"hits": [hit.to_json() for hit in hits]})
 
 
 @router.post("", status_code=201, response_model=Stored, summary="Remember texts")
@@ -499,3 +308,162 @@ async def load_working_memory(scope: Scope, engine: CurrentEngine, session_id: s
     if memory is None:
         raise NotFoundError(f"there is no working memory of session {session_id!r}")
     return DocumentResponse(memory.to_json())
+
+
+class DuplicatesToMerge(Owned):
+    """Which memories to compare. Without an agent those of all agents."""
+
+    kinds: tuple[Kind, ...] = ("note", "episodic")
+    similarity: float = Field(default=0.9, gt=0, le=1)
+
+
+class Merged(BaseModel):
+    """The number of memories that recall no longer returns."""
+
+    merged: int
+
+
+class SessionToConsolidate(Owned):
+    """The session whose messages become episodes and facts."""
+
+    session_id: str = Field(min_length=1)
+
+
+class EnqueuedRun(BaseModel):
+    """A run that a worker executes."""
+
+    run_id: str
+    thread_id: str
+
+
+class FactVersionView(BaseModel):
+    """A value of a key; `valid_until` is null for the current one."""
+
+    value: Any
+    text: str
+    valid_from: datetime
+    valid_until: datetime | None
+
+
+class FactHistory(BaseModel):
+    """The values of a key, newest first."""
+
+    versions: list[FactVersionView]
+
+
+class SourceView(BaseModel):
+    """An event that a memory came from; `sequence_num` is null if it is not stored any more."""
+
+    session_id: str
+    event_id: str
+    thread_id: str | None
+    sequence_num: int | None
+
+
+class Sources(BaseModel):
+    """The events that a memory and its duplicates came from."""
+
+    sources: list[SourceView]
+
+
+class MemoriesOfEvent(BaseModel):
+    """The memories that came from an event."""
+
+    memories: list[MemoryView]
+
+
+@router.post("/duplicates", response_model=Merged, summary="Merge equal and near memories")
+@access(Reach.APP, Permission.WRITE, is_audited=True)
+async def merge_duplicates(body: DuplicatesToMerge, engine: CurrentEngine) -> Response:
+    """The oldest of them stays; the others keep their sources."""
+    merged = await engine.memory.upkeep.merge_duplicates(
+        body.app_name, body.user_id, agent=body.agent_id or None, kinds=body.kinds, similarity=body.similarity
+    )
+    return DocumentResponse({"merged": merged})
+
+
+@router.post("/consolidations", status_code=202, response_model=EnqueuedRun, responses=NOT_FOUND, summary="Consolidate")
+@access(Reach.APP, Permission.WRITE, is_for_agents=True)
+async def consolidate(body: SessionToConsolidate, engine: CurrentEngine) -> Response:
+    """Enqueue a run that turns the new messages of a session into episodes and facts."""
+    session = await engine.sessions.get(body.app_name, body.user_id, body.session_id)
+    if session is None:
+        raise NotFoundError(f"there is no session {body.session_id[:200]!r}")
+    run = await engine.consolidations.enqueue(session, agent_id=body.agent_id or None)
+    return DocumentResponse({"run_id": run.id, "thread_id": run.thread_id}, status_code=202)
+
+
+@router.get("/long-term/history", response_model=FactHistory, summary="List the values of a long-term fact")
+@access(Reach.APP)
+async def fact_history(
+    scope: Scope, engine: CurrentEngine, key: str, namespace: str = "", limit: Limit = 100
+) -> Response:
+    """Newest first, the current value included."""
+    versions = await engine.memory.long_term.history(scope, namespace, key, limit=limit)
+    return DocumentResponse({"versions": [version.to_json() for version in versions]})
+
+
+@router.get("/of-event", response_model=MemoriesOfEvent, summary="List the memories that came from an event")
+@access(Reach.APP)
+async def memories_of_event(
+    engine: CurrentEngine, app_name: str, user_id: str, session_id: str, event_id: str
+) -> Response:
+    memories = await engine.memory.upkeep.memories_of_event(app_name, user_id, session_id=session_id, event_id=event_id)
+    return DocumentResponse({"memories": [memory.to_json() for memory in memories]})
+
+
+@router.get("/{memory_id}/sources", response_model=Sources, summary="List the events that a memory came from")
+@access(Reach.APP)
+async def memory_sources(memory_id: str, engine: CurrentEngine, app_name: str, user_id: str) -> Response:
+    sources = await engine.memory.upkeep.sources(app_name, user_id, memory_id)
+    return DocumentResponse({"sources": [source.to_json() for source in sources]})
+
+
+shared = APIRouter(prefix="/memory/shared", tags=["memory"])
+Shared = Literal["agent", "app"]
+
+
+class NewSharedNotes(Body):
+    """Texts for all users of an app, or of one agent; without an agent, of the app's one agent."""
+
+    app_name: str = Field(min_length=1)
+    visibility: Shared
+    agent_id: str = ""
+    memories: list[NewNote] = Field(min_length=1, max_length=1000)
+
+
+@shared.post("", status_code=201, response_model=Stored, summary="Remember texts for all users")
+@access(Reach.APP, Permission.WRITE, is_for_agents=True, is_audited=True, has_large_body=True)
+async def remember_shared(body: NewSharedNotes, engine: CurrentEngine) -> Response:
+    """Recall returns them to users whose queries ask for this visibility."""
+    agent_wide = body.visibility == "agent"
+    scope = MemoryScope.agent_wide(body.app_name, body.agent_id) if agent_wide else MemoryScope.app_wide(body.app_name)
+    items = [Remembered(**note.model_dump()) for note in body.memories]
+    return DocumentResponse({"stored": await engine.memory.remember(scope, items)}, status_code=201)
+
+
+@shared.get("", response_model=Memories, summary="List shared memories, newest first")
+@access(Reach.APP, is_for_agents=True)
+async def list_shared(
+    engine: CurrentEngine,
+    app_name: str,
+    visibility: Shared,
+    agent_id: str | None = None,
+    tag: Annotated[list[str] | None, Query()] = None,
+    limit: Limit = 100,
+    before: str | None = None,
+) -> Response:
+    filters = Filters(agent=agent_id, tags=tag)
+    page = await engine.memory.read_page(
+        app_name, "", filters=filters, limit=limit, before=before, visibility=visibility
+    )
+    next_before = page.items[-1].id if page.has_more else None
+    return DocumentResponse({"memories": [memory.to_json() for memory in page.items], "next_before": next_before})
+
+
+@shared.delete("/{memory_id}", status_code=204, responses=NOT_FOUND, summary="Forget a shared memory for good")
+@access(Reach.APP, Permission.WRITE, is_for_agents=True, is_audited=True)
+async def forget_shared(memory_id: str, engine: CurrentEngine, app_name: str, visibility: Shared) -> Response:
+    if not await engine.memory.forget(app_name, "", memory_id, visibility=visibility):
+        raise NotFoundError(f"there is no shared memory {memory_id}")
+    return Response(status_code=204)
