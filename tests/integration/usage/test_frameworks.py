@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
@@ -31,10 +32,11 @@ from pydantic_ai.models.test import TestModel
 from cognizes.engine import Engine
 from cognizes.engine.adapters.adk import EngineStreamPlugin, OpenSessionService
 from cognizes.engine.adapters.loading import host as host_object
-from cognizes.engine.hosting import AgentHost
+from cognizes.engine.hosting import AgentHost, RunContext
+from cognizes.engine.models import RunStatus, TokenUsage
 from cognizes.engine.usage import UsageTotals
 from tests.integration.hosting.test_frameworks import answer, weather
-from tests.integration.hosting.test_recording import hosting, text, turn
+from tests.integration.hosting.test_recording import hosting, say, text, turn
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -166,6 +168,57 @@ async def test_a_pydantic_ai_agent(engine: Engine) -> None:
     assert found.model == "test"
     assert found.input_tokens > 0
     assert found.output_tokens > 0
+
+
+async def test_a_pydantic_ai_run_that_fails_or_is_cancelled_keeps_the_tokens_of_its_model_calls(engine: Engine) -> None:
+    waiting = asyncio.Event()
+
+    async def fail() -> str:
+        raise RuntimeError("the tool is away")
+
+    async def wait() -> str:
+        waiting.set()
+        await asyncio.Event().wait()
+        return ""
+
+    for tool, ends in ((fail, RunStatus.FAILED), (wait, RunStatus.CANCELLED)):
+        agent = PydanticAgent(TestModel(), name="generic")
+        agent.tool_plain(tool)
+        host = AgentHost(engine, [host_object(agent, engine, path="x:generic")])
+        run = await say(host, "Weather?", thread_id=str(uuid4()))
+        if tool is wait:
+            await waiting.wait()
+            await host.cancel("generic", "ada", run.key[2])
+        await run.wait()
+        assert (await engine.runs.get(run.thread_id, run.run_id)).status is ends
+        (found,) = (await engine.usage.of_run(run.thread_id, run.run_id)).models
+        assert (found.model, found.calls) == ("test", 1)
+        assert found.input_tokens > 0
+        await host.close(seconds=0)
+
+
+async def test_usage_that_an_agent_records_is_not_counted_again_at_its_end(engine: Engine) -> None:
+    async def agent(run_input: RunAgentInput, context: RunContext) -> AsyncIterator[BaseEvent]:
+        for frame in text("m", "hi"):
+            yield frame
+        await context.record_usage(TokenUsage("a", input_tokens=4), usage_id="call-1")
+        counts = [AguiUsage(model="a", input_tokens=4)]
+        yield RunFinishedEvent(thread_id=run_input.thread_id, run_id=run_input.run_id, usage=counts)
+
+    async with hosting(engine, agent) as host:  # type: ignore[arg-type]
+        await turn(host, "hello", thread_id=str(uuid4()))
+    assert (await engine.usage.of_app("generic")).total_tokens == 4
+
+
+async def test_usage_that_an_agent_reported_before_it_failed_is_counted(engine: Engine) -> None:
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        counts = [AguiUsage(model="a", input_tokens=4)]
+        yield RunFinishedEvent(thread_id=run_input.thread_id, run_id=run_input.run_id, usage=counts)
+        raise RuntimeError("late")
+
+    async with hosting(engine, agent) as host:
+        await turn(host, "hello", thread_id=str(uuid4()))
+    assert (await engine.usage.of_app("generic")).total_tokens == 4
 
 
 async def test_any_agent_reports_usage_when_its_run_finishes(engine: Engine) -> None:

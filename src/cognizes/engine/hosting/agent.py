@@ -82,6 +82,7 @@ class RunContext:
     fence: RunFence
     turn: Turn
     is_released: bool = field(default=False)
+    has_recorded_usage: bool = field(default=False, init=False)
 
     @property
     def thread_id(self) -> UUID:
@@ -106,11 +107,12 @@ class RunContext:
         return self.engine.memory
 
     async def record_usage(self, usage: TokenUsage, *, usage_id: str, started: int | None = None) -> bool:
-        """Count the tokens of one call of a model, once per id.
+        """Count the tokens of one call of a model, once per id. They count also if the run fails or is cancelled.
 
-        An agent that reports them in RUN_FINISHED instead does not call this: the host counts those. With `started`
-        (`time.time_ns()`) the call, which has just ended, is also a span of the trace.
+        The host counts the `usage` of RUN_FINISHED for agents that do not call this. With `started` (`time.time_ns()`)
+        the call, which has just ended, is also a span of the trace.
         """
+        self.has_recorded_usage = True
         if started is not None:
             conversation_id = str(self.thread_id)
             trace_model_call(usage, started, conversation_id=conversation_id, agent=self.session.app_name)

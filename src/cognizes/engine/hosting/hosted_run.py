@@ -350,6 +350,8 @@ class RunExecutor:
         run.is_ending = True
         if run.recorder is not None and has_failed:
             await run.recorder.abort()
+        if has_failed and isinstance(run.last_frame, RunFinishedEvent):
+            await _record_known_usage(run, run.last_frame)
         if was_cancelled or (run.is_lost and error is not None):
             return await self._stop(run)
         if error is not None:
@@ -446,8 +448,18 @@ def _error(message: str, *, code: str | None = None) -> RunErrorEvent:
     return RunErrorEvent(message=clean_text(message), code=code)
 
 
+async def _record_known_usage(run: HostedRun, last: RunFinishedEvent) -> None:
+    """Count the tokens of an agent that reported its end and failed or was cancelled after it."""
+    try:
+        await _record_usage(run, last)
+    except EngineError as error:
+        logger.error("run %s: its tokens could not be counted: %s", run.run_id, error)
+
+
 async def _record_usage(run: HostedRun, last: RunFinishedEvent) -> None:
-    """Count the tokens that an agent reports at the end of its run; the attempt marks them."""
+    """Count the tokens that an agent reports at the end of its run only; the attempt marks them."""
+    if run.context.has_recorded_usage:
+        return
     for place, usage in enumerate(last.usage or ()):
         counted = TokenUsage(
             usage.model or usage.provider or UNKNOWN_MODEL,

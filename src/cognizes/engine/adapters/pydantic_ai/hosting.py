@@ -11,7 +11,7 @@ from ag_ui.core import BaseEvent, RunAgentInput
 from pydantic_ai import RunContext as PydanticRunContext
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import FunctionToolset
@@ -23,9 +23,8 @@ from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
-from cognizes.engine.models import TokenUsage
+from cognizes.engine.models import TokenUsage, new_id
 from cognizes.engine.telemetry import is_tracing
-from cognizes.engine.usage import trace_model_call
 
 Deps = TypeVar("Deps")
 
@@ -51,7 +50,7 @@ def host_agent(
         adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=run_input, include_usage=True)
         stream = cast(
             "AsyncGenerator[BaseEvent, None]",
-            adapter.run_stream(deps=make(context), model=_traced_model(agent, context)),
+            adapter.run_stream(deps=make(context), model=_counted_model(agent, context)),
         )
         async with aclosing(stream) as yielded:
             async for event in yielded:
@@ -75,24 +74,22 @@ def host_agent(
     )
 
 
-def _traced_model(agent: AbstractAgent[Any, object], context: RunContext) -> Model | None:
-    """Return the model of an agent with a span for each call; None for the model as it is.
+def _counted_model(agent: AbstractAgent[Any, object], context: RunContext) -> Model | None:
+    """Return the model of an agent that counts the tokens of each call; None for an agent without a model."""
+    return None if agent.model is None else _CountedModel(infer_model(agent.model), context, agent=agent)
 
-    An agent whose own instrumentation is on has these spans already.
+
+class _CountedModel(WrapperModel):
+    """Counts the tokens of each call of a model when the call ends, also if the run fails or is cancelled later.
+
+    A call is a span of the trace, too, unless the agent's own instrumentation is on, which has such spans. The spans of
+    Pydantic AI around a run would repeat those of the host.
     """
-    model = agent.model
-    if not is_tracing() or getattr(agent, "instrument", None) or not isinstance(model, Model):
-        return None
-    return _TracedModel(model, conversation_id=str(context.thread_id), agent=context.session.app_name)
 
-
-class _TracedModel(WrapperModel):
-    """Records a span for each call of a model. Pydantic AI's own spans would repeat those of the host."""
-
-    def __init__(self, wrapped: Model, *, conversation_id: str, agent: str) -> None:
+    def __init__(self, wrapped: Model, context: RunContext, *, agent: AbstractAgent[Any, object]) -> None:
         super().__init__(wrapped)
-        self._conversation_id = conversation_id
-        self._agent = agent
+        self._context = context
+        self._is_traced = is_tracing() and not getattr(agent, "instrument", None)
 
     async def request(
         self,
@@ -102,7 +99,7 @@ class _TracedModel(WrapperModel):
     ) -> ModelResponse:
         started = time.time_ns()
         response = await super().request(messages, model_settings, model_request_parameters)
-        self._trace(response.model_name, response.usage, started)
+        await self._count(response.model_name, response.usage, started)
         return response
 
     @asynccontextmanager
@@ -115,14 +112,24 @@ class _TracedModel(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:
         started = time.time_ns()
         async with super().request_stream(messages, model_settings, model_request_parameters, run_context) as response:
-            yield response
-            self._trace(response.model_name, response.usage, started)
+            try:
+                yield response
+            finally:
+                # Also of a call that is cancelled: the tokens that the model has reported until then.
+                await self._count(response.model_name, response.usage, started)
 
-    def _trace(self, model: str | None, usage: RequestUsage, started: int) -> None:
+    async def _count(self, model: str | None, usage: RequestUsage, started: int) -> None:
         counted = TokenUsage(
-            model or self.model_name, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens
+            model or self.model_name,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            reasoning_tokens=usage.details.get("reasoning_tokens", 0),
         )
-        trace_model_call(counted, started, conversation_id=self._conversation_id, agent=self._agent)
+        await self._context.record_usage(
+            counted, usage_id=f"{self._context.run.id}/{new_id()}", started=started if self._is_traced else None
+        )
 
 
 def _default_deps(agent: AbstractAgent[Any, object], name: str) -> Callable[[RunContext], Any]:
