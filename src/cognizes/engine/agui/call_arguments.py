@@ -47,10 +47,9 @@ class ArgumentsWriter:
                 self._write(fragment)
         return "".join(self._pieces[before:])
 
-    def rest(self, arguments: Any) -> str:
+    def rest(self, whole: str) -> str:
         """Return the text that is missing of the whole arguments; none if these differ from what was streamed."""
-        whole, streamed = to_json(arguments), self.text
-        return whole[len(streamed) :] if whole.startswith(streamed) else ""
+        return _rest(whole, self.text)
 
     def _write(self, fragment: JsonObject) -> None:
         path = parse_path(fragment.get("json_path"))
@@ -101,6 +100,28 @@ class ArgumentsWriter:
                 text += to_json(step) + ":"
         self._pieces.append(text)
         return True
+
+
+class StreamedText:
+    """The arguments of a call that are streamed as text."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def append(self, delta: str) -> None:
+        self._pieces.append(delta)
+
+    def rest(self, whole: str) -> str:
+        """Return the text that is missing of the whole arguments; none if these differ from what was streamed."""
+        return _rest(whole, self.text)
+
+
+def _rest(whole: str, streamed: str) -> str:
+    return whole[len(streamed) :] if whole.startswith(streamed) else ""
 
 
 def parse_path(given: Any) -> Path:

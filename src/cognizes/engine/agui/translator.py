@@ -54,13 +54,13 @@ from ag_ui.core import (
 )
 from pydantic import TypeAdapter, ValidationError
 
-from cognizes.engine.agui.call_arguments import ArgumentsWriter
+from cognizes.engine.agui.call_arguments import ArgumentsWriter, StreamedText
 from cognizes.engine.agui.event_bridge import json_patch, milliseconds
 from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, now, to_json
 from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
-from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
+from cognizes.engine.streams.chunks import CALL, CALL_INFIX, THOUGHT, THOUGHT_SUFFIX, CallHead
 from cognizes.engine.timeline.event_reading import (
     CLIENT_HISTORY_MARK,
     REQUEST_PREFIX,
@@ -140,7 +140,7 @@ class _StreamedCall:
     name: str
     author: str
     parent_id: str
-    writer: ArgumentsWriter
+    writer: ArgumentsWriter | StreamedText
 
 
 class Translator:
@@ -243,6 +243,34 @@ class Translator:
             frame.timestamp = now()
         return frames
 
+    def stream_call(self, head: CallHead, author: str, deltas: Iterable[str]) -> list[BaseEvent]:
+        """Return the frames of new fragments of a tool call that another process writes. Its whole event follows."""
+        if self.has_ended:
+            return []
+        frames: list[BaseEvent] = []
+        if (call := self._calls.get(head.call_id)) is None:
+            if self._is_strict:
+                frames += self._subagents.enter(author, "", event_id=clean_text(head.parent_id))
+            if turn := self._followed.get(head.parent_id):
+                frames += turn.close_thought()
+            call = self._calls[head.call_id] = _StreamedCall(head.tool_name, author, head.parent_id, StreamedText())
+            frames.append(
+                ToolCallStartEvent(
+                    tool_call_id=head.call_id, tool_call_name=head.tool_name, parent_message_id=head.parent_id
+                )
+            )
+        if isinstance(call.writer, StreamedText):
+            for delta in deltas:
+                call.writer.append(delta)
+                frames.append(ToolCallArgsEvent(tool_call_id=head.call_id, delta=delta))
+        for frame in frames:
+            frame.timestamp = now()
+        return frames
+
+    def break_off_call(self, call_id: str) -> list[BaseEvent]:
+        """Close a call of another process that ended without a stored event."""
+        return [ToolCallEndEvent(tool_call_id=call_id, timestamp=now())] if self._calls.pop(call_id, None) else []
+
     def break_off(self, message_id: str) -> list[BaseEvent]:
         """Close a message of another process that ended without a stored event."""
         turn = self._followed.pop(message_id, None)
@@ -344,7 +372,7 @@ class Translator:
             call = self._calls[part.id] = _StreamedCall(part.name, author, turn.id, ArgumentsWriter())
             yield from turn.close()
             yield ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=turn.id)
-        if delta := call.writer.write(part.arguments):
+        if isinstance(call.writer, ArgumentsWriter) and (delta := call.writer.write(part.arguments)):
             yield ToolCallArgsEvent(tool_call_id=part.id, delta=delta)
 
     def _whole(self, event: Event) -> Frames:
@@ -440,10 +468,10 @@ class Translator:
     def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
         if is_pending:
             self._pending[call.id] = None
+        arguments = to_json(call.arguments) if call.text is None else clean_text(call.text)
         if streamed := self._calls.pop(call.id, None):
-            arguments = streamed.writer.rest(call.arguments)
+            arguments = streamed.writer.rest(arguments)
         else:
-            arguments = to_json(call.arguments) if call.text is None else clean_text(call.text)
             yield ToolCallStartEvent(
                 tool_call_id=call.id, tool_call_name=call.name, parent_message_id=call.parent_id or parent
             )
@@ -491,12 +519,13 @@ class Translator:
 class StreamTranslator:
     """Translates chunks with a translator, which then translates only the rest of the stored event.
 
-    Reasoning is a stream of its own, whose id is that of the message and a suffix.
+    Reasoning is a stream of its own, whose id is that of the message and a suffix. So is each tool call.
     """
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
         self._open: set[str] = set()
+        self._calls: dict[str, CallHead] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -504,6 +533,8 @@ class StreamTranslator:
 
     def translate_chunks(self, item: Chunks) -> list[BaseEvent]:
         head = item.head
+        if head.role == CALL:
+            return self._translate_call(item)
         if head.role not in _STREAMED_ROLES:
             return []
         self._open.add(head.message_id)
@@ -512,11 +543,25 @@ class StreamTranslator:
         deltas = [chunk.delta for chunk in item.chunks if chunk.delta]
         return self.translator.stream(turn, head.role, head.author, deltas, is_thought=is_thought)
 
+    def _translate_call(self, item: Chunks) -> list[BaseEvent]:
+        name, deltas = item.head.message_id, [chunk.delta for chunk in item.chunks]
+        if (head := self._calls.get(name)) is None:
+            found = CallHead.split(deltas[0]) if deltas else None
+            if found is None:
+                return []
+            head, deltas = found[0], deltas[1:]
+            self._calls[name] = head
+            self._open.add(name)
+        return self.translator.stream_call(head, item.head.author, deltas)
+
     def forget(self, event: Event) -> bool:
-        """Return whether chunks of an event's message or of the reasoning before it were sent, and forget them."""
+        """Return whether chunks of an event's message, of the reasoning before it or of its calls were sent, and forget
+        them."""
         given = event.content.get("message_id")
         sent = {event.id, event.id + THOUGHT_SUFFIX, given} & self._open
+        sent |= {name for name in self._calls if name.startswith(event.id + CALL_INFIX)}
         self._open -= sent
+        self._calls = {name: head for name, head in self._calls.items() if name not in sent}
         return bool(sent)
 
     def end(self, item: StreamEnd) -> list[BaseEvent]:
@@ -525,6 +570,8 @@ class StreamTranslator:
         if name not in self._open:
             return []
         self._open.discard(name)
+        if head := self._calls.pop(name, None):
+            return self.translator.break_off_call(head.call_id)
         turn = name.removesuffix(THOUGHT_SUFFIX) if item.head.role == THOUGHT else name
         return [] if turn in self._open else self.translator.break_off(turn)
 

@@ -14,7 +14,7 @@ from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import event_from_row
-from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead, StreamRow
+from cognizes.engine.streams.chunks import CALL_INFIX, THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead, StreamRow
 from cognizes.engine.streams.writer import LiveMessage
 
 _RECENT_BYTES = 1024 * 1024
@@ -262,7 +262,8 @@ class ThreadChannel:
         given = event.content.get("message_id")
         for stream in self.streams.values():
             name = stream.row.key.message_id
-            if name in (event.id, given) or name == event.id + THOUGHT_SUFFIX:
+            is_part = name == event.id + THOUGHT_SUFFIX or name.startswith(event.id + CALL_INFIX)
+            if name in (event.id, given) or is_part:
                 stream.stored_at = event.sequence_num
 
     # Streams

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 48 OR max(number) > 99 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 50 OR max(number) > 110 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1484,6 +1484,18 @@ DROP FUNCTION IF EXISTS "public".append_episode(
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0099_memory_upkeep.sql', 99, '05dca5fe0d9f5203d060e2967628b2e6cd2b302b89e449a8f4551924a96b6064', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0110_call_streams.sql
+-- The arguments of a tool call are streamed like a text, to be followed from other processes. They are no message: the event
+-- that such a stream becomes is an act.
+ALTER TABLE "public".message_streams DROP CONSTRAINT IF EXISTS message_streams_role_check;
+ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
+    CHECK (role IN ('user', 'assistant', 'tool', 'system', 'thought', 'call'));
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0110_call_streams.sql', 110, 'b17c53f1a7b366224907eb6f4438d1f801b59210c55e9b2e1b5fc010d389babe', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6995,7 +7007,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- streams/end_stream.sql
 -- End a stream: store the message and its event and update the stream's row in one transaction. The status is one of:
 --   ended    it is completed or interrupted, now or before; `end_status` and `final_sequence` say how
---   stored   another component stored a message of this id, and p_is_stored is false
+--   stored   another component stored a message of this id, or the event of a tool call, and p_is_stored is false
 --   moved    there are more chunks than p_final_sequence: read them and retry
 --   lost     another process owns the stream
 --   alive    p_only_expired is true, and the lease has not expired
@@ -7039,6 +7051,13 @@ BEGIN
     ELSIF NOT p_is_stored AND EXISTS (
         SELECT FROM "public".messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
         status := 'stored';
+    -- A tool call is its own event, or a part of the event whose id precedes the infix. That event may have no calls: it
+    -- is then the beginning of a text before the call.
+    ELSIF NOT p_is_stored AND v_stream.role = 'call' AND EXISTS (
+        SELECT FROM "public".events e
+         WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(regexp_replace(p_message_id, '/call/.*$', ''))
+           AND (e.id = p_message_id OR strpos(e.content::text, regexp_replace(p_message_id, '^.*/call/', '')) > 0)) THEN
+        status := 'stored';
     END IF;
     IF status IS NOT NULL THEN
         RETURN;
@@ -7051,7 +7070,7 @@ BEGIN
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
         SELECT a.status INTO v_answer FROM "public".append_event(
             p_thread_id, v_event_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
-            p_content, '{}', NULL, NULL, NULL, NULL, nullif(v_stream.role, 'thought'), p_text, v_stream.message_id,
+            p_content, '{}', NULL, NULL, NULL, NULL, CASE WHEN v_stream.role NOT IN ('thought', 'call') THEN v_stream.role END, p_text, v_stream.message_id,
             false, true, p_snapshot_every, 0) a;
         IF v_answer <> 'stored' THEN
             RAISE EXCEPTION 'the message of a stream was not stored: %', v_answer;
@@ -7069,7 +7088,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/end_stream.sql', 0, '1751686d3bb4128c3c94f7f9d84dc390621f3521e6e8e14259feb0d43352293e', '0.1.0')
+VALUES ('streams/end_stream.sql', 0, '14f96329ab1ec7ca45f2feaebf1afcf2bee90cff19756ee8683828918d5e93c6', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7281,5 +7300,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 48 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 50 WHERE number = 0;
 COMMIT;

@@ -21,6 +21,12 @@ THOUGHT = "thought"
 """The role of a stream that carries a model's reasoning and becomes no message."""
 THOUGHT_SUFFIX = "/thought"
 """The id of the reasoning before a message is the message's id and this suffix."""
+CALL = "call"
+"""The role of a stream with the arguments of a tool call. Its first chunk is a `CallHead`, and it becomes an `act`."""
+CALL_INFIX = "/call/"
+"""A call that is a part of an event is streamed under the id of that event, this infix and the id of the call."""
+HIDDEN_ROLES = (THOUGHT, CALL)
+"""The roles of streams that become no message. Lists of messages that are being streamed omit them."""
 _NOTIFICATIONS_PER_PAYLOAD = 60
 """A notification takes about 110 bytes; PostgreSQL refuses payloads of 8000."""
 _LONG = 255
@@ -107,6 +113,30 @@ class StreamRow:
             status or self.status,
             sequence,
         )
+
+
+@dataclass(frozen=True)
+class CallHead:
+    """The first chunk of a stream of arguments: which call of which tool it is, and the message that holds the call."""
+
+    call_id: str
+    tool_name: str
+    parent_id: str
+
+    def text(self) -> str:
+        return json.dumps([self.call_id, self.tool_name, self.parent_id]) + "\n"
+
+    @classmethod
+    def split(cls, text: str) -> tuple[CallHead, str] | None:
+        """Return the head and the arguments of a stream's text; None if the backend lost its beginning."""
+        head, separator, arguments = text.partition("\n")
+        if not separator:
+            return None
+        try:
+            call_id, tool_name, parent_id = json.loads(head)
+            return cls(str(call_id), str(tool_name), str(parent_id)), arguments
+        except (ValueError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)

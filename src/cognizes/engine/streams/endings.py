@@ -22,9 +22,10 @@ from cognizes.engine.errors import (
     PoolTimeoutError,
     StreamUnavailableError,
 )
+from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.streams.backend import ChunkBackend
-from cognizes.engine.streams.chunks import THOUGHT, DeltaLog, StreamKey, StreamRow, StreamStatus, fit_lengths
+from cognizes.engine.streams.chunks import CALL, THOUGHT, DeltaLog, StreamKey, StreamRow, StreamStatus, fit_lengths
 from cognizes.engine.streams.stream_rows import EndAnswer, Ending, StreamRows
 from cognizes.engine.streams.writer import Flusher, LiveMessage
 from cognizes.engine.supervision import SupervisedLoop
@@ -55,8 +56,11 @@ class StreamEndings:
         self._owner = owner
         self._changed = changed
 
-    async def complete(self, live: LiveMessage, *, finish_reason: str | None = None) -> int:
-        return await self._end_live(live, StreamStatus.COMPLETED, finish_reason=check_reason(finish_reason))
+    async def complete(
+        self, live: LiveMessage, *, finish_reason: str | None = None, content: JsonObject | None = None
+    ) -> int:
+        reason = check_reason(finish_reason)
+        return await self._end_live(live, StreamStatus.COMPLETED, finish_reason=reason, content=content)
 
     async def abort(self, live: LiveMessage) -> int:
         """Store the text so far of a message of this process as interrupted."""
@@ -67,14 +71,20 @@ class StreamEndings:
         return await self._end_live(live, StreamStatus.COMPLETED, is_stored=True)
 
     async def _end_live(
-        self, live: LiveMessage, status: StreamStatus, *, finish_reason: str | None = None, is_stored: bool = False
+        self,
+        live: LiveMessage,
+        status: StreamStatus,
+        *,
+        finish_reason: str | None = None,
+        content: JsonObject | None = None,
+        is_stored: bool = False,
     ) -> int:
         live.is_closing = True
         live.closing_since = asyncio.get_running_loop().time()
         try:
-            ending = Ending(status, live.log.last_sequence, live.log.text, live.log.lengths, finish_reason)
+            ending = Ending(status, live.log.last_sequence, live.log.text, live.log.lengths, finish_reason, content)
             if is_stored:
-                ending = await self._fit(live.row.key, ending)
+                ending = await self._fit(live.row, ending)
             return await self._end(live.row, ending, owner=self._owner, is_stored=is_stored)
         except (ConflictError, NotFoundError):
             self._live.pop(live.row.key, None)
@@ -161,7 +171,7 @@ class StreamEndings:
                 case "stored":
                     # Its producer died after storing it, unless this process is the producer and knows the status.
                     status = ending.status if row.owner == self._owner else StreamStatus.COMPLETED
-                    ending, is_stored = await self._fit(row.key, replace(ending, status=status)), True
+                    ending, is_stored = await self._fit(row, replace(ending, status=status)), True
                 case "alive" | "lost":
                     await self._unfreeze(row.key)
                     break
@@ -194,9 +204,12 @@ class StreamEndings:
             raise ConflictError(f"the message {name} was stored as interrupted: the lease of its producer expired")
         return answer.final_sequence
 
-    async def _fit(self, key: StreamKey, ending: Ending) -> Ending:
+    async def _fit(self, row: StreamRow, ending: Ending) -> Ending:
         """Return the ending of a stream whose message another component stored."""
-        body = await self._rows.read_body(key)
+        if row.role == CALL:
+            # The arguments are a part of the stored event.
+            return Ending(StreamStatus.COMPLETED, ending.final_sequence, "", b"")
+        body = await self._rows.read_body(row.key)
         if body is None:
             # The stored event has no text.
             return Ending(StreamStatus.INTERRUPTED, 0, "", b"")

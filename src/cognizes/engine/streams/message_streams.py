@@ -25,7 +25,17 @@ from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
 from cognizes.engine.settings import Settings
 from cognizes.engine.streams.backend import ChunkBackend, PostgresBackend
-from cognizes.engine.streams.chunks import THOUGHT, ChunkPage, Segment, StreamHead, StreamKey, StreamRow, StreamStatus
+from cognizes.engine.streams.chunks import (
+    CALL,
+    HIDDEN_ROLES,
+    THOUGHT,
+    ChunkPage,
+    Segment,
+    StreamHead,
+    StreamKey,
+    StreamRow,
+    StreamStatus,
+)
 from cognizes.engine.streams.endings import StreamEndings, StreamLeases, check_reason
 from cognizes.engine.streams.reader import StreamReader
 from cognizes.engine.streams.stream_rows import ROLES, StreamRows
@@ -36,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 2**63 - 1
 _LAST_FLUSH_SECONDS = 2.0
+_NO_LIMIT = 1 << 40
 
 
 def choose_backend(settings: Settings, database: Database, supervisor: Supervisor | None = None) -> ChunkBackend:
@@ -175,7 +186,7 @@ class MessageStreams:
             session,
             name,
             role=role,
-            author=author or ("assistant" if role == THOUGHT else role),
+            author=author or ("assistant" if role in HIDDEN_ROLES else role),
             run_id=run_id,
             invocation_id=invocation_id,
         )
@@ -199,7 +210,9 @@ class MessageStreams:
         self._check_free(key)
         observer = self._observer
         changed = observer.on_stream_changed if observer is not None else self._on_changed
-        live = LiveMessage(row, app_name, self._settings.max_event_bytes, changed, leased_until=leased_until)
+        # The recorder of a tool call counts its arguments, which its event does not contain as text.
+        max_bytes = _NO_LIMIT if role == CALL else self._settings.max_event_bytes
+        live = LiveMessage(row, app_name, max_bytes, changed, leased_until=leased_until)
         self._live[key] = live
         if observer is not None:
             observer.on_stream_opened(live)
@@ -321,7 +334,8 @@ class MessageStreams:
     async def heads(self, thread_ids: Iterable[str | UUID], *, with_thoughts: bool = False) -> list[StreamHead]:
         """Return the open messages of some threads, with `with_thoughts` also the models' reasoning."""
         found = await self._reader.heads([thread_uuid(thread_id) for thread_id in thread_ids])
-        return [head for head in found if with_thoughts or head.role != THOUGHT]
+        shown = {THOUGHT} if with_thoughts else set[str]()
+        return [head for head in found if head.role not in HIDDEN_ROLES or head.role in shown]
 
     def _on_changed(self, thread_id: UUID) -> None:
         if self._observer is not None:

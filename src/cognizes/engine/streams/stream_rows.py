@@ -13,12 +13,12 @@ from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import ConflictError, NotFoundError
-from cognizes.engine.models import Event
+from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import ScopedDelta, append_item
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.sessions import attempt_at
 from cognizes.engine.settings import Settings
-from cognizes.engine.streams.chunks import THOUGHT, StreamKey, StreamRow, StreamStatus
+from cognizes.engine.streams.chunks import CALL, THOUGHT, CallHead, StreamKey, StreamRow, StreamStatus
 
 _KIND_OF_ROLE = {
     "assistant": "assistant_message",
@@ -26,6 +26,7 @@ _KIND_OF_ROLE = {
     "system": "system_message",
     "tool": "observe",
     THOUGHT: "thought",
+    CALL: "act",
 }
 ROLES = tuple(_KIND_OF_ROLE)
 _NO_LIMIT = 1 << 40
@@ -34,13 +35,15 @@ _Call = Callable[[], Awaitable[asyncpg.Record | None]]
 
 @dataclass(frozen=True)
 class Ending:
-    """The requested end of a stream: its status, text and lengths of chunks."""
+    """The requested end of a stream: its status, text and lengths of chunks. `content` is that of its event, if it is
+    not made from the text."""
 
     status: StreamStatus
     final_sequence: int
     text: str
     lengths: bytes
     finish_reason: str | None = None
+    content: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -151,8 +154,10 @@ class StreamRows:
         # An interrupted stream without text leaves no message.
         if is_stored or not (ending.text or ending.status is StreamStatus.COMPLETED):
             return None
+        if (event := _event(row, ending)) is None:
+            return None
         return append_item(
-            _event(row, ending),
+            event,
             ScopedDelta(),
             thread_id=row.key.thread_id,
             expected_version=None,
@@ -195,8 +200,19 @@ class StreamRows:
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 
 
-def _event(row: StreamRow, ending: Ending) -> Event:
-    content = {"thought" if row.role == THOUGHT else "text": ending.text, "message_id": row.key.message_id}
+def _event(row: StreamRow, ending: Ending) -> Event | None:
+    """Return the event of a stream; None for a tool call of which nothing is known."""
+    content: JsonObject
+    if row.role != CALL:
+        content = {"thought" if row.role == THOUGHT else "text": ending.text, "message_id": row.key.message_id}
+    elif ending.content is not None:
+        content = dict(ending.content)
+    elif found := CallHead.split(ending.text):
+        head, arguments = found
+        content = {"tool_call_id": head.call_id, "tool_name": head.tool_name, "tool_input": arguments, "format": "text"}
+        content |= {"parent_message_id": head.parent_id}
+    else:
+        return None
     if ending.finish_reason is not None:
         content["finish_reason"] = ending.finish_reason
     return Event(

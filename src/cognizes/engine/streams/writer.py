@@ -20,6 +20,7 @@ from cognizes.engine.errors import (
     InvalidInputError,
     LimitExceededError,
 )
+from cognizes.engine.models import JsonObject
 from cognizes.engine.streams.backend import ChunkBackend, RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import DeltaLog, Segment, StreamHead, StreamKey, StreamRow
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -281,7 +282,9 @@ class Flusher:
 class MessageEnder(Protocol):
     """Ends messages of this process; `StreamEndings` implements it."""
 
-    async def complete(self, live: LiveMessage, *, finish_reason: str | None = None) -> int: ...
+    async def complete(
+        self, live: LiveMessage, *, finish_reason: str | None = None, content: JsonObject | None = None
+    ) -> int: ...
 
     async def abort(self, live: LiveMessage) -> int: ...
 
@@ -331,9 +334,12 @@ class MessageWriter:
             live.add(text)
             self._flusher.schedule(live)
 
-    async def complete(self, finish_reason: str | None = None) -> int:
-        """Store the message and its event; return the number of chunks. A repeated call returns the same."""
-        return await self._ender.complete(self.live, finish_reason=finish_reason)
+    async def complete(self, finish_reason: str | None = None, *, content: JsonObject | None = None) -> int:
+        """Store the message and its event; return the number of chunks. A repeated call returns the same.
+
+        `content` is the content of the event of a tool call, whose text is only its arguments.
+        """
+        return await self._ender.complete(self.live, finish_reason=finish_reason, content=content)
 
     async def abort(self) -> int:
         """Store the text so far as interrupted; store nothing if there is none."""

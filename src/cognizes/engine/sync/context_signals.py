@@ -12,7 +12,7 @@ from cognizes.engine.errors import NotFoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, StreamEnd, StreamView
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import message_role
-from cognizes.engine.streams.chunks import THOUGHT, StreamHead
+from cognizes.engine.streams.chunks import HIDDEN_ROLES, StreamHead
 from cognizes.engine.sync.context_state import ContextState, StateFold
 from cognizes.engine.sync.contexts import Contexts
 from cognizes.engine.sync.signals import Signal, SignalType
@@ -91,12 +91,12 @@ class ContextSignals:
             match item:
                 case Event():
                     self._on_event(item)
-                case Chunks(head=head) if head.role != THOUGHT:
+                case Chunks(head=head) if head.role not in HIDDEN_ROLES:
                     if self._is_caught_up:
                         self._on_head(head)
                     else:
                         heads.append(head)
-                case StreamEnd(head=head) if head.role != THOUGHT:
+                case StreamEnd(head=head) if head.role not in HIDDEN_ROLES:
                     self._on_end(head)
         if not self._is_caught_up and self.position >= self._head:
             self._is_caught_up = True

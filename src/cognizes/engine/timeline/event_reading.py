@@ -196,7 +196,7 @@ def read_call_fragments(event: Event) -> Iterator[Text | CallFragment]:
 
 def long_running_calls(event: Event) -> set[str]:
     """Return the ids of the event's tool calls that are answered later from outside the run."""
-    if event.event_type == "act" and event.content.get("client_tool"):
+    if event.event_type == "act" and event.content.get("client_tool") and not event.content.get("interrupted"):
         return {str(event.content.get("tool_call_id"))}
     return _ids(adk_field(event, "long_running_tool_ids"))
 

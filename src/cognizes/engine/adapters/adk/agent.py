@@ -149,9 +149,10 @@ class AdkAgent:
                 await self._service.append_event(turn.session, Event(id=message_id, author="user", content=content))
             async with aclosing(self._events(turn, run_input, key)) as events:
                 async for event in events:
-                    for frame in recording.translate(event):
+                    frames = recording.translate(event)
+                    for frame in frames:
                         yield frame
-                    await recording.record(event)
+                    await recording.record(event, frames)
             for frame in recording.translator.finish():
                 yield frame
         finally:
@@ -210,9 +211,11 @@ class _Recording:
             encode_fragment(event, thread_id=thread_id) or encode_event(event, thread_id=thread_id)
         )
 
-    async def record(self, event: Event) -> None:
-        """Stream the text of an event, and note its thoughts, calls and results on the run's row."""
+    async def record(self, event: Event, frames: Sequence[BaseEvent]) -> None:
+        """Stream the text and the calls of an event, and note its thoughts, calls and results on the run's row."""
         await self._streams.take(event)
+        if event.partial:
+            await self._streams.write_calls(event, frames)
         await record_progress(self._context.engine, self._context.thread_id, self._context.run.id, event)
 
     async def close(self) -> None:
@@ -247,6 +250,8 @@ class _Recording:
         """Store calls whose arguments broke off as events of the engine: ADK's history has no call without a result."""
         context = self._context
         for call in calls:
+            if self._streams.has_call(call.id):
+                continue
             content: JsonObject = {
                 "tool_call_id": call.id,
                 "tool_name": call.name,

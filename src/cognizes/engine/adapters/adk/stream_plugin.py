@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from ag_ui.core import BaseEvent, ToolCallArgsEvent, ToolCallStartEvent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
@@ -35,7 +36,7 @@ from cognizes.engine.hosting.hosted_run import wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.streams.chunks import THOUGHT, THOUGHT_SUFFIX
+from cognizes.engine.streams.chunks import CALL, CALL_INFIX, THOUGHT, THOUGHT_SUFFIX, CallHead
 from cognizes.engine.streams.writer import MessageWriter
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Turn:
     message_id: str
     thoughts: MessageWriter | None = None
     writer: MessageWriter | None = None
+    calls: dict[str, MessageWriter] = field(default_factory=dict)
     is_broken: bool = False
 
 
@@ -92,6 +94,25 @@ class TurnStreams:
                     turn.writer = await self._open(turn.message_id, event, role="assistant")
                 await turn.writer.write(text)
 
+    async def write_calls(self, event: Event, frames: Iterable[BaseEvent]) -> None:
+        """Write the fragments of tool calls that a fragment of ADK became, each call as a stream of its own."""
+        for frame in frames:
+            turn = self._turns.setdefault(_place(event), _Turn(event.id))
+            if turn.is_broken:
+                return
+            with _marked_broken(turn):
+                if isinstance(frame, ToolCallStartEvent):
+                    head = CallHead(frame.tool_call_id, frame.tool_call_name, frame.parent_message_id or "")
+                    name = f"{turn.message_id}{CALL_INFIX}{frame.tool_call_id}"
+                    turn.calls[frame.tool_call_id] = await self._open(name, event, role=CALL)
+                    await turn.calls[frame.tool_call_id].write(head.text())
+                elif isinstance(frame, ToolCallArgsEvent) and (writer := turn.calls.get(frame.tool_call_id)):
+                    await writer.write(frame.delta)
+
+    def has_call(self, call_id: str) -> bool:
+        """Return whether the arguments of an unfinished call are streamed; `close` stores the call."""
+        return any(call_id in turn.calls for turn in self._turns.values())
+
     async def write_rest(self, event: Event) -> None:
         """Write the part of a whole event that its fragments did not contain."""
         turn = self._turns.get(_place(event))
@@ -102,7 +123,7 @@ class TurnStreams:
     async def mark_stored(self, event: Event) -> None:
         """End the stream of a message whose whole event is stored. An event without content has none."""
         if event.content and event.content.parts and (turn := self._turns.pop(_place(event), None)):
-            for writer in (turn.writer, turn.thoughts):
+            for writer in (turn.writer, turn.thoughts, *turn.calls.values()):
                 if writer:
                     with _marked_broken(turn):
                         await writer.mark_stored()
@@ -122,10 +143,11 @@ class TurnStreams:
         await self.close_thoughts()
         turns, self._turns = self._turns, {}
         for turn in turns.values():
-            if turn.writer:
-                with _marked_broken(turn):
-                    await turn.writer.abort()
-                turn.writer.abandon()
+            for writer in (turn.writer, *turn.calls.values()):
+                if writer:
+                    with _marked_broken(turn):
+                        await writer.abort()
+                    writer.abandon()
 
     async def _open(self, message_id: str, event: Event, *, role: str) -> MessageWriter:
         writer = self._engine.stream_message(

@@ -171,4 +171,4 @@ SELECT s.message_id, s.final_sequence
   JOIN {schema}.message_streams s
     ON s.thread_id = e.thread_id AND md5(s.message_id) = md5(coalesce(nullif(e.content ->> 'message_id', ''), e.id))
  WHERE e.thread_id = $1 AND e.sequence_num > $2 AND e.sequence_num <= $3 AND s.final_sequence IS NOT NULL
-   AND s.role <> 'thought';
+   AND s.role NOT IN ('thought', 'call');

@@ -14,7 +14,7 @@ SELECT t.id, t.last_sequence,
                o.created_at, (
                    SELECT max(e.sequence_num) FROM {schema}.events e
                     WHERE e.thread_id = o.thread_id
-                      AND md5(e.id) IN (md5(o.message_id), md5(regexp_replace(o.message_id, '/thought$', '')))
+                      AND md5(e.id) IN (md5(o.message_id), md5(regexp_replace(o.message_id, '/(thought|call/.*)$', '')))
                ) AS stored_sequence
           FROM {schema}.message_streams o
          WHERE o.thread_id = asked.thread_id AND o.status = 'streaming'

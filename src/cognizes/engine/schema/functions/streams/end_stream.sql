@@ -1,6 +1,6 @@
 -- End a stream: store the message and its event and update the stream's row in one transaction. The status is one of:
 --   ended    it is completed or interrupted, now or before; `end_status` and `final_sequence` say how
---   stored   another component stored a message of this id, and p_is_stored is false
+--   stored   another component stored a message of this id, or the event of a tool call, and p_is_stored is false
 --   moved    there are more chunks than p_final_sequence: read them and retry
 --   lost     another process owns the stream
 --   alive    p_only_expired is true, and the lease has not expired
@@ -44,6 +44,13 @@ BEGIN
     ELSIF NOT p_is_stored AND EXISTS (
         SELECT FROM {schema}.messages WHERE thread_id = p_thread_id AND md5(id) = md5(p_message_id)) THEN
         status := 'stored';
+    -- A tool call is its own event, or a part of the event whose id precedes the infix. That event may have no calls: it
+    -- is then the beginning of a text before the call.
+    ELSIF NOT p_is_stored AND v_stream.role = 'call' AND EXISTS (
+        SELECT FROM {schema}.events e
+         WHERE e.thread_id = p_thread_id AND md5(e.id) = md5(regexp_replace(p_message_id, '/call/.*$', ''))
+           AND (e.id = p_message_id OR strpos(e.content::text, regexp_replace(p_message_id, '^.*/call/', '')) > 0)) THEN
+        status := 'stored';
     END IF;
     IF status IS NOT NULL THEN
         RETURN;
@@ -56,7 +63,7 @@ BEGIN
         ) THEN gen_random_uuid()::text ELSE v_stream.message_id END;
         SELECT a.status INTO v_answer FROM {schema}.append_event(
             p_thread_id, v_event_id, v_stream.run_id, v_stream.invocation_id, v_stream.author, p_event_type,
-            p_content, '{}', NULL, NULL, NULL, NULL, nullif(v_stream.role, 'thought'), p_text, v_stream.message_id,
+            p_content, '{}', NULL, NULL, NULL, NULL, CASE WHEN v_stream.role NOT IN ('thought', 'call') THEN v_stream.role END, p_text, v_stream.message_id,
             false, true, p_snapshot_every, 0) a;
         IF v_answer <> 'stored' THEN
             RAISE EXCEPTION 'the message of a stream was not stored: %', v_answer;

@@ -1,0 +1,415 @@
+"""Texts, thoughts, tool calls and results of a recorded run: streamed while they grow, stored when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+from uuid import UUID
+
+from ag_ui.core import (
+    BaseEvent,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+
+from cognizes.engine.agui.frames import clean_text, now, to_json
+from cognizes.engine.agui.translator import PARTS_FORMAT
+from cognizes.engine.database.documents import dump_jsonb, text_bytes
+from cognizes.engine.errors import EngineError, IllegalFrameError, LimitExceededError, NotFoundError
+from cognizes.engine.hosting.agent import RunContext
+from cognizes.engine.hosting.turns import ThreadTurn
+from cognizes.engine.models import Event, JsonObject, new_id
+from cognizes.engine.streams.chunks import CALL, THOUGHT, THOUGHT_SUFFIX, CallHead
+from cognizes.engine.streams.writer import MessageWriter
+from cognizes.engine.timeline.event_reading import TEXT_FORMAT, parse_document
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[Sequence[BaseEvent]], None]
+_ROLES: dict[str, Literal["user", "system"]] = {"user": "user", "system": "system", "developer": "system"}
+
+
+class RecordedRun:
+    """Stores the events of one run, and knows the ids of its thread. `emit` receives the frames for clients."""
+
+    def __init__(self, context: RunContext, *, author: str, emit: Emit) -> None:
+        history = context.turn.history if isinstance(context.turn, ThreadTurn) else None
+        self.context = context
+        self.author = author
+        self.emit = emit
+        self.history = history.snapshot if history else None
+        self.pending: dict[str, None] = dict.fromkeys(history.pending) if history else {}
+        self.message_ids: set[str] = {message["id"] for message in self.history.messages} if self.history else set()
+        self.call_ids: set[str] = set()
+        self.used_ids: dict[tuple[str, str], str] = {}
+
+    def assign(self, kind: str, given: str, *, suffix: str = "") -> str:
+        """Return the id that clients receive for an item: the agent's, unless the thread has it already."""
+        taken = self.call_ids if kind == "call" else self.message_ids
+        used = given if given.endswith(suffix) else given + suffix
+        is_taken = used in taken or not used or (kind == "call" and self.knows_call(used))
+        if is_taken:
+            used = f"{new_id()}{suffix}"
+        taken.add(used)
+        self.used_ids[kind, given] = used
+        return used
+
+    def knows_call(self, call_id: str) -> bool:
+        return call_id in self.call_ids or bool(self.history and self.history.find_call(call_id))
+
+    async def append(self, kind: str, content: JsonObject, *, event_id: str = "") -> Event:
+        return await self.append_event(
+            Event(
+                id=event_id or str(new_id()),
+                thread_id="",
+                invocation_id="",
+                author=self.author,
+                event_type=kind,
+                content=content,
+            )
+        )
+
+    async def append_event(self, event: Event) -> Event:
+        run = self.context.run
+        event.thread_id, event.run_id, event.invocation_id = run.thread_id, run.id, run.id
+        await self.context.engine.sessions.append_to_thread(UUID(run.thread_id), event)
+        return event
+
+    async def open_stream(self, message_id: str, *, role: str) -> MessageWriter:
+        writer = self.context.engine.stream_message(
+            self.context.thread_id,
+            role=role,
+            message_id=message_id,
+            author="user" if role == "user" else self.author,
+            run_id=self.context.run.id,
+            invocation_id=self.context.run.id,
+        )
+        return await writer.open()
+
+    async def note(self, kind: str, entry: JsonObject) -> None:
+        """Note a thought, a call or a result on the run's row. A failure is logged: the event itself is stored."""
+        run, engine = self.context.run, self.context.engine
+        arguments = self.context.thread_id, run.id, kind, dump_jsonb(entry), None, None, self.context.fence.attempt
+        try:
+            await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
+        except NotFoundError:
+            # The result of a call that the client's history or a snapshot brought.
+            logger.debug("run %s: the %s %s is not on its row", run.id, kind, entry.get("id"))
+        except EngineError as error:
+            logger.warning("run %s: its progress could not be recorded: %s", run.id, error)
+
+    async def keep(self, store: Callable[[], Awaitable[object]]) -> None:
+        """Store a part of an unfinished answer. A failure is logged: the run ends in any case."""
+        try:
+            await store()
+        except EngineError as error:
+            logger.warning("run %s: a part of its unfinished answer is not stored: %s", self.context.run.id, error)
+
+
+@dataclass(eq=False)
+class _Text:
+    """A text or a thought that is being streamed, under the id that clients receive."""
+
+    id: str
+    writer: MessageWriter
+
+
+@dataclass(eq=False)
+class _NewText:
+    """A text without content so far. Clients receive its START with the first content; an empty text is dropped."""
+
+    id: str
+    role: Literal["user", "system", "assistant"]
+    name: str | None
+
+
+class RecordedTexts:
+    """The texts and thoughts of a run."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._run = run
+        self._texts: dict[str, _Text] = {}
+        self._new_texts: dict[str, _NewText] = {}
+        self._thoughts: dict[str, _Text] = {}
+        self._new_thoughts: dict[str, str] = {}
+
+    def has_text(self, given: str) -> bool:
+        return given in self._texts
+
+    def has_thought(self, given: str) -> bool:
+        return given in self._thoughts
+
+    async def finish(self) -> None:
+        for thought in list(self._thoughts):
+            await self.end_thought(ReasoningMessageEndEvent(message_id=thought, timestamp=now()))
+        for text in list(self._texts):
+            await self.end_text(TextMessageEndEvent(message_id=text, timestamp=now()))
+
+    async def abort(self) -> None:
+        for item in (*self._thoughts.values(), *self._texts.values()):
+            await self._run.keep(item.writer.abort)
+            item.writer.abandon()
+
+    async def start_text(self, frame: TextMessageStartEvent) -> None:
+        if frame.message_id in self._texts or frame.message_id in self._new_texts:
+            return
+        if frame.message_id in self._thoughts:
+            await self.end_thought(ReasoningMessageEndEvent(message_id=frame.message_id, timestamp=now()))
+        used = self._run.assign("message", frame.message_id)
+        self._new_texts[frame.message_id] = _NewText(used, _ROLES.get(frame.role or "") or "assistant", frame.name)
+
+    async def _begin_text(self, given: str, timestamp: int | None) -> _Text:
+        if given not in self._new_texts:
+            await self.start_text(TextMessageStartEvent(message_id=given))
+        new = self._new_texts.pop(given)
+        self._run.emit([TextMessageStartEvent(message_id=new.id, role=new.role, name=new.name, timestamp=timestamp)])
+        text = self._texts[given] = _Text(new.id, await self._run.open_stream(new.id, role=new.role))
+        return text
+
+    async def write_text(self, frame: TextMessageContentEvent) -> None:
+        if frame.delta:
+            if (text := self._texts.get(frame.message_id)) is None:
+                text = await self._begin_text(frame.message_id, frame.timestamp)
+            delta = clean_text(frame.delta)
+            await text.writer.write(delta)
+            if text.id != frame.message_id or delta is not frame.delta:
+                frame = TextMessageContentEvent(message_id=text.id, delta=delta, timestamp=frame.timestamp)
+            self._run.emit([frame])
+
+    async def end_text(self, frame: TextMessageEndEvent) -> None:
+        self._new_texts.pop(frame.message_id, None)
+        if text := self._texts.get(frame.message_id):
+            await text.writer.complete()
+            del self._texts[frame.message_id]
+            self._run.emit([TextMessageEndEvent(message_id=text.id, timestamp=frame.timestamp)])
+
+    async def start_thought(self, frame: ReasoningMessageStartEvent) -> None:
+        if frame.message_id not in self._thoughts and frame.message_id not in self._new_thoughts:
+            used = self._run.assign("thought", frame.message_id, suffix=THOUGHT_SUFFIX)
+            self._new_thoughts[frame.message_id] = used
+
+    async def _begin_thought(self, given: str, timestamp: int | None) -> _Text:
+        if given not in self._new_thoughts:
+            await self.start_thought(ReasoningMessageStartEvent(message_id=given))
+        used = self._new_thoughts.pop(given)
+        self._run.emit(
+            [
+                ReasoningStartEvent(message_id=used, timestamp=timestamp),
+                ReasoningMessageStartEvent(message_id=used, timestamp=timestamp),
+            ]
+        )
+        thought = self._thoughts[given] = _Text(used, await self._run.open_stream(used, role=THOUGHT))
+        return thought
+
+    async def write_thought(self, frame: ReasoningMessageContentEvent) -> None:
+        if frame.delta:
+            if (thought := self._thoughts.get(frame.message_id)) is None:
+                thought = await self._begin_thought(frame.message_id, frame.timestamp)
+            delta = clean_text(frame.delta)
+            await thought.writer.write(delta)
+            self._run.emit(
+                [ReasoningMessageContentEvent(message_id=thought.id, delta=delta, timestamp=frame.timestamp)]
+            )
+
+    async def end_thought(self, frame: ReasoningMessageEndEvent | ReasoningEndEvent) -> None:
+        self._new_thoughts.pop(frame.message_id, None)
+        if thought := self._thoughts.get(frame.message_id):
+            await thought.writer.complete()
+            del self._thoughts[frame.message_id]
+            self._run.emit(
+                [
+                    ReasoningMessageEndEvent(message_id=thought.id, timestamp=frame.timestamp),
+                    ReasoningEndEvent(message_id=thought.id, timestamp=frame.timestamp),
+                ]
+            )
+            if said := thought.writer.text.strip():
+                await self._run.note("thought", {"thought": said, "at": _moment()})
+
+
+@dataclass(eq=False)
+class _ToolCall:
+    """A tool call whose arguments arrive. A second attempt to store it has the same event id.
+
+    `writer` streams the arguments to other processes, from the second fragment on: most calls that arrive as a whole
+    have one fragment, and need no stream.
+    """
+
+    id: str
+    name: str
+    parent_id: str
+    arguments: list[str] = field(default_factory=list)
+    size: int = 0
+    event_id: str = field(default_factory=lambda: str(new_id()))
+    writer: MessageWriter | None = None
+
+
+class RecordedCalls:
+    """The tool calls and the results of a run."""
+
+    def __init__(self, run: RecordedRun, *, client_tools: Sequence[str]) -> None:
+        self._run = run
+        self._client_tools = frozenset(client_tools)
+        self._max_bytes = run.context.engine.settings.max_event_bytes
+        self._calls: dict[str, _ToolCall] = {}
+
+    def has_call(self, given: str) -> bool:
+        return given in self._calls
+
+    async def finish(self) -> None:
+        for call in list(self._calls):
+            await self.end(ToolCallEndEvent(tool_call_id=call, timestamp=now()))
+
+    async def abort(self) -> None:
+        for call in self._calls.values():
+            if call.writer is not None:
+                await self._run.keep(call.writer.abort)
+                call.writer.abandon()
+            elif not self._run.context.is_released:
+                await self._run.keep(partial(self._store, call, interrupted=True))
+
+    async def start(self, frame: ToolCallStartEvent) -> None:
+        given = frame.tool_call_id
+        if (open_call := self._calls.get(given)) is not None:
+            if open_call.name != frame.tool_call_name:
+                raise illegal(frame, f"the call {given!r:.80} is open, for the tool {open_call.name!r:.80}")
+            return
+        used = self._run.assign("call", given)
+        parent = self._run.used_ids.get(("message", frame.parent_message_id or ""), frame.parent_message_id)
+        call = self._calls[given] = _ToolCall(used, frame.tool_call_name, parent or used)
+        self._run.message_ids.add(call.parent_id)
+        self._run.emit(
+            [
+                ToolCallStartEvent(
+                    tool_call_id=used,
+                    tool_call_name=call.name,
+                    parent_message_id=call.parent_id,
+                    timestamp=frame.timestamp,
+                )
+            ]
+        )
+
+    async def write(self, frame: ToolCallArgsEvent) -> None:
+        if (call := self._calls.get(frame.tool_call_id)) is None:
+            raise illegal(frame, f"no call {frame.tool_call_id!r:.80} is open, and its tool is unknown")
+        if frame.delta:
+            delta = clean_text(frame.delta)
+            call.size += text_bytes(delta)
+            if call.size > self._max_bytes:
+                raise LimitExceededError(
+                    f"the arguments of the call {call.id!r:.80}",
+                    size=call.size,
+                    limit=self._max_bytes,
+                    setting="COGNIZES_MAX_EVENT_BYTES",
+                )
+            call.arguments.append(delta)
+            if call.writer is not None:
+                await call.writer.write(delta)
+            elif len(call.arguments) > 1:
+                await self._open_stream(call)
+            self._run.emit([ToolCallArgsEvent(tool_call_id=call.id, delta=delta, timestamp=frame.timestamp)])
+
+    async def _open_stream(self, call: _ToolCall) -> None:
+        call.writer = await self._run.open_stream(call.event_id, role=CALL)
+        await call.writer.write(CallHead(call.id, call.name, call.parent_id).text())
+        for delta in call.arguments:
+            await call.writer.write(delta)
+
+    async def end(self, frame: ToolCallEndEvent) -> None:
+        if call := self._calls.get(frame.tool_call_id):
+            await self._store(call)
+            del self._calls[frame.tool_call_id]
+            if call.name in self._client_tools:
+                self._run.pending[call.id] = None
+            self._run.emit([ToolCallEndEvent(tool_call_id=call.id, timestamp=frame.timestamp)])
+
+    async def _store(self, call: _ToolCall, *, interrupted: bool = False) -> None:
+        content, entry = self._describe(call.id, call.name, "".join(call.arguments), parent=call.parent_id)
+        if interrupted:
+            content["interrupted"] = True
+        stored: Awaitable[object]
+        if call.writer is not None:
+            stored = call.writer.complete(content=content)
+        else:
+            stored = self._run.append("act", content, event_id=call.event_id)
+        await asyncio.gather(stored, self._run.note("act", entry))
+
+    async def store_whole(self, call_id: str, name: str, text: str, *, parent: str) -> Event:
+        """Store a call of a message of the agent; return its event."""
+        content, entry = self._describe(call_id, name, text, parent=parent)
+        event, _ = await asyncio.gather(self._run.append("act", content), self._run.note("act", entry))
+        return event
+
+    def _describe(self, call_id: str, name: str, text: str, *, parent: str) -> tuple[JsonObject, JsonObject]:
+        """Return the content of the event of a call, and its entry on the run's row."""
+        parsed = parse_document(text)
+        content: JsonObject = {
+            "tool_call_id": call_id,
+            "tool_name": name,
+            **document("tool_input", text, parsed),
+            "parent_message_id": parent,
+        }
+        if name in self._client_tools:
+            content["client_tool"] = True
+        return content, {"id": call_id, "tool_name": name, "input": parsed, "at": _moment()}
+
+    async def take_result(self, frame: ToolCallResultEvent) -> None:
+        given = frame.tool_call_id
+        if given in self._calls:
+            await self.end(ToolCallEndEvent(tool_call_id=given, timestamp=frame.timestamp))
+        call_id = self._run.used_ids.get(("call", given), given)
+        if not self._run.knows_call(call_id):
+            raise illegal(frame, f"there is no tool call {given!r:.80}")
+        message_id = self._run.assign("message", frame.message_id)
+        content = frame.content
+        if isinstance(content, str):
+            content = clean_text(content)
+            value = parse_document(content)
+            observed = document("observation", content, value)
+        else:
+            value = [part.model_dump(mode="json", by_alias=True) for part in content]
+            observed = {"observation": value, "format": PARTS_FORMAT}
+        stored = {"tool_call_id": call_id, "message_id": message_id, "is_error": False, **observed}
+        entry = {"id": call_id, "output": value, "is_error": False, "finished_at": _moment()}
+        await asyncio.gather(self._run.append("observe", stored, event_id=message_id), self._run.note("observe", entry))
+        self._run.pending.pop(call_id, None)
+        self._run.emit(
+            [
+                ToolCallResultEvent(
+                    message_id=message_id,
+                    tool_call_id=call_id,
+                    content=content,
+                    role="tool",
+                    timestamp=frame.timestamp,
+                )
+            ]
+        )
+
+
+def document(key: str, text: str, parsed: Any) -> JsonObject:
+    """Return a JSON document that an agent sent as text: parsed if that loses nothing, else the text."""
+    if not isinstance(parsed, str) and to_json(parsed) == text:
+        return {key: parsed}
+    return {key: text, "format": TEXT_FORMAT}
+
+
+def illegal(frame: BaseEvent, reason: str) -> IllegalFrameError:
+    return IllegalFrameError(f"the agent yielded {frame.type.value}: {reason}")
+
+
+def _moment() -> str:
+    return datetime.now(UTC).isoformat()
