@@ -329,3 +329,27 @@ test("a broken connection is told as reconnecting until it is open again", async
   ]);
   client.close();
 });
+
+test("a start that fails is healed when the stream opens", async () => {
+  const server = new Server();
+  server.say("one");
+  let failures = 1;
+  const fetch = (...given) => (failures-- > 0 ? Promise.reject(new TypeError("network")) : server.fetch(...given));
+  const { client, heard } = await connected(server, { fetch });
+  await until(() => heard.histories.length === 1);
+  assert.deepEqual(heard.histories, [["main", ["one"]]]);
+  client.close();
+});
+
+test("a heartbeat that is ahead of all signals causes a refresh", async () => {
+  const server = new Server();
+  const { client, heard, source } = await connected(server);
+  source.signal({ type: "state_changed", context_id: "c", new_state: "Idle", sequence_num: 3 });
+  source.signal({ type: "heartbeat", context_id: "c", sequence_num: 3 });
+  server.say("lost");
+  source.signal({ type: "heartbeat", context_id: "c", sequence_num: 4 });
+  await until(() => heard.histories.length === 2);
+  assert.deepEqual(heard.histories[1], ["main", ["lost"]]);
+  assert.deepEqual(heard.refreshed, ["start", "heartbeat"]);
+  client.close();
+});

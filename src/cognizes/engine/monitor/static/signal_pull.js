@@ -15,7 +15,8 @@
 // - many signals during one pull become one more pull;
 // - at start it reads the metadata and all messages of the active branch (`history: false` leaves them out); a branch
 //   that was read before comes from memory, and only what is new is pulled;
-// - after a reconnection, metadata and new messages are read and every open message is pulled again.
+// - after a reconnection, metadata and new messages are read and every open message is pulled again; likewise when a
+//   heartbeat names a newer event than all signals (signals were lost), and after a read that failed.
 
 /** @typedef {{ sequence: number, delta: string }} Chunk */
 
@@ -41,6 +42,7 @@ export class SignalPullClient {
     this.branch = null;
     this.stats = { signals: 0, pulls: 0, failed: 0, gaps: 0, reconnects: 0 };
     this._seen = 0; // the newest event that a signal announced
+    this._isStale = false; // whether the last refresh failed
     this._fetch = options.fetch ?? ((...args) => globalThis.fetch(...args));
     this._open = options.eventSource ?? ((url) => new EventSource(url));
     this._retryMs = options.retryMs ?? RETRY_MS;
@@ -62,7 +64,7 @@ export class SignalPullClient {
   on(kind, listener) {
     if (!this._listeners.has(kind)) this._listeners.set(kind, new Set());
     this._listeners.get(kind).add(listener);
-    return () => this._listeners.get(kind).delete(listener);
+    return () => this._listeners.get(kind)?.delete(listener); // none are left after close()
   }
 
   /** Reads the metadata and the messages of the active branch, then opens the stream of signals. */
@@ -111,8 +113,10 @@ export class SignalPullClient {
       const metadata = await this.metadata();
       this._setState(metadata.current_state);
       if (this._loadsHistory) await this._loadHistory(metadata.active_branch_name);
+      this._isStale = false;
       this._emit("refresh", { metadata, reason });
     } catch (error) {
+      this._isStale = true;
       this._emit("error", { error, during: "refresh" });
     }
     for (const [messageId, message] of this.messages) {
@@ -129,6 +133,7 @@ export class SignalPullClient {
   handle(signal) {
     if (this._closed) return;
     this.stats.signals += 1;
+    const isAhead = (signal.sequence_num ?? 0) > this._seen;
     this._seen = Math.max(signal.messages_removed ? 0 : this._seen, signal.sequence_num ?? 0);
     this._emit("signal", signal);
     if (signal.is_cut) return void this.refresh("cut signal"); // its ids were too long to be told
@@ -149,6 +154,9 @@ export class SignalPullClient {
           this._branches.clear(); // lists that are in memory may contain what was removed
           this.refresh("removed");
         } else if (this._loadsHistory && this.branch !== null && (signal.active_branch_name ?? this.branch) !== this.branch) this.refresh("branch");
+        break;
+      case "heartbeat":
+        if (isAhead || this._isStale) this.refresh("heartbeat");
         break;
     }
   }
@@ -319,10 +327,8 @@ export class SignalPullClient {
     });
     source.addEventListener("open", () => {
       this._emit("connection", { open: true, reconnecting: false });
-      if (this._wasOpen) {
-        this.stats.reconnects += 1;
-        this.refresh("reconnect");
-      }
+      if (this._wasOpen) this.stats.reconnects += 1;
+      if (this._wasOpen || this._isStale) this.refresh("reconnect");
       this._wasOpen = true;
     });
     source.addEventListener("error", () => {
