@@ -49,6 +49,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Token streams": "streams.md",
         "Timeline": "timeline.md",
         "Signal-Pull": "signal-pull.md",
+        "Clients": "clients.md",
         "The Pulse": "010-the-pulse.md",
     },
     "Operate": {

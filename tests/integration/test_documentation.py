@@ -70,6 +70,12 @@ NOT_EXECUTED = {
     "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
     "docs/monitor.md: import { SignalPullClient }": "for a page; tests/node/signal_pull.test.mjs runs the module",
+    **dict.fromkeys(
+        [f"docs/clients.md: {start}" for start in (
+            "import { CognizesClient, ConflictError }", "const run =", "const copy =", "const thread =",
+            "import { CognizesClient } from")],
+        "TypeScript; tests/node/test_typescript_live.py compiles and runs it",
+    ),
     "docs/signal-pull.md: id: 17": "a frame, not code; tests/unittests/sync/test_signals.py checks its form",
     "docs/architecture.md: models, errors": "a drawing of the layers; import-linter checks them",
     "examples/copilotkit/README.md: uv run cognizes serve": SERVER,

@@ -53,6 +53,12 @@ export interface Appended {
   created_at: string;
 }
 
+/** The decision of the person. */
+export interface ApprovalAnswer {
+  approved: boolean;
+  reason?: string | null;
+}
+
 /**
  * A message from the agent. Content is optional because a turn may consist
  * only of tool calls.
@@ -231,7 +237,7 @@ export interface ContextQuestion {
 }
 
 /** A context, without its content. */
-export interface ContextsContextView {
+export interface ContextView {
   id: string;
   current_state: string;
   active_branch_name: string;
@@ -286,11 +292,6 @@ export interface DeadLetterView {
   last_error: string | null;
   created_at: string;
   dead_at: string;
-}
-
-/** Approval or denial of a tool call. */
-export interface DebugApprovalAnswer {
-  approved: boolean;
 }
 
 /** The backend of token deltas, and whether it answers. */
@@ -497,7 +498,7 @@ export interface FoundMessagesView {
 
 /** Runs of all threads. */
 export interface FoundRuns {
-  runs: RunView[];
+  runs: ListedRun[];
   next_cursor: string | null;
 }
 
@@ -564,6 +565,35 @@ export interface Limits {
   per_seconds?: number;
 }
 
+/** A run; `usage` is missing unless it was asked for. */
+export interface ListedRun {
+  id: string;
+  thread_id: string;
+  app_name: string;
+  status: string;
+  thinking_steps: unknown[];
+  tool_calls: unknown[];
+  error: string | null;
+  created_at: string;
+  started_at: string | null;
+  completed_at: string | null;
+  handler: string | null;
+  input: unknown;
+  result: unknown;
+  worker_id: string | null;
+  attempt: number;
+  failures: number;
+  max_attempts: number;
+  available_at: string | null;
+  lease_expires_at: string | null;
+  queue: string | null;
+  priority: number;
+  /** The position in a trace at which the run was created (W3C). */
+  traceparent: string | null;
+  wait: WaitView | null;
+  usage?: RunTotals | null;
+}
+
 /** The process serves requests. */
 export interface LiveView {
   status: "ok";
@@ -584,14 +614,6 @@ export interface Memories {
 /** The memories that came from an event. */
 export interface MemoriesOfEvent {
   memories: MemoryView[];
-}
-
-/** The text of a context, its items in the order of the text, and the number of items that did not fit. */
-export interface MemoryContextView {
-  text: string;
-  items: ContextItemView[];
-  tokens: number;
-  left_out: number;
 }
 
 /** The memory of the agent when its run started to wait. */
@@ -982,10 +1004,12 @@ export interface Problem {
   errors?: Record<string, unknown>[] | null;
 }
 
-/** The decision of the person. */
-export interface ProducersApprovalAnswer {
-  approved: boolean;
-  reason?: string | null;
+/** The text of a context, its items in the order of the text, and the number of items that did not fit. */
+export interface PromptContext {
+  text: string;
+  items: ContextItemView[];
+  tokens: number;
+  left_out: number;
 }
 
 /** What to recall, of whom, and which memories may answer. */
@@ -1135,6 +1159,14 @@ export interface RunPage {
 export interface RunSignal {
   correlation_key: string;
   payload?: unknown;
+}
+
+/** The tokens of a run. `cost` is null if no model of the run has a price. */
+export interface RunTotals {
+  calls: number;
+  input_tokens: number;
+  output_tokens: number;
+  cost: number | null;
 }
 
 /** A run. */
@@ -1333,6 +1365,11 @@ export interface Tool {
   parameters?: unknown;
   metadata?: Record<string, unknown> | null;
   [name: string]: unknown;
+}
+
+/** Approval or denial of a tool call. */
+export interface ToolDecision {
+  approved: boolean;
 }
 
 /**
@@ -1856,6 +1893,8 @@ export interface Operations {
       user_id?: string | null;
       status?: ("pending" | "running" | "waiting" | "completed" | "failed" | "cancelled")[] | null;
       handler?: string | null;
+      /** Add the tokens and the cost of each run. */
+      with_usage?: boolean;
       limit?: number;
       cursor?: string | null;
     };
@@ -1921,7 +1960,7 @@ export interface Operations {
   "GET /api/schedules": {
     path: {};
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
       user_id?: string | null;
       limit?: number;
@@ -1936,7 +1975,7 @@ export interface Operations {
       schedule_id: string;
     };
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
       /** The number of next times. */
       count?: number;
@@ -1950,7 +1989,7 @@ export interface Operations {
       schedule_id: string;
     };
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -1962,7 +2001,7 @@ export interface Operations {
       schedule_id: string;
     };
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
       limit?: number;
     };
@@ -1975,7 +2014,7 @@ export interface Operations {
       schedule_id: string;
     };
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -1987,7 +2026,7 @@ export interface Operations {
       schedule_id: string;
     };
     query: {
-      /** The app of the schedule. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -2029,7 +2068,7 @@ export interface Operations {
   "GET /api/webhooks": {
     path: {};
     query: {
-      /** The app of the webhook. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -2039,7 +2078,7 @@ export interface Operations {
   "GET /api/webhooks/dead-letters": {
     path: {};
     query: {
-      /** The app of the webhook. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
       limit?: number;
       cursor?: string | null;
@@ -2053,7 +2092,7 @@ export interface Operations {
       delivery_id: string;
     };
     query: {
-      /** The app of the webhook. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -2065,7 +2104,7 @@ export interface Operations {
       webhook_id: string;
     };
     query: {
-      /** The app of the webhook. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -2077,7 +2116,7 @@ export interface Operations {
       webhook_id: string;
     };
     query: {
-      /** The app of the webhook. A key of some apps must name it. */
+      /** The app that it belongs to. A key of some apps must name it. */
       app_name?: string | null;
     };
     body: undefined;
@@ -2150,6 +2189,16 @@ export interface Operations {
   "GET /api/debug/threads/{thread_id}/events/{sequence_num}/diff": {
     path: {
       sequence_num: number;
+      thread_id: string;
+    };
+    query: {};
+    body: undefined;
+    response: unknown;
+  };
+  /** Read the model calls and the waits of a run */
+  "GET /api/debug/threads/{thread_id}/runs/{run_id}/activity": {
+    path: {
+      run_id: string;
       thread_id: string;
     };
     query: {};
@@ -2270,7 +2319,7 @@ export interface Operations {
       thread_id: string;
     };
     query: {};
-    body: DebugApprovalAnswer;
+    body: ToolDecision;
     response: unknown;
   };
   /** Answer the questions of an agent, audited */
@@ -2478,7 +2527,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: ContextsContextView;
+    response: ContextView;
   };
   /** Read messages by their ids, or those of a branch */
   "GET /contexts/{context_id}/messages": {
@@ -2588,7 +2637,7 @@ export interface Operations {
     path: {};
     query: {};
     body: NewContext;
-    response: ContextsContextView;
+    response: ContextView;
   };
   /** Start a message that is sent in chunks */
   "POST /contexts/{context_id}/messages/stream": {
@@ -2654,7 +2703,7 @@ export interface Operations {
       context_id: string;
     };
     query: {};
-    body: ProducersApprovalAnswer;
+    body: ApprovalAnswer;
     response: unknown;
   };
   /** Cancel runs and streams */
@@ -2699,58 +2748,6 @@ export interface Operations {
     body: undefined;
     response: undefined;
   };
-  /** Merge equal and near memories */
-  "POST /memory/duplicates": {
-    path: {};
-    query: {};
-    body: DuplicatesToMerge;
-    response: Merged;
-  };
-  /** Consolidate */
-  "POST /memory/consolidations": {
-    path: {};
-    query: {};
-    body: SessionToConsolidate;
-    response: EnqueuedRun;
-  };
-  /** List the values of a long-term fact */
-  "GET /memory/long-term/history": {
-    path: {};
-    query: {
-      key: string;
-      namespace?: string;
-      limit?: number;
-      app_name: string;
-      user_id: string;
-      agent_id?: string;
-    };
-    body: undefined;
-    response: FactHistory;
-  };
-  /** List the memories that came from an event */
-  "GET /memory/of-event": {
-    path: {};
-    query: {
-      app_name: string;
-      user_id: string;
-      session_id: string;
-      event_id: string;
-    };
-    body: undefined;
-    response: MemoriesOfEvent;
-  };
-  /** List the events that a memory came from */
-  "GET /memory/{memory_id}/sources": {
-    path: {
-      memory_id: string;
-    };
-    query: {
-      app_name: string;
-      user_id: string;
-    };
-    body: undefined;
-    response: Sources;
-  };
   /** Recall what answers a question */
   "POST /memory/recall": {
     path: {};
@@ -2763,7 +2760,7 @@ export interface Operations {
     path: {};
     query: {};
     body: ContextQuestion;
-    response: MemoryContextView;
+    response: PromptContext;
   };
   /** Search messages by words and meaning */
   "POST /memory/messages/search": {
@@ -2908,5 +2905,57 @@ export interface Operations {
     };
     body: undefined;
     response: WorkingMemoryView;
+  };
+  /** Merge equal and near memories */
+  "POST /memory/duplicates": {
+    path: {};
+    query: {};
+    body: DuplicatesToMerge;
+    response: Merged;
+  };
+  /** Consolidate */
+  "POST /memory/consolidations": {
+    path: {};
+    query: {};
+    body: SessionToConsolidate;
+    response: EnqueuedRun;
+  };
+  /** List the values of a long-term fact */
+  "GET /memory/long-term/history": {
+    path: {};
+    query: {
+      key: string;
+      namespace?: string;
+      limit?: number;
+      app_name: string;
+      user_id: string;
+      agent_id?: string;
+    };
+    body: undefined;
+    response: FactHistory;
+  };
+  /** List the memories that came from an event */
+  "GET /memory/of-event": {
+    path: {};
+    query: {
+      app_name: string;
+      user_id: string;
+      session_id: string;
+      event_id: string;
+    };
+    body: undefined;
+    response: MemoriesOfEvent;
+  };
+  /** List the events that a memory came from */
+  "GET /memory/{memory_id}/sources": {
+    path: {
+      memory_id: string;
+    };
+    query: {
+      app_name: string;
+      user_id: string;
+    };
+    body: undefined;
+    response: Sources;
   };
 }

@@ -1,0 +1,1 @@
+../../../src/cognizes/engine/monitor/static/signal_pull.js
