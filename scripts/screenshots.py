@@ -6,11 +6,14 @@ It serves a separate engine on a free port, fills it with a few conversations, a
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +36,7 @@ FLAGS = [
     "--font-render-hinting=none",
 ]
 WAIT_MS = 60_000
+PRICES = '{"gemini-2.5-*": {"input": 0.3, "output": 2.5}}'
 
 
 @contextmanager
@@ -42,7 +46,13 @@ def served() -> Iterator[str]:
         log = Path(folder) / "log"
         command = [Path(sys.executable).parent / "cognizes", "serve", "--port", "0", "--data-dir", f"{folder}/data"]
         with log.open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+            process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=os.environ | {"COGNIZES_PRICES": PRICES},
+            )
         try:
             deadline = time.monotonic() + 60
             while not (found := re.search(r"Page +(http://\S+)/$", log.read_text(), re.MULTILINE)):
@@ -79,6 +89,29 @@ class Story:
             content={"text": text},
             run_id=run,
             actions=actions,
+        )
+
+    def attach(self, thread: str, run: str, text: str, name: str, data: bytes) -> None:
+        """Store a message of the user with a picture."""
+        answer = self.http.post(
+            f"/api/sessions/{thread}/attachments",
+            params={"filename": name},
+            content=data,
+            headers={"Content-Type": "image/png"},
+        )
+        content = {"content": [{"type": "text", "text": text}, answer.raise_for_status().json()["part"]]}
+        body = {"author": "user", "event_type": "user_message", "content": content, "run_id": run}
+        self.post(f"/api/sessions/{thread}/events", **body)
+
+    def count(self, thread: str, run: str, input_tokens: int, output_tokens: int) -> None:
+        """Count the tokens of a model call."""
+        self.post(
+            f"/api/sessions/{thread}/usage",
+            id=f"call-{time.time_ns()}",
+            model="gemini-2.5-flash",
+            run_id=run,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
         )
 
     def run(self, thread: str, run_id: str | None = None) -> str:
@@ -151,6 +184,8 @@ def _trip(story: Story) -> str:
     )
     run = story.run(trip)
     story.say(trip, "user", "user_message", "Plan me a quiet week in Lisbon, late October. Sea view if possible.", run)
+    time.sleep(0.3)
+    story.count(trip, run, 1840, 96)
     story.think(trip, run, "Flights first, since they decide the dates. Then rooms with a view, then the budget.")
     story.tool(
         trip,
@@ -180,6 +215,8 @@ def _trip(story: Story) -> str:
         shortlist=["Casa do Farol", "Alfama 12"],
         **{"user:likes": ["sea view", "quiet streets"], "payment_token": "tok_live_9f2c71"},
     )
+    time.sleep(0.4)
+    story.count(trip, run, 2510, 143)
     story.say(
         trip,
         "planner",
@@ -190,7 +227,9 @@ def _trip(story: Story) -> str:
     )
     story.finish(trip, run)
     run = story.run(trip)
-    story.say(trip, "user", "user_message", "Lovely. Is there a boat trip I could take on a windy day?", run)
+    story.attach(trip, run, "Lovely. Is there a boat trip like this, for a windy day?", "boat.png", _sunset())
+    time.sleep(0.2)
+    story.count(trip, run, 2890, 71)
     story.think(trip, run, "Wind matters more than price here; I check the forecast before I suggest anything.")
     story.tool(
         trip, run, "forecast", {"place": "Cascais", "day": "2026-10-24"}, {"wind_knots": 17, "gusts": 24}, seconds=0.2
@@ -219,6 +258,29 @@ def _trip(story: Story) -> str:
     return trip
 
 
+def _sunset(width: int = 300, height: int = 130) -> bytes:
+    """Return a picture as PNG: a sky, a sun and a sea."""
+    rows = bytearray()
+    for y in range(height):
+        rows.append(0)
+        for x in range(width):
+            far = ((x - 210) ** 2 + (y - 62) ** 2) ** 0.5
+            if y > 78:
+                rows += bytes((40 + 40 * ((x * 7 + y * 13) % 23 < 3), 92 + y // 3, 120 + y // 4))
+            elif far < 26:
+                rows += bytes((255, 214, 140))
+            else:
+                rows += bytes((250 - y // 3, 150 + y // 2, 110 + y))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(rows))) + chunk(b"IEND", b"")
+    )
+
+
 def open_page(browser: Browser, url: str, *, theme: str, size: tuple[int, int], scale: float = 1) -> Page:
     """Open a page of the given size, light or dark."""
     context = browser.new_context(
@@ -242,6 +304,7 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
         ("monitor-light", trip, "light", wide, _settle),
         ("monitor-dark", trip, "dark", wide, _select_state_write),
         ("monitor-travel", f"{trip}?at=8", "light", wide, _settle),
+        ("monitor-run", f"{trip}?tab=run", "light", wide, _first_run),
         ("monitor-approval", demo, "light", wide, _run),
         ("monitor-needs-you", f"{url}/", "light", wide, _needs_you),
         ("monitor-runs", f"{url}/#/runs", "light", wide, lambda page: page.locator(".runs-table td").first.wait_for()),
@@ -286,6 +349,14 @@ def _needs_you(page: Page) -> None:
     page.locator(".thread").first.wait_for()
     page.locator("#inbox").click()
     page.locator(".inbox-card").first.wait_for()
+    page.wait_for_timeout(300)
+
+
+def _first_run(page: Page) -> None:
+    _settle(page)
+    page.locator(".run-row").nth(1).click()
+    page.locator("#run-waterfall [data-kind='model']").first.wait_for()
+    page.locator("#run-waterfall").scroll_into_view_if_needed()
     page.wait_for_timeout(300)
 
 

@@ -41,6 +41,8 @@ def thread(site: Site) -> str:
 
     async def wait(engine: Engine) -> None:
         waiting = await engine.runs.begin_leased(await engine.sessions.store.get_thread(thread))
+        call = await engine.runs.call_tool(thread, waiting.id, "refund", {"reason": "the parcel came late " * 10})
+        await engine.runs.finish_tool(thread, waiting.id, call, {"refunded": False})
         await engine.runs.wait(waiting, kind="human", correlation_key="approve", reason="A refund")
         await engine.branches.create(thread, "what-if", at_sequence=2)
 
@@ -93,7 +95,8 @@ def test_no_view_has_a_violation(page: Page, site: Site, thread: str, axe: str, 
 
 
 _OUTSIDE = """
-() => [...document.querySelectorAll('button, a, input, select, textarea, h1, h2, .tag, .pill, .tool-status')]
+() => [...document.querySelectorAll(
+    'button, a, input, select, textarea, h1, h2, .tag, .pill, .tool-status, .waterfall-time')]
   .filter((element) => element.checkVisibility() && !element.closest('.skip, .runs-table, .panel[hidden]'))
   .map((element) => [element, element.getBoundingClientRect()])
   .filter(([, box]) => box.width > 0 && (box.right > innerWidth + 1 || box.left < -1))
@@ -129,6 +132,9 @@ def test_nothing_is_clipped_or_overlaps(page: Page, site: Site, thread: str, wid
     assert page.evaluate(_OVERLAPS) == []
     for name in ("#show-kinds", "#export-json", "#export-ndjson", "#delete-thread", "#pause"):
         expect(page.locator(name)).to_be_in_viewport(ratio=1)
+    page.goto(f"{site.url}/#/thread/{thread}?tab=run")
+    expect(page.locator(".waterfall-time").first).to_be_attached()
+    assert page.evaluate(_OUTSIDE) == []
     page.goto(f"{site.url}/#/runs")
     expect(page.locator(".runs-table tbody tr").first).to_be_visible()
     assert page.evaluate(_OUTSIDE) == []
