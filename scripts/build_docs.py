@@ -20,6 +20,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = (
     "cognizes.engine",
+    "cognizes.client",
     "cognizes.engine.runs",
     "cognizes.engine.memory",
     "cognizes.engine.streams",

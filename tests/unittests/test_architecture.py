@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "cognizes" / "engine"
+CLIENT = ROOT / "src" / "cognizes" / "client"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 RE_EXPORTS = {"pulse": {"event_bridge", "pg_notify_listener"}}
 """Modules at paths that seed 000 fixes; the page names them below the table."""
@@ -18,6 +19,7 @@ def _modules() -> dict[str, set[str]]:
         package = str(path.parent.relative_to(SOURCE))
         if path.stem != "__init__" and package not in (".", "schema"):
             found.setdefault(package, set()).add(path.stem)
+    found["client"] = {path.stem for path in CLIENT.glob("*.py")} - {"__init__"}
     return {package: modules - RE_EXPORTS.get(package, set()) for package, modules in found.items()}
 
 

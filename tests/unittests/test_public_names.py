@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import cognizes.client
 import cognizes.engine
 from cognizes.engine import errors
 
@@ -258,6 +259,81 @@ def test_the_names_of_each_package() -> None:
     for package, exported in PACKAGES.items():
         of_package = importlib.import_module(f"cognizes.engine.{package}")
         assert [name for name in exported if not hasattr(of_package, name)] == []
+
+
+CLIENT = [
+    "Agent",
+    "Agents",
+    "ApiError",
+    "Appended",
+    "Attachment",
+    "AttachmentPage",
+    "AuthenticationError",
+    "Caller",
+    "Client",
+    "ClientError",
+    "ConflictError",
+    "Connection",
+    "ContextCopy",
+    "ContextItem",
+    "DELETE",
+    "Event",
+    "EventPage",
+    "Fact",
+    "FactVersion",
+    "FeedRewoundError",
+    "HistoryExpiredError",
+    "Hit",
+    "InvalidAnswerError",
+    "InvalidInputError",
+    "Memories",
+    "Memory",
+    "MemoryPage",
+    "Message",
+    "MessageCopy",
+    "MessageEnded",
+    "MessagePage",
+    "MessageStarted",
+    "ModelUsage",
+    "NotFoundError",
+    "OtherEvent",
+    "PermissionDeniedError",
+    "PromptContext",
+    "Run",
+    "RunDetail",
+    "RunEnded",
+    "RunEvent",
+    "RunPage",
+    "RunStarted",
+    "RunWaiting",
+    "Runs",
+    "Schedule",
+    "SchedulePage",
+    "Schedules",
+    "ServerError",
+    "ServerUnavailableError",
+    "Session",
+    "SessionPage",
+    "Sessions",
+    "SignalPullClient",
+    "Signalled",
+    "State",
+    "StateChanged",
+    "Step",
+    "TextDelta",
+    "TimelinePage",
+    "TooLargeError",
+    "TooManyRequestsError",
+    "ToolCalled",
+    "ToolReturned",
+    "Usage",
+    "Wait",
+]
+
+
+def test_the_names_of_the_client() -> None:
+    assert sorted(cognizes.client.__all__) == CLIENT
+    assert [name for name in CLIENT if not hasattr(cognizes.client, name)] == []
 
 
 def test_every_error_is_exported() -> None:

@@ -10,13 +10,14 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _SOURCE = _ROOT / "src" / "cognizes" / "engine"
 _WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody|anybody|anew|meanwhile)\b", re.IGNORECASE)
+_CLIENT = _ROOT / "src" / "cognizes" / "client"
 _SUFFIXES = {".py", ".sql", ".js", ".html", ".css"}
 _FROZEN = (_SOURCE / "schema" / "migrations", _SOURCE / "schema" / "agent_schema.sql")
 """Released migrations never change, and the generated script contains them."""
 
 
 def _files() -> list[Path]:
-    sources = [path for path in _SOURCE.rglob("*") if path.suffix in _SUFFIXES]
+    sources = [path for folder in (_SOURCE, _CLIENT) for path in folder.rglob("*") if path.suffix in _SUFFIXES]
     documents = [*(_ROOT / "docs").glob("*.md"), *_ROOT.glob("*.md"), _ROOT / ".env.example"]
     return [path for path in [*sources, *documents] if not any(path.is_relative_to(frozen) for frozen in _FROZEN)]
 

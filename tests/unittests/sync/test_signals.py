@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from cognizes.client.signal_pull import parse_signal
 from cognizes.engine.api.routes.signals import read_positions
-from cognizes.engine.sync.signals import MAX_BYTES, Signal, SignalType, parse_signal
+from cognizes.engine.sync.signals import MAX_BYTES, Signal, SignalType
 
 MOMENT = datetime(2025, 11, 8, 12, 0, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Signal-Pull (seed 003): contexts, branches and signals; `sync.client` (extra `client`) keeps a copy of a context."""
+"""Signal-Pull (seed 003): contexts, branches and signals; `cognizes.client` has a client that keeps a copy."""
 
 from cognizes.engine.sync.branches import Branch, Branches
 from cognizes.engine.sync.context_state import ContextState

@@ -64,11 +64,3 @@ class Signal:
         # Characters that JSON escapes take six bytes each.
         shorter = {key: value[:40] if isinstance(value, str) else value for key, value in document.items()}
         return _ENCODER.encode(shorter | {"is_cut": True})
-
-
-def parse_signal(text: str) -> JsonObject:
-    """Return the data of a signal; `ValueError` if it is not a signal."""
-    document = json.loads(text)
-    if not isinstance(document, dict) or document.get("type") not in list(SignalType):
-        raise ValueError("this is not a signal")
-    return document

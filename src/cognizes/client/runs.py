@@ -1,0 +1,292 @@
+"""Runs of a remote server: create, follow, wait for the result, answer, cancel; and the agents that it hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Literal
+from uuid import uuid4
+
+import httpx
+from httpx_sse import EventSource, SSEError
+from pydantic import JsonValue
+
+from cognizes.client.errors import ApiError, ClientError, ConflictError, NotFoundError, ServerUnavailableError
+from cognizes.client.models import Agent, AgentList, Run, RunDetail, RunPage, Signalled
+from cognizes.client.run_events import RunEnded, RunEvent, RunEventReader, RunWaiting
+from cognizes.client.transport import BUSY, UNAVAILABLE, Pauses, Transport, parse
+from cognizes.client.wire import JsonObject
+
+Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+_OF_SESSION = "/api/sessions/{thread_id}/runs"
+_RUN = "/api/runs/{run_id}"
+_RUN_OF_THREAD = "/api/sessions/{thread_id}/runs/{run_id}"
+
+
+class Runs:
+    """The runs of a server, as `client.runs`.
+
+    A run is named by its id. Ids are chosen by clients, so that two threads may have the same; then add `thread_id`.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def enqueue(
+        self,
+        thread_id: str,
+        handler: str,
+        *,
+        input: JsonValue = None,  # noqa: A002 - the name of the field
+        run_id: str | None = None,
+        max_attempts: int | None = None,
+        available_at: datetime | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+    ) -> Run:
+        """Create a run for the workers that have the handler. It is created once, however often it is sent."""
+        run_id = run_id or str(uuid4())
+        body: JsonObject = {
+            "run_id": run_id,
+            "handler": handler,
+            "input": input,
+            "max_attempts": max_attempts,
+            "available_at": available_at.isoformat() if available_at else None,
+            "queue": queue,
+            "priority": priority,
+        }
+        return await self._create(thread_id, run_id, body)
+
+    async def create(
+        self, thread_id: str, *, run_id: str | None = None, start: bool = True, lease_seconds: float = 60.0
+    ) -> Run:
+        """Create a run that the caller executes; `start` makes it running at once, with a lease."""
+        run_id = run_id or str(uuid4())
+        return await self._create(thread_id, run_id, {"run_id": run_id, "start": start, "lease_seconds": lease_seconds})
+
+    async def _create(self, thread_id: str, run_id: str, body: JsonObject) -> Run:
+        pauses = Pauses(self._transport.retry_seconds)
+        try:
+            answer = await self._transport.call(
+                "POST", _OF_SESSION, thread_id, body=body, repeatable=True, pauses=pauses
+            )
+        except ConflictError:
+            if not pauses.attempts:
+                raise
+            # An earlier attempt created the run, and its answer was lost.
+            return await self.get(run_id, thread_id=thread_id)
+        return parse(Run, answer)
+
+    async def get(self, run_id: str, *, thread_id: str | None = None) -> RunDetail:
+        """Return a run with its steps."""
+        if thread_id is None:
+            return await self._transport.get(RunDetail, _RUN, run_id)
+        return await self._transport.get(RunDetail, _RUN_OF_THREAD, thread_id, run_id)
+
+    async def list(
+        self,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        status: Sequence[Status] | None = None,
+        handler: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """Return a page of runs of all sessions, newest first; `each` reads all pages."""
+        query = {"app_name": app_name, "user_id": user_id, "handler": handler, "limit": limit, "cursor": cursor}
+        return await self._transport.get(RunPage, "/api/runs", query={**query, "status": status})
+
+    async def each(
+        self,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        status: Sequence[Status] | None = None,
+        handler: str | None = None,
+    ) -> AsyncIterator[Run]:
+        """Yield all runs that match, newest first."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(app_name=app_name, user_id=user_id, status=status, handler=handler, cursor=cursor)
+            for run in page.runs:
+                yield run
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def of_session(self, thread_id: str, *, limit: int = 100) -> Sequence[Run]:
+        """Return the newest runs of a session."""
+        return (await self._transport.get(RunPage, _OF_SESSION, thread_id, query={"limit": limit})).runs
+
+    async def cancel(self, run_id: str, *, thread_id: str | None = None) -> Run:
+        """Cancel a run; a worker that executes it stops at once."""
+        if thread_id is None:
+            return await self._transport.post(Run, "/api/runs/{run_id}/cancel", run_id)
+        return await self._transport.post(Run, "/api/sessions/{thread_id}/runs/{run_id}/cancel", thread_id, run_id)
+
+    async def retry(self, run_id: str, *, thread_id: str | None = None) -> Run:
+        """Put a failed run back into its queue; finished steps stay finished."""
+        if thread_id is None:
+            return await self._transport.post(Run, "/api/runs/{run_id}/retry", run_id)
+        return await self._transport.post(Run, "/api/sessions/{thread_id}/runs/{run_id}/retry", thread_id, run_id)
+
+    async def signal(
+        self, run_id: str, correlation_key: str, payload: JsonValue = None, *, thread_id: str | None = None
+    ) -> Signalled:
+        """End the wait for a key, now or as soon as the run waits for it. The same key again counts once."""
+        body: JsonObject = {"correlation_key": correlation_key, "payload": payload}
+        if thread_id is None:
+            return await self._transport.post(
+                Signalled, "/api/runs/{run_id}/signal", run_id, body=body, repeatable=True
+            )
+        path = "/api/sessions/{thread_id}/runs/{run_id}/signal"
+        return await self._transport.post(Signalled, path, thread_id, run_id, body=body, repeatable=True)
+
+    async def answer(self, run_id: str, payload: JsonValue, *, thread_id: str | None = None) -> Run:
+        """Answer what a waiting run waits for; `ClientError` if it does not wait.
+
+        The payload for a hosted agent that asks a person is `{"confirmed": true}` or what its interrupt expects.
+        """
+        run = await self.get(run_id, thread_id=thread_id)
+        if run.wait is None:
+            raise ClientError(f"run {run_id} is {run.status} and waits for nothing; there is nothing to answer")
+        return (await self.signal(run_id, run.wait.correlation_key, payload, thread_id=run.thread_id)).run
+
+    async def follow(
+        self, run_id: str, *, thread_id: str | None = None, after: int = 0, until_waiting: bool = False
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a run, stored and live ones, until it ends; with `until_waiting`, or waits.
+
+        A lost connection is opened again, also to a restarted server, and every event is yielded once. `after` is the
+        `sequence_num` to continue after. `ServerUnavailableError` when no server answers for the `retry_seconds` of
+        the client.
+        """
+        run = await self.get(run_id, thread_id=thread_id)
+        reader = RunEventReader(last_sequence=after)
+        pauses = Pauses(self._transport.retry_seconds)
+        while True:
+            reader.reattach()
+            retry_after: float | None = None
+            failure: Exception | None = None
+            try:
+                async with aclosing(self._frames(run, reader, pauses)) as events:
+                    async for event in events:
+                        pauses.restart()
+                        yield event
+                        if isinstance(event, RunEnded) or (until_waiting and isinstance(event, RunWaiting)):
+                            return
+            except ApiError as error:
+                if error.status not in (BUSY, *UNAVAILABLE):
+                    raise
+                failure, retry_after = error, error.retry_after
+            except (httpx.TransportError, httpx.StreamError, SSEError, OSError) as error:
+                failure = error
+            if not await pauses.pause(retry_after):
+                raise ServerUnavailableError(
+                    f"the stream of run {run_id} is lost after event {reader.last_sequence}: {failure or 'it ended'}"
+                ) from failure
+
+    async def _frames(self, run: Run, reader: RunEventReader, pauses: Pauses) -> AsyncGenerator[RunEvent, None]:
+        headers = {"Last-Event-ID": str(reader.last_sequence)} if reader.last_sequence else {}
+        query = {"profile": "monitor", "thread_id": run.thread_id}
+        path = "/api/runs/{run_id}/events"
+        async with self._transport.stream("GET", path, run.id, query=query, headers=headers) as response:
+            try:
+                async for frame in EventSource(response).aiter_sse():
+                    for event in reader.read(frame.data, frame.id):
+                        yield event
+            finally:
+                pauses.renew()
+
+    async def wait(
+        self,
+        run_id: str,
+        *,
+        thread_id: str | None = None,
+        timeout: float | None = None,
+        until_waiting: bool = False,
+    ) -> RunDetail:
+        """Return a run when it has ended; with `until_waiting`, or waits. `TimeoutError` after `timeout` seconds.
+
+        A run that failed is returned like any other: see `status`, `error` and `result`.
+        """
+        async with asyncio.timeout(timeout):
+            while True:
+                run = await self.get(run_id, thread_id=thread_id)
+                if run.has_ended or (until_waiting and run.is_waiting):
+                    return run
+                async with aclosing(
+                    self.follow(run_id, thread_id=run.thread_id, until_waiting=until_waiting)
+                ) as events:
+                    async for _ in events:
+                        pass
+
+
+class Agents:
+    """The agents that a server hosts, as `client.agents`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> Sequence[Agent]:
+        return (await self._transport.get(AgentList, "/agui")).agents
+
+    async def start(
+        self,
+        agent: str,
+        session_id: str,
+        text: str,
+        *,
+        user_id: str | None = None,
+        run_id: str | None = None,
+        attachments: Sequence[JsonObject] = (),
+        forwarded_props: Mapping[str, JsonValue] | None = None,
+    ) -> Run:
+        """Send a message to an agent and return its run, which belongs to the server: `runs.follow` shows it.
+
+        `session_id` names the session, which is created if it does not exist. `user_id` is for callers that are bound
+        to no user. `attachments` are the `part`s of uploaded files. The run is started once, however often the
+        message is sent. `ConflictError` while another run executes in the session, or waits for an answer.
+        """
+        parts: JsonValue = text
+        if attachments:
+            parts = [{"type": "text", "text": text}, *attachments]
+        run_id = run_id or str(uuid4())
+        body: JsonObject = {
+            "threadId": session_id,
+            "runId": run_id,
+            "protocolVersion": "1.0",
+            "state": {},
+            "messages": [{"id": str(uuid4()), "role": "user", "content": parts}],
+            "tools": [],
+            "context": [],
+            "forwardedProps": {"cognizes": {"onDisconnect": "continue"}, **(forwarded_props or {})},
+        }
+        headers = {} if user_id is None else {"X-User-ID": user_id}
+        pauses = Pauses(self._transport.retry_seconds)
+        while True:
+            try:
+                async with self._transport.stream("POST", "/agui/{agent}", agent, body=body, headers=headers) as stream:
+                    async for frame in EventSource(stream).aiter_sse():
+                        if '"RUN_STARTED"' in frame.data:
+                            break
+                return await self._transport.get(Run, _RUN, run_id)
+            except ApiError as error:
+                is_known = isinstance(error, ConflictError) and pauses.attempts > 0
+                if is_known and (run := await self._find(run_id)) is not None:
+                    return run
+                if error.status not in (BUSY, *UNAVAILABLE) or not await pauses.pause(error.retry_after):
+                    raise
+            except (httpx.TransportError, httpx.StreamError, SSEError, OSError) as error:
+                if not await pauses.pause():
+                    raise ServerUnavailableError(f"no answer to the message for {agent}: {error!r}") from error
+                if (run := await self._find(run_id)) is not None:
+                    return run
+
+    async def _find(self, run_id: str) -> Run | None:
+        try:
+            return await self._transport.get(Run, _RUN, run_id)
+        except NotFoundError:
+            return None

@@ -1,0 +1,232 @@
+"""Sessions of a remote server: events, state, timeline, forks and attachments."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from uuid import uuid4
+
+from pydantic import JsonValue
+
+from cognizes.client.models import (
+    Appended,
+    Attachment,
+    AttachmentPage,
+    Event,
+    EventPage,
+    Message,
+    MessagePage,
+    Session,
+    SessionPage,
+    State,
+    TimelinePage,
+)
+from cognizes.client.transport import Transport, parse
+from cognizes.client.wire import JsonObject
+
+_SESSIONS = "/api/sessions"
+_SESSION = "/api/sessions/{thread_id}"
+_EVENTS = "/api/sessions/{thread_id}/events"
+_STATE = "/api/sessions/{thread_id}/state"
+_ATTACHMENTS = "/api/sessions/{thread_id}/attachments"
+_TIMELINE = "/conversations/{context_id}/messages"
+
+DELETE: JsonValue = {"$delete": True}
+"""As a value of a state delta, it deletes the key."""
+
+
+class Sessions:
+    """The sessions of a server, as `client.sessions`. `thread_id` is the id of a session."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        app_name: str,
+        user_id: str,
+        *,
+        session_id: str | None = None,
+        state: Mapping[str, JsonValue] | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Session:
+        """Create a session. A prefix of a state key is its scope: `user:`, `app:`, or none for the session.
+
+        After a lost answer the call is not repeated: `ServerUnavailableError`. With a `session_id` of the caller, a
+        second call is then a `ConflictError` if the first one was executed.
+        """
+        body: JsonObject = {"app_name": app_name, "user_id": user_id}
+        if session_id is not None:
+            body["session_id"] = session_id
+        if title is not None:
+            body["title"] = title
+        if state is not None:
+            body["state"] = dict(state)
+        if metadata is not None:
+            body["metadata"] = dict(metadata)
+        return await self._transport.post(Session, _SESSIONS, body=body)
+
+    async def get(self, thread_id: str) -> Session:
+        return await self._transport.get(Session, _SESSION, thread_id)
+
+    async def list(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        include_state: bool = False,
+    ) -> SessionPage:
+        """Return a page of sessions, newest activity first; `each` reads all pages."""
+        query = {"app_name": app_name, "user_id": user_id, "limit": limit, "cursor": cursor}
+        return await self._transport.get(SessionPage, _SESSIONS, query={**query, "include_state": include_state})
+
+    async def each(
+        self, app_name: str, user_id: str | None = None, *, include_state: bool = False
+    ) -> AsyncIterator[Session]:
+        """Yield all sessions of an app or of one of its users, newest activity first."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(app_name, user_id, cursor=cursor, include_state=include_state)
+            for session in page.sessions:
+                yield session
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def change(
+        self, thread_id: str, *, title: str | None = None, metadata: Mapping[str, JsonValue] | None = None
+    ) -> Session:
+        """Change the title (empty removes it) and merge metadata."""
+        body: JsonObject = {"title": title, "metadata": dict(metadata) if metadata is not None else None}
+        return parse(Session, await self._transport.call("PATCH", _SESSION, thread_id, body=body, repeatable=True))
+
+    async def delete(self, thread_id: str) -> None:
+        """Delete a session with everything in it."""
+        await self._transport.delete(_SESSION, thread_id)
+
+    async def fork(self, thread_id: str, *, at_sequence: int | None = None, session_id: str | None = None) -> Session:
+        """Create a session with the same history, up to an event or up to now."""
+        body: JsonObject = {"at_sequence": at_sequence, "session_id": session_id}
+        return await self._transport.post(Session, "/api/sessions/{thread_id}/fork", thread_id, body=body)
+
+    async def append(
+        self,
+        thread_id: str,
+        event_type: str,
+        *,
+        author: str,
+        text: str | None = None,
+        content: Mapping[str, JsonValue] | None = None,
+        state: Mapping[str, JsonValue] | None = None,
+        run_id: str | None = None,
+        event_id: str | None = None,
+        expected_version: int | None = None,
+    ) -> Appended:
+        """Append an event, with `text` or `content`; `state` is a delta of the state, stored in the same transaction.
+
+        The event is stored once, however often it is sent: its id is chosen before the first attempt. With
+        `expected_version`, a state that has another version is a `ConflictError`.
+        """
+        if text is not None and content is not None:
+            raise ValueError("give either text or content")
+        body: JsonObject = {
+            "id": event_id or str(uuid4()),
+            "author": author,
+            "event_type": event_type,
+            "content": {"text": text} if text is not None else dict(content or {}),
+            "actions": {"state_delta": dict(state)} if state else {},
+            "run_id": run_id,
+            "expected_version": expected_version,
+        }
+        return await self._transport.post(Appended, _EVENTS, thread_id, body=body, repeatable=True)
+
+    async def events(
+        self, thread_id: str, *, after: int = 0, limit: int = 100, recent: int | None = None, before: int | None = None
+    ) -> EventPage:
+        """Return the events after a sequence number, or the `recent` newest, with `before` those before it."""
+        query = {"after": after, "limit": limit, "recent": recent, "before": before}
+        return await self._transport.get(EventPage, _EVENTS, thread_id, query=query)
+
+    async def each_event(self, thread_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """Yield all stored events after a sequence number, oldest first."""
+        has_more = True
+        while has_more:
+            page = await self.events(thread_id, after=after)
+            for event in page.events:
+                yield event
+                after = event.sequence_num
+            has_more = page.has_more and bool(page.events)
+
+    async def messages(
+        self, thread_id: str, *, after: int = 0, at_sequence: int | None = None, limit: int = 100
+    ) -> MessagePage:
+        """Return messages, oldest first; `at_sequence` shows the conversation as it was after that event."""
+        query = {"after": after, "at_sequence": at_sequence, "limit": limit}
+        return await self._transport.get(MessagePage, "/api/sessions/{thread_id}/messages", thread_id, query=query)
+
+    async def each_message(self, thread_id: str, *, after: int = 0) -> AsyncIterator[Message]:
+        """Yield all messages after a sequence number, oldest first."""
+        has_more = True
+        while has_more:
+            page = await self.messages(thread_id, after=after)
+            for message in page.messages:
+                yield message
+                after = message.sequence_num
+            has_more = page.has_more and bool(page.messages)
+
+    async def timeline(
+        self,
+        thread_id: str,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        after: int | None = None,
+        branch: str | None = None,
+    ) -> TimelinePage:
+        """Return the newest timeline items, or those before or after an event."""
+        query = {"limit": limit, "before": before, "after": after, "branch": branch}
+        return await self._transport.get(TimelinePage, _TIMELINE, thread_id, query=query)
+
+    async def state(self, thread_id: str, *, sequence: int | None = None, version: int | None = None) -> State:
+        """Return the current state, the state after an event (`sequence`), or the state at a version."""
+        return await self._transport.get(State, _STATE, thread_id, query={"sequence": sequence, "version": version})
+
+    async def change_state(
+        self,
+        thread_id: str,
+        delta: Mapping[str, JsonValue],
+        *,
+        expected_version: int | None = None,
+        author: str | None = None,
+    ) -> Appended:
+        """Set keys in the scopes of their prefixes, as one event.
+
+        The call is not repeated after a lost answer; `append(..., state=...)` is.
+        """
+        body: JsonObject = {"delta": dict(delta), "expected_version": expected_version, "author": author}
+        return parse(Appended, await self._transport.call("PATCH", _STATE, thread_id, body=body))
+
+    async def attach(
+        self, thread_id: str, data: bytes, *, filename: str = "", mime_type: str = "application/octet-stream"
+    ) -> Attachment:
+        """Store a file of the session; `part` of the answer refers to it in an AG-UI message."""
+        answer = await self._transport.call(
+            "POST",
+            _ATTACHMENTS,
+            thread_id,
+            query={"filename": filename},
+            content=data,
+            headers={"Content-Type": mime_type},
+        )
+        return parse(Attachment, answer)
+
+    async def attachments(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> AttachmentPage:
+        return await self._transport.get(
+            AttachmentPage, _ATTACHMENTS, thread_id, query={"limit": limit, "cursor": cursor}
+        )
+
+    async def download(self, thread_id: str, attachment_id: str) -> bytes:
+        """Return the bytes of an attachment."""
+        path = "/api/sessions/{thread_id}/attachments/{attachment_id}"
+        return (await self._transport.call("GET", path, thread_id, attachment_id, repeatable=True)).content
