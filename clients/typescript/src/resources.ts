@@ -9,7 +9,6 @@ import type {
   EventView,
   FoundRuns,
   Hits,
-  MemoryContextView,
   MemoryView,
   MessageView,
   NewEvent,
@@ -267,7 +266,7 @@ export class Memory extends Resource {
   }
 
   /** The text for a prompt: recent turns, state and recalled memories within a budget of tokens. */
-  async context(question: OperationBody<"POST /memory/context">, options?: CallOptions): Promise<MemoryContextView> {
+  async context(question: OperationBody<"POST /memory/context">, options?: CallOptions): Promise<OperationResponse<"POST /memory/context">> {
     return this.transport.call("POST /memory/context", { body: question }, { repeatable: true, ...options });
   }
 

@@ -6,9 +6,9 @@
 
 import { CognizesError } from "./errors.js";
 import { followEvents, type ConnectionState, type StreamOptions } from "./event_stream.js";
-import type { ContextMessageView, ContextsContextView } from "./rest_types.js";
+import type { ContextMessageView } from "./rest_types.js";
 import { SignalPullClient } from "./signal_pull.js";
-import { encodeSegment, type RawRequest, type Transport } from "./transport.js";
+import { encodeSegment, type OperationResponse, type RawRequest, type Transport } from "./transport.js";
 
 /** A signal as the server sends it. */
 export interface Signal {
@@ -39,7 +39,7 @@ export interface SignalPullEvents {
   /** The state of the context, such as `Idle` or `StreamingLLMResponse`. */
   state: { state: string };
   signal: Signal;
-  refresh: { metadata: ContextsContextView; reason: string };
+  refresh: { metadata: OperationResponse<"GET /contexts/{context_id}/metadata">; reason: string };
   connection: { open: boolean; reconnecting: boolean };
   /** A failed request, which is repeated, or the reason why the subscription ended (`during: "connect"`). */
   error: { error: Error; during: string; messageId?: string };
