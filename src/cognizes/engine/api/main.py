@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from cognizes.engine.access.audit import keep_queries_out_of_logs
@@ -106,11 +107,26 @@ def create_app(
         redoc_url=None,
         # Every route is authorized by what it declares with `@access`.
         dependencies=[Depends(authorize)],
+        routes=[*_routes()],
     )
     app.state.connections = OpenConnections()
     if engine is not None:
         _serve(app, engine, agents, process_group)
     add_problem_handlers(app)
+    # As FastAPI documents it.
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
+    app.mount("/monitor", server.MonitorFiles(), name="monitor")
+    return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Return the routes of every application.
+
+    FastAPI analyses their parameters at the first request, which takes longer than most requests: the applications of a
+    process share the result.
+    """
+    routes = APIRouter(dependencies=[Depends(authorize)])
     for router in (
         server.router,
         usage.router,
@@ -127,17 +143,14 @@ def create_app(
         mcp.router,
         operations.user_data,
     ):
-        app.include_router(router)
+        routes.include_router(router)
     for part in (conversations, contexts, producers, signals):
-        app.include_router(part.router)
-        app.include_router(part.router, prefix="/v1", include_in_schema=False)
+        routes.include_router(part.router)
+        routes.include_router(part.router, prefix="/v1", include_in_schema=False)
     for router in (memory.shared, recall.router, memory.router):
-        app.include_router(router)
-        app.include_router(router, prefix="/api", include_in_schema=False)
-    # As FastAPI documents it.
-    app.openapi = partial(document, app)  # type: ignore[method-assign]
-    app.mount("/monitor", server.MonitorFiles(), name="monitor")
-    return app
+        routes.include_router(router)
+        routes.include_router(router, prefix="/api", include_in_schema=False)
+    return tuple(routes.routes)
 
 
 class _Application(FastAPI):
