@@ -25,6 +25,7 @@ from cognizes.engine.artifacts import Attachment
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.models import Session
+from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 from tests.integration.agui.agents import mirror
 from tests.integration.agui.client import AgentClient
@@ -302,6 +303,27 @@ async def test_saving_and_reading_with_the_engine(engine: Engine) -> None:
     with pytest.raises(LimitExceededError, match="COGNIZES_MAX_ARTIFACT_BYTES"):
         await engine.attachments.save(session, too_large)
     assert [item.id for item in (await engine.attachments.read_page(session)).items] == [saved.id]
+
+
+async def test_a_fork_has_the_attachments_of_its_past_and_shares_their_bytes(engine: Engine) -> None:
+    session = await engine.sessions.create("mirror", "ada")
+    early = await engine.attachments.save(session, PICTURE, name="early.png", mime_type="image/png")
+    await engine.sessions.append(session, author="user", kind="user_message", content={"content": [early.part()]})
+    late = await engine.attachments.save(session, b"late", name="late.png")
+    past = await engine.sessions.fork(session, at_sequence=1)
+    whole = await engine.sessions.fork(session)
+    assert await engine.attachments.find(past, late.id) is None
+    assert await engine.attachments.find(whole, late.id) is not None
+    pool = database_of(engine).pool
+    assert await pool.fetchval("SELECT count(*) FROM artifact_blobs") == 2
+    # The source is deleted; the forks keep the bytes until the user is erased.
+    await engine.sessions.delete(session)
+    found = await engine.attachments.get(past, early.id)
+    assert await engine.attachments.read(found) == PICTURE
+    stranger = await engine.sessions.create("mirror", "bob", session_id=session.id)
+    assert await engine.attachments.find(stranger, early.id) is None
+    await engine.user_data.erase("mirror", "ada")
+    assert await pool.fetchval("SELECT count(*) FROM artifact_blobs") == 0
 
 
 async def test_two_uploads_at_once_create_one_thread(guarded: Guarded) -> None:
