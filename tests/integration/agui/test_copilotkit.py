@@ -9,7 +9,7 @@ import httpx
 from cognizes.engine import Engine
 from tests.integration.agui.client import AgentClient
 from tests.integration.agui.gates import Gate
-from tests.integration.agui.test_turns import assert_as_stored
+from tests.integration.hosting.served.test_turns import assert_as_stored
 
 
 async def test_info(http: httpx.AsyncClient) -> None:

@@ -48,7 +48,7 @@ _FRAMEWORKS = (
     _Framework(
         "adk",
         frozenset({("google.adk", "BaseAgent"), ("google.adk", "App")}),
-        "cognizes.engine.adapters.adk.loading",
+        "cognizes.engine.adapters.adk.agent",
         "host_app",
     ),
     _Framework(
@@ -106,7 +106,7 @@ def _load(path: str, engine: Engine) -> HostedAgent:
     if path == DEMO:
         if not has_adk():
             raise SetupError(f"cannot serve {DEMO}: {HOW_TO_GET_AGENTS}")
-        from cognizes.engine.adapters.adk.loading import make_demo_app  # noqa: PLC0415
+        from cognizes.engine.adapters.adk.demo import make_demo_app  # noqa: PLC0415
 
         return host(make_demo_app(engine.settings), engine, path=path)
     return host(find_object(path), engine, path=path)
@@ -189,7 +189,7 @@ def _first_line(found: Any) -> str:
 
 def warm_up() -> None:
     """Run an ADK agent once in memory: the first run imports hundreds of modules. Call it in a thread."""
-    from cognizes.engine.adapters.adk.loading import run_demo_once  # noqa: PLC0415
+    from cognizes.engine.adapters.adk.demo import run_demo_once  # noqa: PLC0415
 
     try:
         run_demo_once()

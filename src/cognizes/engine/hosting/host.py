@@ -8,7 +8,8 @@ a `ConflictError`, because two answers at once would mix in one conversation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -20,21 +21,26 @@ from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, OpenInterruptsError
+from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError, OpenInterruptsError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.attachments import check_attachments
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
-from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.events import SESSION, check_name, join_state, parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
+from cognizes.engine.supervision import SupervisedLoop
 from cognizes.engine.telemetry import current_traceparent
+
+logger = logging.getLogger(__name__)
 
 _DISCONNECT_SECONDS = 2.0
 _BUSY_SECONDS = 1.0
+UNFIT = "the server that executed the run stopped, and another one cannot continue it"
+_RECOVERY_SECONDS = 1.5
+_RECOVERY_BATCH = 10
 
 
 class AgentHost:
@@ -407,3 +413,58 @@ def _kept_input(run_input: RunAgentInput) -> JsonObject:
 
 def _without_known(delta: JsonObject, known: JsonObject) -> JsonObject:
     return {key: value for key, value in delta.items() if not (key in known and known[key] == value)}
+
+
+class RunRecovery:
+    """Continues hosted runs whose server stopped, or fails them with a clear cause, until it is closed.
+
+    A hosted run has a handler, a lease and an attempt like any other run. When its lease expires, or its server hands
+    it over, a server of the same agent claims it; the attempt before can write no more. `resume` returns why a run
+    cannot be continued.
+    """
+
+    def __init__(self, engine: Engine, agents: Iterable[str], resume: Callable[[Run], Awaitable[str | None]]) -> None:
+        self._engine = engine
+        self._handlers = [handler_of(agent) for agent in agents]
+        self._resume = resume
+        self._loop: SupervisedLoop | None = None
+
+    def start(self) -> None:
+        self._loop = self._engine._supervisor.start(
+            "recover-runs", self._recover_forever, longest_pause=_RECOVERY_SECONDS
+        )
+
+    async def close(self) -> None:
+        if self._loop is not None:
+            await self._loop.stop()
+            self._loop = None
+
+    async def _recover_forever(self) -> None:
+        self._engine.runs.sweep.start()
+        with self._engine.runs.notifications.subscribe(lambda event: event.makes_claimable) as wake_up:
+            while True:
+                seen = wake_up.version
+                try:
+                    for run in await self._engine.runs.claim(self._handlers, limit=_RECOVERY_BATCH):
+                        await self._recover(run)
+                except EngineError as error:
+                    logger.warning("runs without a server could not be claimed; retrying: %s", error)
+                await wake_up.wait(seen, timeout=_RECOVERY_SECONDS)
+
+    async def _recover(self, run: Run) -> None:
+        """Continue a run or fail it. An error of one run does not stop the recovery of others."""
+        try:
+            if (reason := await self._try(run)) is not None:
+                await self._engine.runs.remember(await self._engine.runs.abandon(run, error=reason))
+        except EngineError as error:
+            # The lease expires, and the run is claimed again.
+            logger.warning("run %s could not be recovered: %s", run.id, error)
+
+    async def _try(self, run: Run) -> str | None:
+        try:
+            return await self._resume(run)
+        except EngineError:
+            raise
+        except Exception as error:
+            logger.warning("run %s could not be continued", run.id, exc_info=error)
+            return f"{UNFIT}: {type(error).__name__}: {error}"

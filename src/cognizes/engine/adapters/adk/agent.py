@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
 from google.adk.agents._streaming_mode import StreamingMode
-from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps.app import App
 from google.adk.errors.already_exists_error import AlreadyExistsError as AdkAlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.models.llm_request import LlmRequest
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -26,8 +27,8 @@ from typing_extensions import override
 
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
-from cognizes.engine.adapters.adk.attachments import AttachmentPlugin
 from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
+from cognizes.engine.adapters.adk.plugins import AttachmentPlugin, ModelNames, StreamedIds
 from cognizes.engine.adapters.adk.run_input import (
     OpenCalls,
     UserTurn,
@@ -39,7 +40,6 @@ from cognizes.engine.adapters.adk.run_input import (
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
-from cognizes.engine.adapters.adk.streamed_ids import StreamedIds
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
@@ -59,6 +59,8 @@ from cognizes.engine.runs import Resumption
 from cognizes.engine.timeline.event_reading import AGUI_PARTS, TEXT_FORMAT
 
 logger = logging.getLogger(__name__)
+
+_REMOTE_AGENT = "google.adk.agents.remote_a2a_agent"
 
 
 @dataclass(frozen=True)
@@ -391,15 +393,25 @@ class HostedSessionService(OpenSessionService):
             self.detach_run(revision.thread_id, event.invocation_id)
 
 
-class ModelNames(BasePlugin):
-    """Tells the session service which model an agent calls, because not every model reports its name."""
+_services: WeakKeyDictionary[Engine, HostedSessionService] = WeakKeyDictionary()
 
-    def __init__(self, service: HostedSessionService) -> None:
-        super().__init__(name="cognizes_model_names")
-        self._service = service
 
-    @override
-    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
-        if llm_request.model:
-            invocation_id, author = callback_context.invocation_id, callback_context.agent_name
-            self._service.note_model(invocation_id, author, llm_request.model)
+def host_app(found: App | BaseAgent, *, name: str, engine: Engine) -> AdkAgent:
+    """Return an ADK app, or an agent as an app of its name, as a hosted agent.
+
+    Agents of one engine share a session service. The name of an ADK agent is always its own.
+    """
+    service = _services.get(engine)
+    if service is None:
+        service = _services[engine] = HostedSessionService(engine)
+        _skip_missing_a2a()
+    return AdkAgent(found if isinstance(found, App) else App(name=found.name, root_agent=found), service)
+
+
+def _skip_missing_a2a() -> None:
+    """Let an import fail at once that ADK tries for every run, if the package it needs is not installed.
+
+    Python keeps no record of a failed import: each run would load the module again, for milliseconds.
+    """
+    if find_spec("a2a") is None:
+        sys.modules.setdefault(_REMOTE_AGENT, None)  # type: ignore[arg-type]

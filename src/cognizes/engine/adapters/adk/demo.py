@@ -8,18 +8,26 @@ delete something it asks for confirmation first. A Gemini model can drive the sa
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
 
+from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.agents.run_config import RunConfig
+from google.adk.apps.app import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from cognizes.engine.settings import Settings
 
 DEMO = "demo"
 _INSTRUCTION = """You show what the Cognizes Engine can do. On every message call read_clock and note_topic once, then
@@ -138,3 +146,30 @@ def _response(parts: list[types.Part], *, partial: bool | None = None) -> LlmRes
     return LlmResponse(
         content=types.Content(role="model", parts=parts), partial=partial, usage_metadata=None if partial else usage
     )
+
+
+def run_demo_once() -> None:
+    """Let the demo agent answer once, in memory and on an event loop of its own."""
+    asyncio.run(_run_once())
+
+
+async def _run_once() -> None:
+    service = InMemorySessionService()
+    app = App(name="warm_up", root_agent=make_demo_agent(ScriptedModel(seconds_a_token=0)))
+    runner = Runner(app=app, session_service=service)
+    session = await service.create_session(app_name="warm_up", user_id="warm_up")
+    async for _ in runner.run_async(
+        user_id="warm_up",
+        session_id=session.id,
+        new_message=types.UserContent("Hello"),
+        run_config=RunConfig(streaming_mode=StreamingMode.SSE),
+    ):
+        pass
+    await runner.close()
+
+
+def make_demo_app(settings: Settings) -> App:
+    has_key = bool(os.environ.get("GOOGLE_API_KEY"))
+    script = ScriptedModel(seconds_a_token=settings.demo_token_seconds)
+    agent = make_demo_agent(settings.demo_model if has_key and settings.demo_model else script)
+    return App(name=agent.name, root_agent=agent)

@@ -12,8 +12,7 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters import loading
-from cognizes.engine.adapters.adk.demo import ScriptedModel
-from cognizes.engine.adapters.adk.loading import make_demo_app
+from cognizes.engine.adapters.adk.demo import ScriptedModel, make_demo_app
 from cognizes.engine.adapters.loading import load_agents
 from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import SetupError

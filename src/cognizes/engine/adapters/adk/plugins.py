@@ -1,16 +1,24 @@
-"""StreamedIds: an ADK plugin that stores messages and tool calls as they were streamed to clients."""
+"""Plugins of hosted ADK agents: ids and arguments as they were streamed, bytes of attachments, names of models."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
 from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 from typing_extensions import override
 
+from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.agui.call_arguments import ArgumentsWriter, arranged
+from cognizes.engine.artifacts.attachments import attachment_id_of
+from cognizes.engine.engine import Engine
+from cognizes.engine.hosting.attachments import PromptAttachments
+from cognizes.engine.models import Session
 
 _GENERATED = "adk-"
 """Prefix of the ids that ADK makes for calls to which the model gave none."""
@@ -93,3 +101,58 @@ def _complete(message: _Message, calls: list[types.FunctionCall]) -> None:
 
 def _is_generated(call: types.FunctionCall) -> bool:
     return (call.id or _GENERATED).startswith(_GENERATED)
+
+
+class AttachmentPlugin(BasePlugin):
+    """Replaces references to attachments in the requests of a hosted agent by their bytes; events keep the reference.
+
+    Together they have at most `COGNIZES_MAX_ARTIFACT_BYTES`, the newest first; others become a text that names them.
+    """
+
+    def __init__(self, open_engine: Callable[[], Awaitable[Engine]]) -> None:
+        super().__init__(name="cognizes_attachments")
+        self._open_engine = open_engine
+
+    @override
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        """Replace the references of all contents, the newest content first."""
+        if not any(_attachment_of(part) for content in llm_request.contents for part in content.parts or ()):
+            return
+        engine = await self._open_engine()
+        of_adk = callback_context.session
+        session = Session(of_adk.id, of_adk.app_name, of_adk.user_id)
+        attachments = PromptAttachments(engine, session, room=engine.settings.max_artifact_bytes)
+        for place in range(len(llm_request.contents) - 1, -1, -1):
+            content = llm_request.contents[place]
+            parts: list[types.Part] = []
+            for part in content.parts or ():
+                if (attachment_id := _attachment_of(part)) is None:
+                    parts.append(part)
+                    continue
+                read = await attachments.read(attachment_id)
+                if isinstance(read, str):
+                    parts.append(types.Part(text=read))
+                    continue
+                found, data = read
+                parts.append(types.Part(inline_data=types.Blob(data=data, mime_type=found.mime_type)))
+            # The parts of a content are those of the stored event: a copy gets the bytes.
+            llm_request.contents[place] = types.Content(role=content.role, parts=parts)
+
+
+def _attachment_of(part: types.Part) -> str | None:
+    uri = part.file_data.file_uri if part.file_data else None
+    return attachment_id_of(uri) if uri else None
+
+
+class ModelNames(BasePlugin):
+    """Tells the session service which model an agent calls, because not every model reports its name."""
+
+    def __init__(self, service: OpenSessionService) -> None:
+        super().__init__(name="cognizes_model_names")
+        self._service = service
+
+    @override
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        if llm_request.model:
+            invocation_id, author = callback_context.invocation_id, callback_context.agent_name
+            self._service.note_model(invocation_id, author, llm_request.model)

@@ -13,7 +13,7 @@ from tests.integration.agui.agents import HELD_AT, SLOW_TEXT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import Gate
-from tests.integration.agui.test_turns import assert_as_stored, stored_session
+from tests.integration.hosting.served.test_turns import assert_as_stored, stored_session
 from tests.served import Served
 from tests.unittests.agui.legality import assert_legal
 

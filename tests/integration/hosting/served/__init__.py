@@ -1,0 +1,1 @@
+"""Hosted agents of a real server, over HTTP."""
