@@ -41,6 +41,15 @@ from tests.served import Served, serve
 
 SOURCE = Path(str(cognizes.client.__file__)).parent
 DOCUMENT = app.openapi()
+
+
+def answer_schema(method: str, path: str) -> str:
+    """The name of the schema of a route's answer."""
+    responses = DOCUMENT["paths"][path][method.lower()]["responses"]
+    reference: str = responses["200"]["content"]["application/json"]["schema"]["$ref"]
+    return reference.rpartition("/")[2]
+
+
 SCHEMAS = {
     "Session": "SessionView",
     "SessionPage": "SessionPage",
@@ -65,7 +74,7 @@ SCHEMAS = {
     "Hit": "HitView",
     "Hits": "Hits",
     "ContextItem": "ContextItemView",
-    "PromptContext": "cognizes__engine__api__routes__memory__ContextView",
+    "PromptContext": answer_schema("POST", "/memory/context"),
     "Fact": "Fact",
     "FactVersion": "FactVersionView",
     "FactHistory": "FactHistory",
