@@ -58,7 +58,7 @@ def test_a_wrong_call_does_not_compile(client: Path) -> None:
 
 
 def test_broken_answers_and_streams(client: Path) -> None:
-    run_tests(client, "transport.test.mjs", passed=21)
+    run_tests(client, "transport.test.mjs", passed=23)
 
 
 async def test_calls_of_a_real_server(client: Path, served: Served, keyed: Served, engine: Engine) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import SLOW_TEXT
-from tests.integration.agui.gates import gates_directory
-from tests.node.typescript_package import install_client
-from tests.served import Served
+from tests.integration.agui.conftest import serve_agents
+from tests.integration.agui.gates import Gate, gates_directory
+from tests.node.typescript_package import SOURCE, install_client, run_tests
+from tests.served import REPOSITORY, Served
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -130,3 +133,85 @@ async def test_two_copies_by_signal_pull_equal_the_database(held: dict[str, Any]
     ]
     assert shown["shown"] == [stored, stored]
     assert shown["contents"] == [stored[-1]["text"]] * 2
+
+
+@pytest.fixture(scope="module")
+def killed(client: Path, database_url: str) -> Iterator[dict[str, Any]]:
+    """What the client holds of two runs whose server was killed in mid-answer. Another server takes its place."""
+    leases = {"COGNIZES_RUN_LEASE_SECONDS": "2", "COGNIZES_STREAM_LEASE_SECONDS": "2"}
+    gate = Gate()
+    first = serve_agents(database_url, **leases)
+    node = subprocess.Popen(
+        ["node", "killed.mjs", first.url, USER, gate.name],
+        cwd=client, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert node.stdin is not None
+    assert node.stdout is not None
+    try:
+        assert node.stdout.readline() == "halfway\n"
+    finally:
+        first.kill()
+    gate.open()
+    second = serve_agents(database_url, **leases)
+    try:
+        printed, _ = node.communicate(f"{second.url}\n", timeout=200)
+        assert node.returncode == 0
+        yield json.loads(printed)
+    finally:
+        node.kill()
+        second.kill()
+
+
+@pytest.mark.parametrize("agent", ["steady", "generic"])
+async def test_a_client_survives_the_kill_of_the_server(killed: dict[str, Any], agent: str, engine: Engine) -> None:
+    shown = killed[agent]
+    assert (shown["errors"], shown["open"]) == ([], [])
+    session = await engine.sessions.get(agent, USER, shown["threadId"])
+    assert session is not None
+    history = await read_history(engine.sessions.log, thread_uuid(session.thread_id))
+    assert shown["messages"] == history.snapshot.messages
+    assert shown["state"] == session.state
+    stored = {
+        one["id"]: one["content"]
+        for one in history.snapshot.messages
+        if one["role"] in ("user", "assistant") and one.get("content")
+    }
+    assert {name: text for name, text in shown["texts"].items() if text} == stored
+    assert shown["last"]["type"] == "RUN_FINISHED"
+    # A resumable agent continues its run; the others fail, and what they said is kept.
+    expected = "completed" if agent == "steady" else "failed"
+    assert (shown["result"], shown["last"]["status"]) == (expected, expected)
+    if agent == "steady":
+        assert shown["messages"][-1]["content"] == "I noted it, and am done."
+
+
+def test_the_hook_in_a_document(client: Path, served: Served) -> None:
+    run_tests(client, "react.test.mjs", passed=5, COGNIZES_URL=served.url, COGNIZES_GATES=str(gates_directory()))
+
+
+def test_the_code_blocks_compile_and_run(client: Path, served: Served) -> None:
+    """The blocks of docs/clients.md are one program; those of the README of the package are another, only compiled."""
+    guide = _blocks((REPOSITORY / "docs" / "clients.md").read_text())
+    readme = _blocks((SOURCE / "README.md").read_text())
+    examples = client / "examples"
+    examples.mkdir()
+    program = "\n".join(guide["ts"]).replace("http://127.0.0.1:8000", served.url).replace(', apiKey: "cgz_…"', "")
+    (examples / "guide.ts").write_text(program)
+    (examples / "chat.tsx").write_text("\n".join(guide["tsx"]))
+    (examples / "readme.tsx").write_text("\n".join([*readme["ts"], *readme["tsx"]]))
+    settings = json.loads((client / "tsconfig.json").read_text())["compilerOptions"]
+    settings |= {"jsx": "react-jsx", "noEmit": False}
+    (examples / "tsconfig.json").write_text(json.dumps({"compilerOptions": settings}))
+    command = ["node", str(client / "node_modules/typescript/bin/tsc"), "-p", "."]
+    done = subprocess.run(command, cwd=examples, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout
+    done = subprocess.run(["node", "guide.js"], cwd=examples, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\ncompleted 6\n"), done.stdout
+
+
+def _blocks(page: str) -> dict[str, list[str]]:
+    blocks: dict[str, list[str]] = {}
+    for language, text in re.findall(r"^```(tsx?)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        blocks.setdefault(language, []).append(text)
+    return blocks

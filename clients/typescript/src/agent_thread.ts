@@ -353,6 +353,7 @@ export class AgentThread {
     const delivery = start && new Delivery(start.input);
     const runId = crypto.randomUUID();
     let ended: RunResult | null = null;
+    let orphaned = 0;
     for (let failures = 0; ; ) {
       const connectId = `connect-${crypto.randomUUID()}`;
       const isPost = delivery?.isDue ?? false;
@@ -374,7 +375,12 @@ export class AgentThread {
           failures = 0;
           const result: RunResult | null = ended ? this.#takeAfterEnd(frame, ended) : this.#take(frame, connectId);
           if (result && isPost && start?.leaves) ended = result;
-          else if (result) return result === UNKNOWN_END ? await this.#readEnd(signal) : result;
+          else if (result) {
+            const end: RunResult | null = result === UNKNOWN_END ? await this.#readEnd(signal) : result;
+            if (end) return end;
+            orphaned = Math.min(orphaned + 1, 3); // up to two seconds between snapshots
+            failure = new ConnectionLostError("the run has no server; another one will continue or fail it");
+          }
         }
         // The server does not have the input: send it again. Or the run is over, and a snapshot follows.
         if (delivery?.isDue || ended) continue;
@@ -389,7 +395,7 @@ export class AgentThread {
       }
       if (!signal.aborted && this.#values.connection === "open") this.#set({ connection: "reconnecting" });
       const { firstDelayMs = 250, longestDelayMs = 10_000 } = this.#options;
-      await pause(retryDelay(failures++, failure, firstDelayMs, longestDelayMs), signal).catch(() => undefined);
+      await pause(retryDelay(orphaned + failures++, failure, firstDelayMs, longestDelayMs), signal).catch(() => undefined);
       if (signal.aborted) {
         start?.accept();
         return { runId: this.#values.runId, status: "detached", error: null };
@@ -404,14 +410,15 @@ export class AgentThread {
     return null;
   }
 
-  /** Read how a run ended while the connection was lost. */
-  async #readEnd(signal: AbortSignal): Promise<RunResult> {
+  /** Read how a run ended while the connection was lost; null if it has not: its server died, and its lease expires. */
+  async #readEnd(signal: AbortSignal): Promise<RunResult | null> {
     const { runId } = this.#values;
     let status: RunResult["status"] & ThreadRunStatus = "completed";
     let error: Error | null = null;
     try {
       const run = await this.#transport.call("GET /api/runs/{run_id}", { path: { run_id: runId ?? "" } }, { signal });
-      if (run.status === "failed" || run.status === "cancelled") status = run.status;
+      if (run.status === "running" || run.status === "pending") return null;
+      if (run.status === "failed" || run.status === "cancelled" || run.status === "waiting") status = run.status;
       if (run.status === "failed") error = new CognizesError(run.error ?? "the run failed");
     } catch (failure) {
       if (!signal.aborted) this.#report(failure as Error);

@@ -1,6 +1,6 @@
 // HTTP requests: authentication, time limits, and retries of calls that may be repeated.
 
-import { ApiError, ConnectionLostError, describeBody, errorOfResponse, InvalidResponseError, TimeoutError } from "./errors.js";
+import { ApiError, CognizesError, ConnectionLostError, describeBody, errorOfResponse, InvalidResponseError, TimeoutError } from "./errors.js";
 import type { Operations } from "./rest_types.js";
 
 export interface ClientOptions {
@@ -154,11 +154,13 @@ export class Transport {
     try {
       const response = await this.#send(request, linked.signal);
       if (!response.ok) throw await errorOfResponse(title(request), response);
-      return await read(response);
+      // A body that ends too early is an error without a class of its own.
+      return await read(response).catch((error: unknown) => {
+        throw error instanceof CognizesError ? error : connectionLost(title(request), error);
+      });
     } catch (error) {
       request.signal?.throwIfAborted();
       if (linked.timedOut()) throw new TimeoutError(`${title(request)} has no answer after ${limit} ms`);
-      if (error instanceof TypeError || isAbort(error)) throw connectionLost(title(request), error);
       throw error;
     } finally {
       linked.release();
@@ -166,11 +168,12 @@ export class Transport {
   }
 
   async #send(request: RawRequest, signal: AbortSignal | undefined): Promise<Response> {
-    const headers = await this.#headers(request);
+    // A value that a header cannot carry is an error of the caller, before anything is sent.
+    const headers = new Headers(await this.#headers(request));
     const init: RequestInit = { method: request.method, headers };
     if (signal) init.signal = signal;
     if (request.json !== undefined) {
-      headers["Content-Type"] = "application/json";
+      headers.set("Content-Type", "application/json");
       init.body = JSON.stringify(request.json);
     } else if (request.body !== undefined) init.body = request.body;
     try {
@@ -185,6 +188,7 @@ export class Transport {
     const { apiKey, userId } = this.options;
     const headers: Record<string, string> = { Accept: "application/json", ...this.options.headers };
     const key = typeof apiKey === "function" ? await apiKey() : apiKey;
+    if (key && !/^[\x21-\x7e]+$/.test(key)) throw new TypeError("the API key has characters that a header cannot carry");
     if (key) headers["Authorization"] = `Bearer ${key}`;
     if (userId) headers["X-User-ID"] = userId;
     const seen = request.seenSequence ?? (request.thread === undefined ? undefined : this.#seen.get(request.thread));
@@ -239,10 +243,6 @@ export function fillPath(name: string, values: Record<string, unknown>): { metho
 export function encodeSegment(value: string): string {
   if (value === "." || value === "..") throw new TypeError(`"${value}" cannot be an id in a path`);
   return encodeURIComponent(value);
-}
-
-export function isAbort(error: unknown): boolean {
-  return error instanceof Error && error.name === "AbortError";
 }
 
 export function connectionLost(what: string, error: unknown): ConnectionLostError {

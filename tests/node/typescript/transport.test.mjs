@@ -395,6 +395,23 @@ test("keys, users and headers are sent", async () => {
   });
 });
 
+test("a key or a user that a header cannot carry is refused at once", async () => {
+  await withServer((_, response) => json(response, 200, {}), async (_, server) => {
+    for (const wrong of [{ apiKey: "cgz_…" }, { apiKey: "cgz_x\r\nX-Evil: 1" }, { userId: "漢" }]) {
+      await assert.rejects(new CognizesClient({ baseUrl: server.origin, ...wrong }).sessions.get("t"), TypeError);
+    }
+    assert.equal(server.requests.length, 0);
+  });
+});
+
+test("a body that ends too early is a lost connection", async () => {
+  await withServer((_, response) => {
+    response.writeHead(200, { "content-type": "application/json", "content-length": "100" });
+    response.write('{"thread_id":');
+    setTimeout(() => response.destroy(), 5);
+  }, async (client) => assert.rejects(client.sessions.get("t"), ConnectionLostError), { retries: 0 });
+});
+
 test("an unknown status is an ApiError with the text of the server", async () => {
   await withServer((_, response) => problem(response, 418, "a teapot"), async (client) => {
     await assert.rejects(client.sessions.get("t"), (error) => error.constructor === ApiError && error.status === 418 && error.detail === "a teapot" && error.message === "418 for GET /api/sessions/t: a teapot");
