@@ -23,7 +23,14 @@ from cognizes.engine.database.driver_errors import (
     translate,
     translated,
 )
-from cognizes.engine.database.hosts import ANY_SERVER, READ_WRITE, HostConnector
+from cognizes.engine.database.hosts import (
+    ANY_SERVER,
+    CLIENT_GRACE_SECONDS,
+    READ_WRITE,
+    HostConnector,
+    create_pool,
+    milliseconds,
+)
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError, PoolTimeoutError
@@ -37,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 SERVER_ROLE = "cognizes_server"
 _POOL_SIZE_FOR_REUSE = 4
-_CLIENT_GRACE_SECONDS = 1.0
-"""The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
 _SILENT_SECONDS = 5.0
 """How long a connection may be in use before its server is checked."""
 _CANCEL_SECONDS = 5.0
@@ -115,7 +120,7 @@ class Database:
         """
         target = ANY_SERVER if for_reading else READ_WRITE
         with translated():
-            pool, connector, limits_statements = await _create_pool(url, settings, target)
+            pool, connector, limits_statements = await create_pool(url, settings, target)
         database = cls(
             pool,
             schema=settings.db_schema,
@@ -310,8 +315,8 @@ class Database:
     async def fetch_within(self, seconds: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """Return the rows of a named query, run with the privileges of the engine and its own time limit."""
         async with self.connection() as connection, connection.transaction():
-            await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), True)
-            timeout = seconds + _CLIENT_GRACE_SECONDS
+            await connection.execute(self.queries["limit_statements"], milliseconds(seconds), True)
+            timeout = seconds + CLIENT_GRACE_SECONDS
             return list(await connection.fetch(self.queries[query], *arguments, timeout=timeout))
 
     async def fetch_value_within(self, seconds: float, query: str, *arguments: Any) -> Any:
@@ -321,9 +326,9 @@ class Database:
         """Execute a statement that cannot run in a transaction, with a time limit of its own."""
         async with self.connection() as connection:
             if self._limits_statements:
-                await connection.execute(self.queries["limit_statements"], _milliseconds(seconds), False)
+                await connection.execute(self.queries["limit_statements"], milliseconds(seconds), False)
             try:
-                await connection.execute(statement, timeout=seconds + _CLIENT_GRACE_SECONDS)
+                await connection.execute(statement, timeout=seconds + CLIENT_GRACE_SECONDS)
             finally:
                 # The next user of this connection has the usual limit, or gets another connection.
                 if self._limits_statements:
@@ -409,7 +414,7 @@ class Database:
         names a member of it. `DatabaseUnavailableError` when PostgreSQL cannot be reached.
         """
         try:
-            pool, connector, _ = await _create_pool(
+            pool, connector, _ = await create_pool(
                 url,
                 settings,
                 ANY_SERVER if for_reading else READ_WRITE,
@@ -578,49 +583,3 @@ def _reason(error: BaseException) -> str:
     if is_unavailable(error) and not isinstance(error, asyncpg.ProtocolViolationError):
         raise translate(error) from error
     return str(error)
-
-
-async def _skip_reset(connection: Any) -> None:
-    """Replace asyncpg's reset of a released connection, a round trip: our statements leave no session state behind."""
-
-
-async def _create_pool(
-    url: str, settings: Settings, target: str, **server_settings: str
-) -> tuple[asyncpg.Pool[Any], HostConnector, bool]:
-    """Return a pool, what connects it, and whether its server limits the time of statements.
-
-    A pooler (PgBouncer) refuses start-up parameters that it does not know. Behind one only the client limits the time,
-    by a cancel request; set `statement_timeout` for the role on the server.
-    """
-    seconds = settings.statement_timeout
-    connector = HostConnector(url, seconds=settings.connect_timeout, target=target)
-
-    async def create(**parameters: str) -> asyncpg.Pool[Any]:
-        return await asyncpg.create_pool(
-            connect=connector.connect,
-            min_size=1,
-            max_size=settings.pool_size,
-            command_timeout=seconds + _CLIENT_GRACE_SECONDS if seconds else None,
-            statement_cache_size=settings.statement_cache_size,
-            max_inactive_connection_lifetime=300,
-            reset=_skip_reset,
-            server_settings=parameters or None,
-        )
-
-    if not seconds:
-        return await create(**server_settings), connector, False
-    try:
-        return await create(**server_settings, statement_timeout=_milliseconds(seconds)), connector, True
-    except asyncpg.ProtocolViolationError as error:
-        pool = await create(**server_settings)
-        logger.warning(
-            "the server does not accept statement_timeout as a start-up parameter (%s); behind a pooler set it for "
-            "the role: ALTER ROLE … SET statement_timeout = '%gs'",
-            error,
-            seconds,
-        )
-        return pool, connector, False
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(max(1, round(seconds * 1000)))

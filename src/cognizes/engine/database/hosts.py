@@ -1,4 +1,4 @@
-"""Connecting to one of several hosts: each host of a URL has a time limit of its own.
+"""Connecting: one of several hosts, each with a time limit of its own, and pools of such connections.
 
 The connect timeout of asyncpg covers all hosts of a URL together, so one frozen host would use it up. `HostConnector`
 tries the hosts one after the other, starts with the one that answered last, and accepts only a server with the wanted
@@ -8,6 +8,7 @@ role: the primary, or any server for reading.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -17,9 +18,14 @@ import asyncpg
 
 from cognizes.engine.database.driver_errors import is_unavailable
 from cognizes.engine.errors import DatabaseUnavailableError
+from cognizes.engine.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 READ_WRITE = "read-write"
 ANY_SERVER = "any"
+CLIENT_GRACE_SECONDS = 1.0
+"""The server's time limit ends a statement first; the client's is this much longer, for a server that hangs."""
 
 
 def split_hosts(url: str) -> list[str]:
@@ -118,3 +124,49 @@ class HostConnector:
 
 def _join(errors: Iterable[BaseException]) -> str:
     return "; ".join(str(error) or type(error).__name__ for error in errors)
+
+
+async def _skip_reset(connection: Any) -> None:
+    """Replace asyncpg's reset of a released connection, a round trip: our statements leave no session state behind."""
+
+
+async def create_pool(
+    url: str, settings: Settings, target: str, **server_settings: str
+) -> tuple[asyncpg.Pool[Any], HostConnector, bool]:
+    """Return a pool, what connects it, and whether its server limits the time of statements.
+
+    A pooler (PgBouncer) refuses start-up parameters that it does not know. Behind one only the client limits the time,
+    by a cancel request; set `statement_timeout` for the role on the server.
+    """
+    seconds = settings.statement_timeout
+    connector = HostConnector(url, seconds=settings.connect_timeout, target=target)
+
+    async def create(**parameters: str) -> asyncpg.Pool[Any]:
+        return await asyncpg.create_pool(
+            connect=connector.connect,
+            min_size=1,
+            max_size=settings.pool_size,
+            command_timeout=seconds + CLIENT_GRACE_SECONDS if seconds else None,
+            statement_cache_size=settings.statement_cache_size,
+            max_inactive_connection_lifetime=300,
+            reset=_skip_reset,
+            server_settings=parameters or None,
+        )
+
+    if not seconds:
+        return await create(**server_settings), connector, False
+    try:
+        return await create(**server_settings, statement_timeout=milliseconds(seconds)), connector, True
+    except asyncpg.ProtocolViolationError as error:
+        pool = await create(**server_settings)
+        logger.warning(
+            "the server does not accept statement_timeout as a start-up parameter (%s); behind a pooler set it for "
+            "the role: ALTER ROLE … SET statement_timeout = '%gs'",
+            error,
+            seconds,
+        )
+        return pool, connector, False
+
+
+def milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
