@@ -11,9 +11,9 @@ lateral join behind `enter_tenant`, on whose answer it depends, so PostgreSQL ca
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from enum import Enum
 
 Apps = tuple[str, ...]
@@ -30,28 +30,37 @@ _COMMENT = re.compile(r"--[^\n]*")
 _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
 
 
-@contextmanager
-def _within(tenancy: Apps | _Without) -> Iterator[None]:
-    token = _current.set(tenancy)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class _Within:
+    """A class and no generator: every request with a key enters two."""
+
+    __slots__ = ("_tenancy", "_token")
+
+    def __init__(self, tenancy: Apps | _Without) -> None:
+        self._tenancy = tenancy
+        self._token: Token[Apps | _Without] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._tenancy)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
+            self._token = None
 
 
 def serving_request() -> AbstractContextManager[None]:
     """Refuse database calls until `acting_for` or `acting_as_engine` says with which rights they are made."""
-    return _within(_Without.UNDECIDED)
+    return _Within(_Without.UNDECIDED)
 
 
 def acting_for(apps: Iterable[str]) -> AbstractContextManager[None]:
     """Limit the database calls of this task, and of the tasks it starts, to rows of these apps."""
-    return _within(tuple(sorted(apps)))
+    return _Within(tuple(sorted(apps)))
 
 
 def acting_as_engine() -> AbstractContextManager[None]:
     """Make database calls with engine privileges: rows of all tenants."""
-    return _within(_Without.ENGINE)
+    return _Within(_Without.ENGINE)
 
 
 def current_apps() -> Apps | None:
