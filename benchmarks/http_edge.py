@@ -6,6 +6,7 @@ Needs `wrk` (Debian: apt-get install wrk). Our side is `cognizes serve` as the R
 PostgreSQL of its own with the default settings: without keys, with 20 API keys and row level security, and with
 `--workers 2`, which serves GET only. The peer (`http_peer.py`) parses and serialises the same models and stores
 nothing. In each round every side serves each kind of request for some seconds; the figures are medians of the rounds.
+A load begins when the servers have indexed the messages of the loads before, and the first load is not counted.
 Processor time is that of the server's Python; it varies less than the rate when other programs run.
 """
 
@@ -39,6 +40,9 @@ _SESSIONS = 64
 _KEYS = 20
 _START_SECONDS = 60.0
 _SETTLE_SECONDS = 8.0
+_QUIET_CORES = 0.1
+_LONGEST_PAUSE_SECONDS = 60.0
+_WARM_UP_SECONDS = 2.0
 _EVENT = {
     "author": "agent",
     "event_type": "assistant_message",
@@ -127,7 +131,8 @@ class Side:
             NEW_SESSION: ["POST /api/sessions"],
         }[kind]
         body = {GET_SESSION: "", NEW_SESSION: f" {session}"}.get(kind, f" {event}")
-        return [f"{line} {key}{body}" for line in lines for key in self.keys]
+        # Consecutive requests go to different sessions, with keys as without.
+        return [f"{line} {key}{body}" for key in self.keys for line in lines]
 
 
 async def load(side: Side, kind: str, connections: int, seconds: float, directory: Path) -> Figures:
@@ -156,6 +161,15 @@ async def load(side: Side, kind: str, connections: int, seconds: float, director
     wall, python, wrk, busy = (after - then for after, then in zip(_clock(side), before, strict=True))
     other = max(0.0, busy - python - wrk)
     return Figures(rate, result["p50"], result["p99"], python / wall, wrk / wall, other / wall, connected)
+
+
+async def wait_until_quiet(sides: Sequence[Side]) -> None:
+    """Wait until no server works: after a load it indexes the messages that it stored, beside the next one's load."""
+    for _ in range(round(_LONGEST_PAUSE_SECONDS)):
+        before = sum(side.python_seconds() for side in sides)
+        await asyncio.sleep(1)
+        if sum(side.python_seconds() for side in sides) - before < _QUIET_CORES:
+            return
 
 
 def _clock(side: Side) -> tuple[float, float, float, float]:
@@ -237,10 +251,14 @@ async def measure(rounds: int, seconds: float) -> Report:
                 await stack.enter_async_context(serve_peer(directory)),
                 await stack.enter_async_context(serve_ours(directory, "two workers", workers=2)),
             ]
+            for side in (side for side in sides if ONE_SESSION in side.kinds):
+                # The embedder is imported with the first messages.
+                await load(side, ONE_SESSION, _CONNECTIONS[0], _WARM_UP_SECONDS, directory)
             for number in range(rounds):
                 for connections in _CONNECTIONS:
                     for kind in KINDS:
                         for side in (side for side in sides if kind in side.kinds):
+                            await wait_until_quiet(sides)
                             figures = await load(side, kind, connections, seconds, directory)
                             samples.setdefault((side.name, kind, connections), []).append(figures)
                 print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
