@@ -37,7 +37,7 @@ class EventColumns:
     texts: list[str | None]
     message_ids: list[str | None]
 
-    def arguments(self) -> tuple[object, ...]:
+    def arguments(self) -> tuple[list[str] | list[str | None], ...]:
         return self.ids, self.authors, self.kinds, self.contents, self.roles, self.texts, self.message_ids
 
 
@@ -114,7 +114,7 @@ async def write(engine: Engine, attempt: Callable[[WriteAttempt], Awaitable[_Res
 
 
 def notify_events(engine: Engine, columns: EventColumns, row: asyncpg.Record, *, run_id: str | None) -> None:
-    """Notify subscribers of the events that `append_to_session` has committed."""
+    """Notify subscribers of the events that `append_to_sessions` has committed."""
     thread_id: UUID = row["thread_id"]
     stored = zip(columns.ids, columns.authors, columns.kinds, row["sequence_nums"], row["created_ats"], strict=True)
     for event_id, author, kind, sequence_num, created_at in stored:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache, partial
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -61,6 +62,38 @@ class _NewSession:
         return self.thread_id.int
 
 
+@dataclass(slots=True, frozen=True)
+class SessionAppend:
+    """Events for a session, by its name: all are stored or none. `columns` are those of the query `append_to_sessions`.
+
+    `new_id` is the id of the thread if the session does not exist. `may_be_resent`: the events may be stored already.
+    """
+
+    session: tuple[str, str, str]
+    new_id: UUID
+    columns: Sequence[Sequence[str | None]]
+    run_id: str | None = None
+    may_be_resent: bool = False
+    fence: tuple[str | None, int | None] = (None, None)
+    apps: Apps | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(len(value) for column in self.columns for value in column if value is not None)
+
+    @property
+    def order_key(self) -> tuple[str, str, str]:
+        return self.session
+
+    @property
+    def identity(self) -> str | None:
+        return self.columns[0][0]
+
+    @property
+    def tenant_key(self) -> Apps | None:
+        return self.apps
+
+
 _fields = attrgetter(*(field.name for field in fields(_NewSession) if field.name not in ("size", "apps")))
 _POOL_SIZE_FOR_TWO_SENDERS = 6
 _Batch = list[_NewSession]
@@ -98,7 +131,7 @@ def thread_uuid(thread_id: str | UUID) -> UUID:
 
 
 class SessionStore:
-    """Sessions in the database. Creating goes through group commit, like appending."""
+    """Sessions in the database. Creating, and appending by name, go through group commit."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -109,12 +142,26 @@ class SessionStore:
         self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
             *(partial(self._send, fetch=connection.fetch) for connection in self._connections)
         )
+        appending = ReusedConnections(database)
+        self._connections.append(appending)
+        self._appends: GroupCommit[SessionAppend, asyncpg.Record] = GroupCommit(
+            partial(self._send_appends, fetch=appending.fetch, wait=False),
+            blocking_sender=partial(self._send_appends, fetch=database.fetch, wait=True),
+        )
 
     async def close(self) -> None:
-        """Refuse new sessions, and return when all submitted ones have been answered."""
+        """Refuse new sessions and events, and return when all submitted ones have been answered."""
         await self._creations.close()
+        await self._appends.close()
         for connection in self._connections:
             await connection.close()
+
+    async def append(self, events: SessionAppend) -> asyncpg.Record:
+        """Append events to a session, which is created if it does not exist, in a transaction shared with other tasks.
+
+        Return the row of `append_to_sessions`. `DatabaseUnavailableError` when the events may or may not be stored.
+        """
+        return await self._appends.submit(replace(events, apps=self._database.acting_apps))
 
     async def create(
         self,
@@ -305,6 +352,23 @@ class SessionStore:
             return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps)]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
+
+    async def _send_appends(self, batch: Sequence[SessionAppend], *, fetch: _Fetch, wait: bool) -> _Rows:
+        # One order in all processes: the transaction keeps the locks of its threads.
+        places = sorted(range(len(batch)), key=lambda place: batch[place].session)
+        ordered = [batch[place] for place in places]
+        lasts = list(accumulate(len(item.columns[0]) for item in ordered))
+        heads = zip(
+            *(
+                (*item.session, item.new_id, first + 1, last, item.run_id, item.may_be_resent, *item.fence)
+                for item, first, last in zip(ordered, (0, *lasts), lasts, strict=False)
+            ),
+            strict=True,
+        )
+        columns = (list(chain.from_iterable(parts)) for parts in zip(*(item.columns for item in ordered), strict=True))
+        rows = await fetch("append_to_sessions", *heads, *columns, wait, apps=batch[0].apps)
+        answers = dict(zip(places, rows, strict=True))
+        return [None if answers[place]["status"] == "busy" else answers[place] for place in range(len(batch))]
 
 
 def encode_cursor(row: asyncpg.Record) -> str:

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 50 OR max(number) > 110 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 51 OR max(number) > 140 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1499,6 +1499,16 @@ VALUES ('0110_call_streams.sql', 110, 'b17c53f1a7b366224907eb6f4438d1f801b59210c
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
+-- 0140_append_to_sessions.sql
+-- The function has the argument p_wait now, and two functions of one name with defaults would be ambiguous.
+DROP FUNCTION IF EXISTS "public".append_to_session(
+    text, text, text, uuid, text[], text[], text[], text[], text[], text[], text[], text, boolean, text, integer, boolean);
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0140_append_to_sessions.sql', 140, '8a5e7fc6a4b2766e6d1c1d3f4dc644a35795e8e840e416b9409e614bd83f547a', '0.1.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
 -- views/run_rows.sql
 -- A run as the engine reads it: the one list of its columns, documents as text. Rows are visible to the caller as in `runs`.
 CREATE OR REPLACE VIEW "public".run_rows WITH (security_invoker = true) AS
@@ -2611,12 +2621,13 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- conversations/append_to_session.sql
 -- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
 -- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events. Without
--- p_notify the caller notifies after the commit.
+-- p_notify the caller notifies after the commit. Without p_wait the status is `busy` when another transaction holds the thread's
+-- row lock; nothing is stored then.
 CREATE OR REPLACE FUNCTION "public".append_to_session(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
     p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
     p_message_ids text[], p_run_id text, p_may_be_resent boolean, p_fence_run_id text, p_fence_attempt integer,
-    p_notify boolean DEFAULT true,
+    p_notify boolean DEFAULT true, p_wait boolean DEFAULT true,
     OUT status text, OUT thread_id uuid, OUT sequence_nums bigint[], OUT created_ats timestamptz[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -2633,7 +2644,7 @@ BEGIN
             ARRAY[append_to_session.thread_id], array_fill(1, ARRAY[v_count]), p_event_ids,
             array_fill(p_run_id, ARRAY[v_count]), array_fill(''::text, ARRAY[v_count]), p_authors, p_event_types,
             p_contents, array_fill('{}'::text, ARRAY[v_count]), NULL, NULL, NULL, NULL, p_roles, p_texts,
-            p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), true, 0, 0,
+            p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), p_wait, 0, 0,
             p_fence_run_ids => array_fill(p_fence_run_id, ARRAY[v_count]),
             p_fence_attempts => array_fill(p_fence_attempt, ARRAY[v_count]), p_notify => p_notify)
           WITH ORDINALITY AS answer (status, sequence_num, version, created_at, place);
@@ -2663,7 +2674,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversations/append_to_session.sql', 0, 'bb4dfa7552054bfdbde53ed93f1cbcec49149c8849b20ef4916d376f91005517', '0.1.0')
+VALUES ('conversations/append_to_session.sql', 0, '0c0a67111ee8ad3e9b489d7d692b36ac5a410442518e0255185a5a6c7379f7c2', '0.1.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7300,5 +7311,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 50 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 51 WHERE number = 0;
 COMMIT;

@@ -261,3 +261,26 @@ async def test_a_runner_continues_its_conversation(database_url: str) -> None:
             *("user_message", "tool_call", "tool_result", "assistant_message"),
             *("user_message", "assistant_message"),
         ]
+
+
+async def test_sessions_share_transactions_and_do_not_wait_for_a_locked_one(database_url: str) -> None:
+    """A lock of another process on one thread delays that session alone, whose items keep their order."""
+    sessions = [OpenSession(f"s{number}", database_url, pool_size=4) for number in range(8)]
+    direct = await asyncpg.connect(database_url)
+    try:
+        await asyncio.gather(*(one.add_items([ask("first"), ANSWER]) for one in sessions))
+        written = await direct.fetch("SELECT xmin::text AS transaction FROM events")
+        assert len(written) == 16
+        assert len({row["transaction"] for row in written}) < 8
+        async with direct.transaction():
+            await direct.execute("SELECT FROM threads WHERE session_id = 's0' FOR UPDATE")
+            locked = [asyncio.create_task(sessions[0].add_items([ask(text)])) for text in ("second", "third")]
+            await asyncio.wait_for(asyncio.gather(*(one.add_items([ask("second")]) for one in sessions[1:])), 10)
+            assert not any(task.done() for task in locked)
+        await asyncio.gather(*locked)
+        assert await sessions[0].get_items() == [ask("first"), ANSWER, ask("second"), ask("third")]
+        assert await sessions[1].get_items() == [ask("first"), ANSWER, ask("second")]
+    finally:
+        await direct.close()
+        for one in sessions:
+            await one.close()

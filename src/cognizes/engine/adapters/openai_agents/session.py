@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
@@ -34,6 +34,7 @@ from cognizes.engine.adapters.openai_agents.items import (
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, new_id
 from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.pulse.session_store import SessionAppend
 from cognizes.engine.settings import Settings
 
 _ALL = 2**62
@@ -125,27 +126,18 @@ class OpenSession(EngineUser):
             return
         engine = await self.engine()
         columns = _columns(items, engine.settings)
-        new_thread_id = new_id()
-        run_id, run_attempt = fence_arguments(self._thread_id)
+        fence = fence_arguments(self._thread_id)
+        events = SessionAppend(self._key, new_id(), columns.arguments(), run_id=fence[0], fence=fence)
 
-        async def attempt(state: WriteAttempt) -> asyncpg.Record | None:
-            return await engine._database.fetch_row(
-                "append_to_session",
-                *self._key,
-                new_thread_id,
-                *columns.arguments(),
-                run_id,
-                state.is_repeated,
-                run_id,
-                run_attempt,
-            )
+        async def attempt(state: WriteAttempt) -> asyncpg.Record:
+            return await engine.sessions.store.append(replace(events, may_be_resent=state.is_repeated))
 
         row = await write(engine, attempt)
-        if row is None or row["status"] == "missing":
+        if row["status"] == "missing":
             raise NotFoundError(f"session {self.session_id!r} was deleted concurrently; add the items again")
         check_status(row["status"])
         self._thread_id = row["thread_id"]
-        notify_events(engine, columns, row, run_id=run_id)
+        notify_events(engine, columns, row, run_id=fence[0])
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item of the active branch and return it; None if there is none."""

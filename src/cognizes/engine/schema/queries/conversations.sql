@@ -1,7 +1,16 @@
--- append_to_session: Append events to a session, which is created if it does not exist.
-SELECT status, thread_id, sequence_nums, created_ats
-  FROM {schema}.append_to_session($1, $2, $3, $4, $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-                                  $11::text[], $12, $13, $14, $15, false);
+-- append_to_sessions: Append events to several sessions in one transaction, in the order given. Sessions that do not exist are
+-- created. The events of a session are the elements from `first` to `last` of the columns.
+SELECT answer.status, answer.thread_id, answer.sequence_nums, answer.created_ats
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::integer[], $6::integer[], $7::text[], $8::boolean[],
+              $9::text[], $10::integer[])
+       WITH ORDINALITY AS item (app_name, user_id, session_id, new_id, first, last, run_id, may_be_resent, fence_run_id,
+                                fence_attempt, place)
+ CROSS JOIN LATERAL {schema}.append_to_session(
+       item.app_name, item.user_id, item.session_id, item.new_id, ($11::text[])[item.first:item.last],
+       ($12::text[])[item.first:item.last], ($13::text[])[item.first:item.last], ($14::text[])[item.first:item.last],
+       ($15::text[])[item.first:item.last], ($16::text[])[item.first:item.last], ($17::text[])[item.first:item.last],
+       item.run_id, item.may_be_resent, item.fence_run_id, item.fence_attempt, false, $18) AS answer
+ ORDER BY item.place;
 
 -- read_session_items: Read the newest events of the given kinds on a branch of a session, newest first, with the thread. The
 -- row of a session without such events has no sequence number. A thought counts only with the mark of a framework's item.

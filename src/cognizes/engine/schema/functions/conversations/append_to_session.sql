@@ -1,11 +1,12 @@
 -- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
 -- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events. Without
--- p_notify the caller notifies after the commit.
+-- p_notify the caller notifies after the commit. Without p_wait the status is `busy` when another transaction holds the thread's
+-- row lock; nothing is stored then.
 CREATE OR REPLACE FUNCTION {schema}.append_to_session(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
     p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
     p_message_ids text[], p_run_id text, p_may_be_resent boolean, p_fence_run_id text, p_fence_attempt integer,
-    p_notify boolean DEFAULT true,
+    p_notify boolean DEFAULT true, p_wait boolean DEFAULT true,
     OUT status text, OUT thread_id uuid, OUT sequence_nums bigint[], OUT created_ats timestamptz[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -22,7 +23,7 @@ BEGIN
             ARRAY[append_to_session.thread_id], array_fill(1, ARRAY[v_count]), p_event_ids,
             array_fill(p_run_id, ARRAY[v_count]), array_fill(''::text, ARRAY[v_count]), p_authors, p_event_types,
             p_contents, array_fill('{}'::text, ARRAY[v_count]), NULL, NULL, NULL, NULL, p_roles, p_texts,
-            p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), true, 0, 0,
+            p_message_ids, array_fill(p_may_be_resent, ARRAY[v_count]), p_wait, 0, 0,
             p_fence_run_ids => array_fill(p_fence_run_id, ARRAY[v_count]),
             p_fence_attempts => array_fill(p_fence_attempt, ARRAY[v_count]), p_notify => p_notify)
           WITH ORDINALITY AS answer (status, sequence_num, version, created_at, place);
