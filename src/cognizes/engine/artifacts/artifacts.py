@@ -9,9 +9,7 @@ artifact refers to by their row.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing, suppress
@@ -25,7 +23,7 @@ import asyncpg
 from cognizes.engine.artifacts.stores import READ_BYTES, BlobStore, choose_store
 from cognizes.engine.concurrency import Sweeper, WakeUp, retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import check_depth, dump_json, load_json
+from cognizes.engine.database.documents import check_depth, decode_cursor, dump_json, encode_cursor, load_json
 from cognizes.engine.database.tenancy import acting_as_engine
 from cognizes.engine.errors import (
     ArtifactStoreError,
@@ -225,7 +223,7 @@ class Artifacts:
         """Return a page of the newest versions, by name: of the session first, then of its user."""
         if not 1 <= limit <= _MAX_PAGE:
             raise InvalidInputError(f"invalid limit {limit}; it must be between 1 and {_MAX_PAGE}")
-        is_user, name = _decode_cursor(cursor) if cursor else (None, "")
+        is_user, name = decode_cursor(cursor, _position) if cursor else (None, "")
         rows = await self._database.fetch("list_artifacts", *scope.columns, is_user, name, limit + 1)
         items = [_artifact(scope, row) for row in rows[:limit]]
         return Page(items, _encode_cursor(items[-1]) if len(rows) > limit else None)
@@ -429,13 +427,8 @@ def _artifact(scope: ArtifactScope, row: asyncpg.Record) -> Artifact:
 
 
 def _encode_cursor(artifact: Artifact) -> str:
-    position = [artifact.scope.session_id is None, artifact.filename]
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+    return encode_cursor(artifact.scope.session_id is None, artifact.filename)
 
 
-def _decode_cursor(cursor: str) -> tuple[bool, str]:
-    try:
-        is_user, name = json.loads(base64.urlsafe_b64decode(cursor))
-        return bool(is_user), check_text("cursor", name)
-    except (ValueError, TypeError, RecursionError, InvalidInputError) as error:
-        raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error
+def _position(is_user: bool, name: str) -> tuple[bool, str]:
+    return bool(is_user), check_text("cursor", name)

@@ -15,15 +15,17 @@ Documents without such values, nearly all, cost one more scan of their text.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import DELETE, DELETE_JSON
 
+_Position = TypeVar("_Position")
 _ESCAPE = "\ue000"
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff\ue000]")
 _FORBIDDEN_IN_JSON = re.compile("[\ud800-\udfff\ue000]")
@@ -81,6 +83,21 @@ def unescape_text(text: str) -> str:
 def text_bytes(text: str) -> int:
     """Return the size of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
+def encode_cursor(*position: str | bool) -> str:
+    """Return the cursor of a position in a list: the sort key of the last item of a page."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+
+
+def decode_cursor(cursor: str, read: Callable[..., _Position]) -> _Position:
+    """Return what `read` makes of the position in a cursor. Raise `InvalidInputError` for an invalid one."""
+    try:
+        return read(*json.loads(base64.urlsafe_b64decode(cursor.encode())))
+    except (ValueError, TypeError, AttributeError, RecursionError, InvalidInputError) as error:
+        raise InvalidInputError(
+            f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
+        ) from error
 
 
 def check_depth(text: str, value: Any, limit: int) -> None:

@@ -1,20 +1,90 @@
-"""Rows of the view `run_rows` as `Run` objects, the documents of a run, and the cursor of a list of runs."""
+"""Read runs: rows of the view `run_rows` as `Run` objects, searches and pages, and the documents of a run."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from cognizes.engine.database.documents import check_depth, dump_json, load_json, load_jsonb, text_bytes, unescape_text
-from cognizes.engine.errors import InvalidInputError, LimitExceededError
-from cognizes.engine.models import Run, RunStatus, RunWait
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import (
+    check_depth,
+    decode_cursor,
+    dump_json,
+    encode_cursor,
+    load_json,
+    load_jsonb,
+    text_bytes,
+    unescape_text,
+)
+from cognizes.engine.errors import ConflictError, InvalidInputError, LimitExceededError, NotFoundError
+from cognizes.engine.models import Page, Run, RunStatus, RunWait
+from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.runs.steps import Step, list_steps
 from cognizes.engine.telemetry import ActiveSpan, agent_attributes, span
+
+# `list` is a method of the class below.
+_Runs = list[Run]
+_Steps = list[Step]
+
+
+class RunReader:
+    """Reads runs and their steps."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def get(self, thread_id: str | UUID, run_id: str) -> Run:
+        row = await self.database.fetch_row("read_run", thread_uuid(thread_id), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
+        return run_from_row(row)
+
+    async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
+        return [run_from_row(row) for row in await self.database.fetch("list_runs", thread_uuid(thread_id), limit)]
+
+    async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:
+        """Return a run by its id. Ids are unique in their thread: when two threads have it, give the `thread_id`."""
+        if thread_id is not None:
+            return await self.get(thread_id, run_id)
+        runs = await self.find_all(run_id)
+        if not runs:
+            raise NotFoundError(f"there is no run {run_id}")
+        if len(runs) > 1:
+            raise ConflictError(f"several threads have a run {run_id}; give the thread_id")
+        return runs[0]
+
+    async def find_all(
+        self, run_id: str, *, app_names: Collection[str] | None = None, user_id: str | None = None
+    ) -> _Runs:
+        """Return the runs of an id in all threads of some apps and of a user (None: all), newest first; up to 100."""
+        apps = sorted(app_names) if app_names is not None else None
+        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id, apps, user_id)]
+
+    async def search(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        handler: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Return runs of all threads, newest first, a page at a time."""
+        after = decode_cursor(cursor, _position) if cursor else (None, None, None)
+        rows = await self.database.fetch(
+            "search_runs", [*status] if status is not None else None, app_name, handler, *after, limit + 1, user_id
+        )
+        runs = [run_from_row(row) for row in rows[:limit]]
+        return Page(items=runs, next_cursor=_cursor(runs[-1]) if len(rows) > limit else None)
+
+    async def steps(self, thread_id: str | UUID, run_id: str) -> _Steps:
+        """Return the steps of a run in the order in which they started."""
+        return await list_steps(self.database, thread_uuid(thread_id), run_id)
 
 
 def run_from_row(row: asyncpg.Record) -> Run:
@@ -54,20 +124,12 @@ def attempt_span(run: Run, *, agent: str | None = None) -> ActiveSpan:
     return span(f"invoke_agent {name}", attributes, parent=run.traceparent)
 
 
-def make_cursor(run: Run) -> str:
-    position = [run.created_at.isoformat(), run.thread_id, run.id]
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+def _cursor(run: Run) -> str:
+    return encode_cursor(run.created_at.isoformat(), run.thread_id, run.id)
 
 
-def read_cursor(cursor: str) -> tuple[datetime, UUID, str]:
-    """Return the position of a cursor: creation time, thread and id of a run."""
-    try:
-        created_at, thread_id, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return datetime.fromisoformat(created_at), UUID(thread_id), str(run_id)
-    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise InvalidInputError(
-            f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
-        ) from error
+def _position(created_at: str, thread_id: str, run_id: str) -> tuple[datetime, UUID, str]:
+    return datetime.fromisoformat(created_at), UUID(thread_id), str(run_id)
 
 
 def checked_document(what: str, value: Any, *, max_depth: int, max_bytes: int) -> str:

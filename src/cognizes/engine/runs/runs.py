@@ -26,14 +26,13 @@ from cognizes.engine.errors import (
     DatabaseUnavailableError,
     EngineError,
     InvalidInputError,
-    NotFoundError,
     PoolTimeoutError,
 )
 from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
-from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id
+from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, Sessions, attempt_at, fenced_by, releasing
@@ -42,8 +41,7 @@ from cognizes.engine.runs.context import InProcessRun, WriteMessage
 from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
 from cognizes.engine.runs.notifications import RunNotifications, RunSweep
 from cognizes.engine.runs.queues import check_priority
-from cognizes.engine.runs.run_rows import attempt_span, checked_document, make_cursor, read_cursor, run_from_row
-from cognizes.engine.runs.steps import Step, list_steps
+from cognizes.engine.runs.run_rows import RunReader, attempt_span, checked_document, run_from_row
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption
 from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
@@ -59,14 +57,13 @@ CLIENT = "client"
 _LONGEST_BACKOFF = timedelta(minutes=5)
 _OUTAGE_BACKOFF = timedelta(milliseconds=100)
 
-# `list` is a method of the class below.
+# `list` is a method of the base class.
 _Runs = list[Run]
-_Steps = list[Step]
 _Result = TypeVar("_Result")
 
 
-class Runs:
-    """Creates, claims, changes, ends and reads runs.
+class Runs(RunReader):
+    """Creates, claims, changes and ends runs; the base class reads them.
 
     Each write is sent again while PostgreSQL is unavailable, for `retry_seconds`, like an append. The id of its event
     marks it, so a write whose answer was lost counts once.
@@ -85,7 +82,7 @@ class Runs:
         write_message: WriteMessage,
         usage: Usage,
     ) -> None:
-        self.database = database
+        super().__init__(database)
         self.sessions = sessions
         self.memory = memory
         self.settings = settings
@@ -492,57 +489,6 @@ class Runs:
         snapshot_id = str(resumption.memory_snapshot.get("id"))
         kept_keys = await self.memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
         return replace(resumption, kept_keys=kept_keys)
-
-    # Reading
-
-    async def get(self, thread_id: str | UUID, run_id: str) -> Run:
-        row = await self.database.fetch_row("read_run", thread_uuid(thread_id), run_id)
-        if row is None:
-            raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
-        return run_from_row(row)
-
-    async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
-        return [run_from_row(row) for row in await self.database.fetch("list_runs", thread_uuid(thread_id), limit)]
-
-    async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:
-        """Return a run by its id. Ids are unique in their thread: when two threads have it, give the `thread_id`."""
-        if thread_id is not None:
-            return await self.get(thread_id, run_id)
-        runs = await self.find_all(run_id)
-        if not runs:
-            raise NotFoundError(f"there is no run {run_id}")
-        if len(runs) > 1:
-            raise ConflictError(f"several threads have a run {run_id}; give the thread_id")
-        return runs[0]
-
-    async def find_all(
-        self, run_id: str, *, app_names: Collection[str] | None = None, user_id: str | None = None
-    ) -> _Runs:
-        """Return the runs of an id in all threads of some apps and of a user (None: all), newest first; up to 100."""
-        apps = sorted(app_names) if app_names is not None else None
-        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id, apps, user_id)]
-
-    async def search(
-        self,
-        *,
-        status: Sequence[str] | None = None,
-        app_name: str | None = None,
-        user_id: str | None = None,
-        handler: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Run]:
-        """Return runs of all threads, newest first, a page at a time."""
-        after = read_cursor(cursor) if cursor else (None, None, None)
-        rows = await self.database.fetch(
-            "search_runs", [*status] if status is not None else None, app_name, handler, *after, limit + 1, user_id
-        )
-        runs = [run_from_row(row) for row in rows[:limit]]
-        return Page(items=runs, next_cursor=make_cursor(runs[-1]) if len(rows) > limit else None)
-
-    async def steps(self, thread_id: str | UUID, run_id: str) -> _Steps:
-        """Return the steps of a run in the order in which they started."""
-        return await list_steps(self.database, thread_uuid(thread_id), run_id)
 
     # Writing once
 

@@ -6,9 +6,6 @@ moving the schedule to its next time are one transaction, so a due time fires on
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ import asyncpg
 
 from cognizes.engine.concurrency import Sweeper, WakeUp
 from cognizes.engine.database import Database
-from cognizes.engine.database.documents import load_json
+from cognizes.engine.database.documents import decode_cursor, encode_cursor, load_json
 from cognizes.engine.errors import (
     AlreadyExistsError,
     DatabaseUnavailableError,
@@ -228,10 +225,13 @@ class Schedules:
         self, *, app_name: str | None = None, user_id: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> _Schedules:
         """Return schedules in the order of their creation, a page at a time."""
-        after = _read_cursor(cursor) if cursor else (None, None)
+        after = decode_cursor(cursor, _position) if cursor else (None, None)
         rows = await self._database.fetch("list_schedules", app_name, user_id, *after, limit + 1)
         found = [_schedule(row) for row in rows[:limit]]
-        return Page(items=found, next_cursor=_make_cursor(found[-1]) if len(rows) > limit else None)
+        return Page(
+            items=found,
+            next_cursor=encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if len(rows) > limit else None,
+        )
 
     async def pause(self, schedule_id: str, *, app_name: str | None = None) -> Schedule:
         """Stop firing until `resume`."""
@@ -356,15 +356,5 @@ def _uuid(schedule_id: str) -> UUID:
         raise _unknown(schedule_id) from error
 
 
-def _make_cursor(schedule: Schedule) -> str:
-    return base64.urlsafe_b64encode(json.dumps([schedule.created_at.isoformat(), schedule.id]).encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, UUID]:
-    try:
-        created_at, schedule_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return datetime.fromisoformat(created_at), UUID(schedule_id)
-    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise InvalidInputError(
-            f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page, or none"
-        ) from error
+def _position(created_at: str, schedule_id: str) -> tuple[datetime, UUID]:
+    return datetime.fromisoformat(created_at), UUID(schedule_id)
