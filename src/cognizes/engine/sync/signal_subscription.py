@@ -19,9 +19,8 @@ from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError, PoolTimeoutError
 from cognizes.engine.feed import Feed
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.sync.context_signals import ContextSignals
 from cognizes.engine.sync.contexts import Contexts
-from cognizes.engine.sync.signals import Signal, SignalType
+from cognizes.engine.sync.signals import ContextSignals, Signal, SignalType
 
 logger = logging.getLogger(__name__)
 
