@@ -10,15 +10,16 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from cognizes.engine.archive.ndjson import Line, check_header, header_line, parse_line, row_line
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseError, DatabaseUnavailableError, InvalidInputError, NotFoundError
+from cognizes.engine.version import __version__
 
 THREADS_FORMAT = "cognizes-threads"
 THREADS_VERSION = 1
@@ -239,3 +240,58 @@ class _OwnerOf:
         if not line.table or self._thread is None:
             raise InvalidInputError(f"line {line.number} belongs to no thread; the archive is damaged")
         return self._thread
+
+
+def header_line(archive_format: str, version: int, **values: str) -> str:
+    head = {
+        "format": archive_format,
+        "version": version,
+        "engine": __version__,
+        "exported_at": datetime.now(UTC).isoformat(),
+    }
+    return json.dumps({**head, **values}) + "\n"
+
+
+def row_line(table: str, row: str) -> str:
+    return f'{{"table": {json.dumps(table)}, "row": {row}}}\n'
+
+
+@dataclass(frozen=True)
+class Line:
+    """A parsed line, and its text."""
+
+    number: int
+    text: str
+    values: dict[str, Any]
+
+    @property
+    def table(self) -> str:
+        return str(self.values.get("table", ""))
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return self.values.get("row") or {}
+
+
+def parse_line(number: int, text: str) -> Line:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"line {number} is not JSON; the file is damaged or not an archive") from error
+    if not isinstance(values, dict):
+        raise InvalidInputError(f"line {number} is not a JSON object; the file is damaged or not an archive")
+    return Line(number, text, values)
+
+
+def check_header(line: Line, archive_format: str, version: int) -> None:
+    """Raise `InvalidInputError` unless the line begins an archive of this format that this engine can read."""
+    if line.values.get("format") != archive_format:
+        raise InvalidInputError(f"the file is not a {archive_format} archive; `cognizes export` writes one")
+    found = line.values.get("version")
+    if not isinstance(found, int) or found < 1:
+        raise InvalidInputError(f"the archive has no valid version ({found!r})")
+    if found > version:
+        raise InvalidInputError(
+            f"the archive has version {found} of the format, and this engine reads up to {version}; "
+            "upgrade cognizes-engine"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
-from cognizes.engine.archive.ndjson import header_line, row_line
+from cognizes.engine.archive.threads import header_line, row_line
 from cognizes.engine.artifacts import Artifacts
 from cognizes.engine.database import Database
 from cognizes.engine.errors import NotFoundError
