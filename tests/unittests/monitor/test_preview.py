@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine.monitor.preview import Preview, preview
+from cognizes.engine.monitor.queries import Preview, preview
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "text", [], {}, {"a": [1, {"b": "c"}]}, [[[]]]])

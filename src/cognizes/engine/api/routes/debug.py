@@ -40,9 +40,8 @@ from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
-from cognizes.engine.monitor.preview import CUT, preview
 from cognizes.engine.monitor.pulse_meter import PulseMeter
-from cognizes.engine.monitor.queries import MonitorQueries, ThreadStatus, ThreadSummary
+from cognizes.engine.monitor.queries import CUT, MonitorQueries, ThreadStatus, ThreadSummary, preview
 from cognizes.engine.pulse.events import parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
