@@ -1,4 +1,4 @@
-"""The Monitor's queries: find threads across apps and users, and read events cut to what fits a screen."""
+"""The Monitor's queries: find threads across apps and users, and read events, with large values cut to a preview."""
 
 from __future__ import annotations
 

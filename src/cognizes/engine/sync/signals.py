@@ -1,4 +1,7 @@
-"""Signals: what they tell a client, and the signals that an event, a chunk or a stream end of a context causes."""
+"""Signals: what changed in a context, and its newest sequence. They carry no content; clients pull it.
+
+The feed of a context is encoded as signals: first what the reader missed, then the current state, then changes.
+"""
 
 from __future__ import annotations
 
