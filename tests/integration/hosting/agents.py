@@ -52,3 +52,28 @@ async def generic(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
             yield StateDeltaEvent.model_validate({"delta": patch})
     yield TextMessageEndEvent(message_id="answer")
     yield StepFinishedEvent(step_name="answer")
+
+
+PIECES = ['{"text": "', *(f"word{number} " for number in range(20)), '"}']
+
+
+async def writer(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    """Say something, call a tool with many fragments of arguments, and stop halfway at a gate."""
+    said = str(run_input.messages[-1].content)
+    yield TextMessageStartEvent(message_id="m1", role="assistant")
+    yield TextMessageContentEvent(message_id="m1", delta="I write.")
+    yield TextMessageEndEvent(message_id="m1")
+    yield ToolCallStartEvent(tool_call_id="c1", tool_call_name="write", parent_message_id="m1")
+    for number, piece in enumerate(PIECES):
+        if number == 10:
+            await pass_gate(said)
+            if "break" in said:
+                raise RuntimeError("the pen broke")
+            if "disorder" in said:
+                yield ToolCallArgsEvent(tool_call_id="another", delta="{")
+        yield ToolCallArgsEvent(tool_call_id="c1", delta=piece)
+    yield ToolCallEndEvent(tool_call_id="c1")
+    yield ToolCallResultEvent(message_id="r1", tool_call_id="c1", content="written")
+    yield TextMessageStartEvent(message_id="m2", role="assistant")
+    yield TextMessageContentEvent(message_id="m2", delta="Done.")
+    yield TextMessageEndEvent(message_id="m2")

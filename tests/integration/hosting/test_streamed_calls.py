@@ -16,7 +16,6 @@ from ag_ui.core import (
     RunErrorEvent,
     ToolCallArgsEvent,
     ToolCallEndEvent,
-    ToolCallResultEvent,
     ToolCallStartEvent,
     UserMessage,
 )
@@ -27,31 +26,11 @@ from cognizes.engine.adapters.loading import find_object
 from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.agui.snapshot import Snapshot
 from cognizes.engine.hosting import AgentHost, HostedAgent, HostedRun
-from cognizes.engine.models import JsonObject
+from cognizes.engine.models import JsonObject, RunStatus
 from cognizes.engine.streams.chunks import CALL, CallHead
 from tests.integration.agui.gates import Gate, pass_gate
-from tests.integration.hosting.test_recording import text
+from tests.integration.hosting.agents import PIECES, writer
 from tests.unittests.agui.legality import assert_legal
-
-PIECES = ['{"text": "', *(f"word{number} " for number in range(20)), '"}']
-
-
-async def writer(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
-    """Say something, call a tool with many fragments of arguments, and stop halfway at a gate."""
-    said = str(run_input.messages[-1].content)
-    for event in text("m1", "I write."):
-        yield event
-    yield ToolCallStartEvent(tool_call_id="c1", tool_call_name="write", parent_message_id="m1")
-    for number, piece in enumerate(PIECES):
-        if number == 10:
-            await pass_gate(said)
-            if "break" in said:
-                raise RuntimeError("the pen broke")
-        yield ToolCallArgsEvent(tool_call_id="c1", delta=piece)
-    yield ToolCallEndEvent(tool_call_id="c1")
-    yield ToolCallResultEvent(message_id="r1", tool_call_id="c1", content="written")
-    for event in text("m2", "Done."):
-        yield event
 
 
 def agent_of(name: str, engine: Engine) -> HostedAgent:
@@ -89,7 +68,7 @@ async def until_fragments(run: HostedRun, count: int) -> None:
 
 
 async def events_of(engine: Engine, run: HostedRun, kind: str) -> list[Event]:
-    return [event for event in await engine.sessions.log.read(run.thread_id) if event.event_type == kind]
+    return [event async for event in engine.sessions.log.iterate(run.thread_id) if event.event_type == kind]
 
 
 async def heads_of(engine: Engine, run: HostedRun, *, least: int) -> None:
@@ -136,6 +115,41 @@ async def test_another_process_follows_the_arguments_to_the_character(
             assert call.function.arguments + "".join(deltas) == whole
         assert len(await events_of(second, run, "act")) == (1 if name == "writer" else 0)
         assert_legal([frame.model_dump(by_alias=True, mode="json", exclude_none=True) for frame in seen])
+
+
+async def test_another_process_follows_ten_megabytes_of_arguments(database_url: str) -> None:
+    gate, piece = Gate(), 'a "quoted" word, ' * 6000
+
+    async def large(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        yield ToolCallStartEvent(tool_call_id="c1", tool_call_name="write")
+        for number in range(100):
+            if number == 50:
+                await pass_gate(str(run_input.messages[-1].content))
+            yield ToolCallArgsEvent(tool_call_id="c1", delta=piece)
+        yield ToolCallEndEvent(tool_call_id="c1")
+
+    source = source_of(large)
+    assert source is not None
+    async with Engine.open(database_url) as first, Engine.open(database_url) as second:
+        host, other = (AgentHost(one, [AguiAgent(source, name="large", engine=one)]) for one in (first, second))
+        thread = str(uuid4())
+        run = await say(host, "large", thread, gate.text)
+        await until_fragments(run, 50)
+        await heads_of(second, run, least=51)
+        attached = Snapshot()
+        async with asyncio.timeout(60), aclosing(other.connect("large", "ada", thread, run_id="x")) as frames:
+            async for _, frame in frames:
+                attached.fold([frame])
+                if isinstance(frame, ToolCallStartEvent):
+                    gate.open()
+        [call] = attached.messages[-1]["toolCalls"]
+        assert call["function"]["arguments"] == piece * 100
+        await run.wait()
+        assert (await first.runs.get(run.thread_id, run.run_id)).status is RunStatus.COMPLETED
+        [act] = await events_of(second, run, "act")
+        assert act.content["tool_input"] == piece * 100
+        for one in (host, other):
+            await one.close(seconds=0)
 
 
 @pytest.mark.parametrize("name", ["writer", "editor"])
