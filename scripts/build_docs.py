@@ -33,7 +33,13 @@ PACKAGES = (
     "cognizes.engine.adapters.pydantic_ai",
 )
 NAVIGATION: dict[str, dict[str, str]] = {
-    "Start": {"Quickstart": "quickstart.md", "Concepts": "concepts.md", "The Monitor": "monitor.md"},
+    "Start": {
+        "Quickstart": "quickstart.md",
+        "Tutorial: LangGraph": "tutorial-langgraph.md",
+        "Tutorial: memory": "tutorial-memory.md",
+        "Concepts": "concepts.md",
+        "The Monitor": "monitor.md",
+    },
     "Frameworks": {
         "Google ADK": "adk.md",
         "LangGraph": "langgraph.md",

@@ -70,6 +70,12 @@ NOT_EXECUTED = {
     "docs/timeline.md: curl -X POST": "it needs a hosted agent; tests/integration/timeline/test_chat.py",
     "docs/runs.md: cognizes worker": "examples/waiting_run runs the same commands",
     "docs/monitor.md: import { SignalPullClient }": "for a page; tests/node/signal_pull.test.mjs runs the module",
+    "docs/tutorial-langgraph.md: pip install": "it installs from the package registry",
+    "docs/tutorial-langgraph.md: cognizes serve": "it runs until Ctrl-C; tests/integration/test_tutorials.py starts it",
+    "docs/tutorial-langgraph.md: pkill -9": "tests/integration/test_tutorials.py kills and starts a server like this",
+    "docs/tutorial-langgraph.md: from cognizes.client": "it needs the graph; tests/integration/test_tutorials.py",
+    "docs/tutorial-langgraph.md: async with Client": "it needs the run; tests/integration/test_tutorials.py",
+    "docs/tutorial-memory.md: pip install": "it installs from the package registry",
     **dict.fromkeys(
         [f"docs/clients.md: {start}" for start in (
             "import { CognizesClient, ConflictError }", "const run =", "const copy =", "const thread =",
