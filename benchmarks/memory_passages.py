@@ -90,7 +90,7 @@ async def measure(engine: Engine, name: str, conversations: list[Conversation], 
             queries.append(embedder.last)
         asked.append(of_conversation)
         vectors.append(queries)
-    own = [[{c.id: c.cosine for c in one.pool.candidates} for one in part] for part in asked]
+    own = [[{c.id: c.cosine for c in one.wide.candidates} for one in part] for part in asked]
     _row(table, name, "whole messages", asked)
     modes: dict[str, Callable[[float, float], float]] = {
         "largest": max,
@@ -104,7 +104,7 @@ async def measure(engine: Engine, name: str, conversations: list[Conversation], 
         for mode, combine in modes.items():
             for part, cosines, best in zip(asked, own, found, strict=True):
                 for one, wholes, passages_of in zip(part, cosines, best, strict=True):
-                    for candidate in one.pool.candidates:
+                    for candidate in (*one.pool.candidates, *one.wide.candidates):
                         whole = wholes[candidate.id]
                         candidate.cosine = whole
                         if whole is not None and one.names[candidate.id] in passages_of:

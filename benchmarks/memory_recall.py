@@ -43,6 +43,7 @@ from report import Bars, Grid, Report, Target
 _HERE = Path(__file__).parent
 _APP = "bench"
 _FIRST = 10
+_WIDE = 200
 _SAMPLES = 1000
 _NEAREST = """
 SELECT memory_id FROM memory_vectors WHERE app_name = $1 AND user_id = $2 ORDER BY embedding <=> $3::halfvec LIMIT $4
@@ -73,10 +74,14 @@ def mean(scores: Iterable[Score]) -> list[float]:
 
 @dataclass
 class Asked:
-    """A question with its candidates: ranking them again needs no database."""
+    """A question with its candidates: ranking them again needs no database.
+
+    `pool` is the one of a recall of ten hits; the halves are measured on `wide`, which contains more.
+    """
 
     question: Question
     pool: Pool
+    wide: Pool
     unweighted: list[int]
     names: dict[int, str]
 
@@ -87,12 +92,12 @@ class Asked:
 
 def by_words(asked: Asked) -> Iterable[int]:
     """BM25 alone."""
-    return (c.id for c in sorted((c for c in asked.pool.candidates if c.bm25), key=lambda c: (-c.bm25, -c.id)))
+    return (c.id for c in sorted((c for c in asked.wide.candidates if c.bm25), key=lambda c: (-c.bm25, -c.id)))
 
 
 def by_meaning(asked: Asked) -> Iterable[int]:
     """Vectors alone."""
-    return (c.id for c in sorted((c for c in asked.pool.candidates if c.cosine), key=lambda c: -(c.cosine or 0)))
+    return (c.id for c in sorted((c for c in asked.wide.candidates if c.cosine), key=lambda c: -(c.cosine or 0)))
 
 
 def by_unweighted(asked: Asked) -> Iterable[int]:
@@ -123,10 +128,11 @@ async def ask(engine: Engine, corpus: str, conversation: Conversation) -> list[A
     recall = Recall(engine._database, embedder=embedder)
     asked = []
     for question in conversation.questions:
-        pool = await recall.gather(question.text, app=_APP, user=user)
+        pool = await recall.gather(question.text, app=_APP, user=user, k=_FIRST)
+        wide = await recall.gather(question.text, app=_APP, user=user, k=_WIDE)
         vector = vector_literal(await embedder.embed_query(question.text))
         nearest = await engine._database.pool.fetch(_NEAREST, _APP, user, vector, _FIRST)
-        asked.append(Asked(question, pool, [row["memory_id"] for row in nearest], names))
+        asked.append(Asked(question, pool, wide, [row["memory_id"] for row in nearest], names))
     return asked
 
 
@@ -160,9 +166,9 @@ async def ask_adk(conversation: Conversation, directory: Path) -> list[Score]:
 
 
 CHOICES = [
-    Weights(meaning=meaning, speaker=speaker, previous=previous, next=after, decay=decay, session=session)
-    for meaning, speaker, (previous, after), decay, session in itertools.product(
-        (0.7, 1.0), (0.1, 0.2), ((0.4, 0.2), (0.4, 0.3)), (0.5, 0.8), (0.8,)
+    Weights(meaning=meaning, previous=previous, next=after, decay=decay, passage=passage)
+    for meaning, (previous, after), decay, passage in itertools.product(
+        (0.7, 1.0), ((0.4, 0.2), (0.4, 0.3)), (0.5, 0.8), (0.0, 0.5, 1.0, 1.5)
     )
 ]
 _PARTS = 5

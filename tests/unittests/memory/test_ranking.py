@@ -53,6 +53,44 @@ def test_a_short_remark_gets_little_from_a_long_text() -> None:
     assert order(text, remark, reply, edges=(Edge(1, 2, 1), Edge(1, 3, 1))) == [1, 3, 2]
 
 
+def test_a_passage_of_several_matches_comes_before_one_match() -> None:
+    """Turns between two matches, with four more matches further away in a session of their own."""
+    passage = [Candidate(n, share=0.9 if n in (1, 5) else 0.3, length=20, session_id="s") for n in range(1, 6)]
+    single = [Candidate(n, share=0.9 if n == 11 else 0.3, length=20, session_id="t") for n in range(11, 16)]
+    edges = [Edge(a, b, b - a) for first in (1, 11) for a in range(first, first + 4) for b in (a + 1, a + 2, a + 3)]
+    known = {one.id for one in (*passage, *single)}
+    ranked = rank(Pool([*passage, *single], [e for e in edges if {e.earlier, e.later} <= known], ()), Weights())
+    by_id = {one.id: one for one in ranked}
+    assert by_id[4].parts["passage"] > by_id[14].parts["passage"] > 0
+    assert "in a passage that matches" in explain(by_id[3], ())
+    # A match alone is its own passage; others do not change it, so the reason is left out.
+    assert "passage" not in explain(rank(Pool([Candidate(1, share=0.9)], (), ()), Weights())[0], ())
+
+
+def test_a_passage_is_measured_in_words() -> None:
+    def received(length: int) -> float:
+        match, near = Candidate(1, share=0.9, length=length), Candidate(2, share=0.2, length=length)
+        rank(Pool([match, near], (Edge(1, 2, 1),), ()), Weights())
+        return near.from_passage
+
+    assert received(10) > 2 * received(400) > 0
+
+
+def test_a_passage_follows_consecutive_memories_beyond_the_known_pairs() -> None:
+    """The pairs reach three memories; matches further away are connected through the memories between them."""
+    turns = [Candidate(n, share=0.9 if n == 1 else 0.2, length=5) for n in range(1, 7)]
+    edges = [Edge(1, 2, 1), Edge(1, 3, 2), Edge(1, 4, 3), Edge(3, 6, 3), Edge(4, 6, 2), Edge(5, 6, 1)]
+    rank(Pool(turns, edges, ()), Weights())
+    received = [one.from_passage for one in turns]
+    assert received[1] > received[2] > received[3] > received[4] > received[5] > 0
+
+
+def test_weak_matches_do_not_form_a_passage() -> None:
+    turns = [Candidate(n, share=0.2, length=5) for n in range(1, 4)]
+    rank(Pool(turns, (Edge(1, 2, 1), Edge(2, 3, 1)), ()), Weights())
+    assert [one.parts["passage"] for one in turns] == [0, 0, 0]
+
+
 def test_the_named_speaker_comes_first() -> None:
     his, hers = Candidate(1, share=0.5, author="Bob"), Candidate(2, share=0.5, author="Ada")
     assert order(his, hers, words=("ada", "tea")) == [2, 1]
@@ -98,7 +136,7 @@ def test_the_reasons_in_words() -> None:
     )
     answer = Candidate(3)
     rank(Pool([Candidate(2, share=0.5), answer], (Edge(2, 3, 1),), ()), Weights())
-    assert explain(answer, ()) == "next to memories that match"
+    assert explain(answer, ()) == "next to memories that match; in a passage that matches"
 
 
 def test_nothing_found() -> None:

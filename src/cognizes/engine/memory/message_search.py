@@ -36,7 +36,7 @@ _LEASE = timedelta(seconds=60)
 _CANDIDATES = 200
 _INDEXED_DIMENSIONS = 4000
 """Largest dimension that pgvector indexes in half precision."""
-_WEIGHTS = Weights(rarity=0, speaker=0, session=0)
+_WEIGHTS = Weights(rarity=0, speaker=0, passage=0, session=0)
 Key = tuple[UUID, int]
 
 

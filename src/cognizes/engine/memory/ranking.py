@@ -10,6 +10,8 @@ search can be added for short chat turns and for long texts alike. A hit contain
 - `speaker`: 1 if the query contains the name of the author.
 - `neighbours`: what up to three memories before and after it in the session have, less with the distance, so that a
   question raises its answer. A memory that is much shorter than its neighbour gets less.
+- `passage`: how far it and the memories around it match: what each has above 0.5, half of it 200 words further on. In
+  short turns a passage covers many of them, and a long message is a passage of its own.
 - `session`: what the best memory of its session has.
 - `importance`: the importance that was stored with the memory, if any.
 - `recency`: 1 for a new memory, half after each half-life, if the caller gives one.
@@ -23,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from math import log, log1p, sqrt
+from math import exp, log, log1p, sqrt
 
 from cognizes.engine.database.documents import unescape_text
 from cognizes.engine.memory.words import split_words
@@ -37,6 +39,15 @@ _SPREAD = 0.075
 RARE = 0.7
 """A word of this weight or more, of at most 1, counts fully in the vector of a query."""
 _NAMED_WORDS = 5
+_STRONG = 0.5
+"""A memory whose own parts exceed this is a match that raises the passage around it."""
+_PASSAGE_WORDS = 200
+"""Words of text, without stop words, after which a passage has half of what a match has."""
+_PASSAGE_REACH = 20
+_PASSAGE_MATCHES = 100
+"""Bounds of the work: memories before and after a match that its passage contains, and matches that raise passages."""
+_NOTABLE = 0.02
+"""What the passage of a hit must add to be one of its reasons."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class Weights:
     previous: float = 0.4
     next: float = 0.2
     decay: float = 0.5
+    passage: float = 1.0
     session: float = 0.8
     importance: float = 0.3
     recency: float = 0.3
@@ -72,6 +84,7 @@ class Candidate:
     created_at: datetime | None = None
     parts: dict[str, float] = field(default_factory=dict)
     own: float = 0.0
+    from_passage: float = 0.0
     score: float = 0.0
 
     @property
@@ -122,17 +135,66 @@ def rank(pool: Pool, weights: Weights) -> list[Candidate]:
         near = weights.decay ** (edge.distance - 1)
         from_neighbours[later.id] += weights.previous * near * earlier.own * _gain(later, earlier)
         from_neighbours[earlier.id] += weights.next * near * later.own * _gain(earlier, later)
+    around = _passages(by_id, pool.edges)
     best: dict[str, float] = defaultdict(float)
     for candidate in by_id.values():
         if candidate.session_id is not None:
             best[candidate.session_id] = max(best[candidate.session_id], candidate.own)
     for candidate in by_id.values():
         session = 0.0 if candidate.session_id is None else best[candidate.session_id]
-        candidate.parts |= {"neighbours": from_neighbours[candidate.id], "session": weights.session * session}
+        alone = weights.passage * _saturate(_excess(candidate))
+        passage = weights.passage * _saturate(_excess(candidate) + around[candidate.id])
+        candidate.from_passage = passage - alone
+        candidate.parts |= {"neighbours": from_neighbours[candidate.id], "passage": passage}
+        candidate.parts["session"] = weights.session * session
         candidate.parts |= _upkeep_parts(candidate, pool.half_life, weights, now)
         total = sum(candidate.parts.values())
         candidate.score = total / (1 + total)
     return sorted(by_id.values(), key=lambda candidate: (-candidate.score, -candidate.id))
+
+
+def _passages(by_id: dict[int, Candidate], edges: Collection[Edge]) -> dict[int, float]:
+    """Return what each candidate gets from matches around it, along the known consecutive memories of its session."""
+    following = _successors(edges)
+    preceding = {later: earlier for earlier, later in following.items()}
+    received: dict[int, float] = defaultdict(float)
+    matches = [candidate for candidate in by_id.values() if candidate.own > _STRONG]
+    matches.sort(key=lambda candidate: (-candidate.own, -candidate.id))
+    for match in matches[:_PASSAGE_MATCHES]:
+        for step in (following, preceding):
+            words, at = match.length / 2, match
+            for _ in range(_PASSAGE_REACH):
+                if (number := step.get(at.id)) is None:
+                    break
+                at = by_id[number]
+                share = 0.5 ** ((words + at.length / 2) / _PASSAGE_WORDS)
+                received[at.id] += share * _excess(match) * _gain(at, match)
+                words += at.length
+    return received
+
+
+def _successors(edges: Collection[Edge]) -> dict[int, int]:
+    """Return the memory that directly follows each, as far as the pairs of neighbours tell."""
+    before = {(edge.later, edge.distance): edge.earlier for edge in edges}
+    after = {(edge.earlier, edge.distance): edge.later for edge in edges}
+    found: dict[int, int] = {}
+    for (origin, distance), number in before.items():
+        following = origin if distance == 1 else before.get((origin, distance - 1))
+        if following is not None:
+            found[number] = following
+    for (origin, distance), number in after.items():
+        preceding = origin if distance == 1 else after.get((origin, distance - 1))
+        if preceding is not None:
+            found[preceding] = number
+    return found
+
+
+def _excess(candidate: Candidate) -> float:
+    return max(0.0, candidate.own - _STRONG)
+
+
+def _saturate(matches: float) -> float:
+    return 1 - exp(-matches)
 
 
 def _score_individually(pool: Pool, weights: Weights) -> None:
@@ -191,4 +253,6 @@ def explain(candidate: Candidate, words: Sequence[str]) -> str:
         reasons.append(f"said by {unescape_text(candidate.author or '')}")
     if candidate.parts.get("neighbours", 0.0) > candidate.own:
         reasons.append("next to memories that match")
+    if candidate.from_passage >= _NOTABLE:
+        reasons.append("in a passage that matches")
     return "; ".join(reasons) or "in a session that matches"

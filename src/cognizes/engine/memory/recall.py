@@ -106,13 +106,13 @@ class Recall:
         fitting = sum(size <= self._database.page_bytes for size in sizes)
         return best[: max(fitting, 1)]
 
-    async def gather(self, query: str, *, app: str, user: str) -> Pool:
-        """Return the candidates of a recall without ranking them, for benchmarks of the ranking."""
+    async def gather(self, query: str, *, app: str, user: str, k: int = 10) -> Pool:
+        """Return the candidates of a recall of `k` hits without ranking them, for benchmarks of the ranking."""
         terms = await read_query(query)
         vector = await self._embed(query)
         async with self._database.one_connection() as fetch:
             search = _RecallQueries(fetch, (app, user, None), exact=self._exact)
-            return await self._gather(search, query, terms, vector, 2 * _EXPANDED)
+            return await self._gather(search, query, terms, vector, k)
 
     async def _gather(
         self, search: _RecallQueries, query: str, terms: QueryTerms, vector: list[float] | None, k: int
