@@ -40,6 +40,8 @@ def _calls(said: str, offered: Sequence[str]) -> list[tuple[str, str]]:
     """Return the calls of the model as names and arguments."""
     if PICK not in offered or "paint" not in said:
         return []
+    if "twice" in said:
+        return [(PICK, ARGUMENTS), (PICK, ARGUMENTS)]
     return [("look_up", '{"query":"sky"}'), (PICK, ARGUMENTS)] if "and look" in said else [(PICK, ARGUMENTS)]
 
 

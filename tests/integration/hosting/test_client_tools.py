@@ -87,3 +87,18 @@ async def test_a_result_after_the_user_went_on_is_refused(engine: Engine, host: 
     messages = (await stored(engine, agent, thread)).snapshot.messages
     assert [message for message in messages if message["role"] == "tool"] == []
     assert messages[-1]["content"] == "You said: go on"
+
+
+async def test_results_of_two_calls_may_arrive_one_by_one(engine: Engine, host: AgentHost, agent: str) -> None:
+    thread = str(uuid4())
+    await turn(host, agent, thread, user("paint twice"), tools=[tool(PICK)])
+    waiting = (await stored(engine, agent, thread)).pending
+    assert len(waiting) == 2
+    for place, colour in enumerate(("blue", "green")):
+        result = ToolMessage(id=f"result-{place}", tool_call_id=waiting[place], content=colour)
+        frames = await turn(host, agent, thread, result, tools=[tool(PICK)])
+        assert not isinstance(frames[-1], RunErrorEvent), frames[-1]
+        history = await stored(engine, agent, thread)
+        assert history.pending == waiting[place + 1 :]
+    results = [message for message in history.snapshot.messages if message["role"] == "tool"]
+    assert sorted(message["content"] for message in results) == ["blue", "green"]

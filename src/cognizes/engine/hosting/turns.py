@@ -221,12 +221,12 @@ def _event(kind: str, content: JsonObject, *, event_id: str = "", author: str = 
 def _complete_calls(turn: ThreadTurn) -> Iterable[JsonObject]:
     """Yield the messages of the thread such that models accept them: every call has JSON arguments and a result.
 
-    A call that still waits for its result, from the client or after an interrupt, keeps waiting. What an end user
-    brought from an earlier conversation is quoted.
+    A call about which an interrupt asked has none: the agent brings it. A call whose result the client still owes has
+    one that says so, until the result arrives. What an end user brought from an earlier conversation is quoted.
     """
     messages = [_as_quoted(message, turn.history.client_history) for message in turn.history.snapshot.messages]
     answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
-    waiting = {*turn.history.pending, *turn.waiting_calls}
+    waiting = set(turn.waiting_calls)
     for message in messages:
         if not (calls := message.get("toolCalls")):
             yield message
