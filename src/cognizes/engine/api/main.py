@@ -16,7 +16,7 @@ from cognizes.engine.access.audit import keep_queries_out_of_logs
 from cognizes.engine.api.agents import ServedAgents
 from cognizes.engine.api.authorization import Authorizer, authorize
 from cognizes.engine.api.http_protocol import ConnectionLimits, descriptor_limit, on_shutdown_signal
-from cognizes.engine.api.limits import FailedKeys, OpenStreams
+from cognizes.engine.api.limits import FailedKeys, OpenStreams, SharedLimits
 from cognizes.engine.api.middleware import Middleware, OpenConnections
 from cognizes.engine.api.openapi import document
 from cognizes.engine.api.responses import add_problem_handlers
@@ -38,7 +38,6 @@ from cognizes.engine.api.routes import (
     signals,
     usage,
 )
-from cognizes.engine.api.shared_limits import SharedLimits
 from cognizes.engine.api.sse import HeartbeatTimer
 from cognizes.engine.database.listener import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
