@@ -11,7 +11,6 @@ import hashlib
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from typing import Protocol
 from uuid import UUID
 
 import asyncpg
+from cachetools import LRUCache
 
 from cognizes.engine.access.audit import AuditLog
 from cognizes.engine.database import Database
@@ -133,7 +133,7 @@ class Authenticator:
         self.audit = AuditLog(database)
         self.grants = Grants()
         self.tokens = tokens
-        self._owners: OrderedDict[UUID, tuple[str, str]] = OrderedDict()
+        self._owners: LRUCache[UUID, tuple[str, str]] = LRUCache(_MAX_CACHED_OWNERS)
 
     async def authenticate(self, credential: Credential) -> Principal:
         """Return the caller; raise `AuthenticationError` without a valid credential.
@@ -178,15 +178,11 @@ class Authenticator:
     async def find_owner(self, thread_id: UUID) -> tuple[str, str] | None:
         """Return app and user of a thread. They never change, so they are cached."""
         if (owner := self._owners.get(thread_id)) is not None:
-            self._owners.move_to_end(thread_id)
             return owner
         row = await self._database.fetch_row("read_thread_owner", thread_id)
         if row is None:
             return None
-        owner = (row["app_name"], row["user_id"])
-        self._owners[thread_id] = owner
-        if len(self._owners) > _MAX_CACHED_OWNERS:
-            self._owners.popitem(last=False)
+        owner = self._owners[thread_id] = row["app_name"], row["user_id"]
         return owner
 
     async def _redeem(self, ticket: str) -> Principal | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
+
+from cachetools import LRUCache
 
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.streams.backend import ChunkBackend
@@ -36,8 +37,9 @@ class StreamReader:
         self._rows = rows
         self._backend = backend
         self._live = live
-        self._finished: OrderedDict[StreamKey, FinishedMessage] = OrderedDict()
-        self._cached_bytes = 0
+        self._finished: LRUCache[StreamKey, FinishedMessage] = LRUCache(
+            _CACHED_BYTES, getsizeof=lambda message: message.weight
+        )
 
     async def read(self, key: StreamKey, *, after: int, up_to: int | None, limit: int) -> ChunkPage:
         """Return the chunks after a sequence that exist now; `NotFoundError` if there is no such message."""
@@ -100,15 +102,10 @@ class StreamReader:
 
     async def _find_finished(self, key: StreamKey) -> FinishedMessage | None:
         if (cached := self._finished.get(key)) is not None:
-            self._finished.move_to_end(key)
             return cached
         message = await self._read_finished(key)
-        if message is not None and key not in self._finished and message.weight <= _CACHED_BYTES:
+        if message is not None and message.weight <= _CACHED_BYTES:
             self._finished[key] = message
-            self._cached_bytes += message.weight
-            while self._cached_bytes > _CACHED_BYTES:
-                _, dropped = self._finished.popitem(last=False)
-                self._cached_bytes -= dropped.weight
         return message
 
     async def _read_finished(self, key: StreamKey) -> FinishedMessage | None:
