@@ -53,6 +53,42 @@ async def test_tags_and_metadata_select(shop: Engine) -> None:
     assert await recalled(shop, user="bob", tags=["drink"]) == set()
 
 
+async def test_very_large_and_zero_floats_are_numbers(shop: Engine) -> None:
+    """`jsonb` columns contain such floats in an escaped form; filters compare numbers."""
+    values = {"big": 1e20, "huge": 1e308, "low": -1e17, "zero": -0.0}
+    notes = [Remembered(name, f"tea {name}", metadata={"size": value}) for name, value in values.items()]
+    await shop.memory.remember(ADA, notes)
+    assert await recalled(shop, metadata={"size": Range(gte=1e16)}) == {"big", "huge"}
+    assert await recalled(shop, metadata={"size": Range(gt=-1e308, lt=1e308)}) == {"big", "low", "zero"}
+    assert await recalled(shop, metadata={"size": Range(gte=-0.0, lt=1)}) == {"zero"}
+    assert await recalled(shop, metadata={"size": 10**20}) == await recalled(shop, metadata={"size": 1e20}) == {"big"}
+    assert await recalled(shop, metadata={"size": 0}) == {"zero"}
+
+
+@pytest.mark.parametrize("bound", [float("nan"), float("inf"), float("-inf"), 10**400, True])
+async def test_bounds_that_are_not_finite_numbers_are_refused(shop: Engine, bound: float) -> None:
+    with pytest.raises(InvalidInputError, match="'price'"):
+        await recalled(shop, metadata={"price": Range(gte=bound)})
+
+
+@pytest.mark.parametrize("name", ['" || true || "', 'price" > 0 || $."price', "$", "a\\", "\u2028", "*", "\x01", "😀"])
+async def test_names_and_texts_of_ranges_are_never_part_of_the_path(shop: Engine, name: str) -> None:
+    assert await recalled(shop, metadata={name: Range(gte=0)}) == set()
+    assert await recalled(shop, metadata={name: 2}) == set()
+    assert await recalled(shop, metadata={"price": Range(gte=name)}) == set()
+    await shop.memory.remember(ADA, [Remembered("odd", "odd tea", metadata={name: 3})])
+    assert await recalled(shop, metadata={name: Range(gte=3, lte=3)}) == {"odd"}
+
+
+async def test_arguments_of_a_wrong_type_are_refused(shop: Engine) -> None:
+    for kinds in ("turn", [["turn"]], [1]):
+        with pytest.raises(InvalidInputError, match="kinds are"):
+            await recalled(shop, kinds=kinds)
+    for k in (1.5, "5", 0, None):
+        with pytest.raises(InvalidInputError, match="invalid k"):
+            await shop.memory.recall("tea", app="shop", user="ada", k=k)  # type: ignore[arg-type]
+
+
 async def test_ranges_of_numbers_and_of_texts(shop: Engine) -> None:
     assert await recalled(shop, metadata={"price": Range(gte=2, lt=20.5)}) == {"cheap"}
     assert await recalled(shop, metadata={"price": Range(gt=2, lte=20.5)}) == {"dear"}

@@ -17,6 +17,7 @@ KINDS = ("long_term", "episodic", "turn", "note")
 _MAX_ENTRIES = 64
 _MAX_NAME = 200
 _MAX_VALUE = 1000
+_FIRST_ESCAPED = 1e16
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 Scalar = str | int | float | bool | None
@@ -53,8 +54,10 @@ class Filters:
     metadata: Mapping[str, MetadataValue | Range] | None = None
 
     def __post_init__(self) -> None:
-        if unknown := set(self.kinds or ()) - set(KINDS):
-            raise InvalidInputError(f"unknown kind of memory {sorted(unknown)[0]!r}; kinds are {', '.join(KINDS)}")
+        if isinstance(self.kinds, str):
+            raise InvalidInputError(f"kinds must be a list, not one text; kinds are {', '.join(KINDS)}")
+        if unknown := [kind for kind in self.kinds or () if kind not in KINDS]:
+            raise InvalidInputError(f"unknown kind of memory {unknown[0]!r}; kinds are {', '.join(KINDS)}")
         for moment in (self.since, self.until):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidInputError("since and until need a time zone; use an aware datetime")
@@ -107,8 +110,8 @@ def _check_range(name: str, value: Range) -> dict[str, int | float | str]:
         or any(isinstance(bound, bool) for bound in bounds.values())
     ):
         raise InvalidInputError(f"invalid range of metadata {name!r}; give numbers or texts as gt, gte, lt or lte")
-    check_metadata({name: list(bounds.values())})
-    return bounds
+    checked = check_metadata({name: list(bounds.values())})
+    return dict(zip(bounds, checked[name], strict=True))
 
 
 def check_tags(tags: Sequence[str]) -> list[str]:
@@ -136,7 +139,17 @@ def check_metadata(metadata: Mapping[str, MetadataValue]) -> JsonObject:
                 f"invalid value of metadata {name!r}; use a text of at most {_MAX_VALUE} bytes, a finite number, "
                 f"a boolean, null, or a list of at most {_MAX_ENTRIES} of them"
             )
-    return {name: value if isinstance(value, Scalar) else list(value) for name, value in metadata.items()}
+    return {
+        name: _as_stored(value) if isinstance(value, Scalar) else [_as_stored(item) for item in value]
+        for name, value in metadata.items()
+    }
+
+
+def _as_stored(value: Scalar) -> Scalar:
+    """Return floats that `jsonb` columns would contain in an escaped form, from 1e16 on and -0.0, as integers."""
+    if isinstance(value, float) and (abs(value) >= _FIRST_ESCAPED or value == 0):
+        return int(value)
+    return value
 
 
 def _is_comparable(value: object) -> bool:

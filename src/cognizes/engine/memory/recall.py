@@ -135,8 +135,8 @@ class Recall:
 
 
 def check_limits(k: int, min_score: float) -> None:
-    if not 1 <= k <= _MAX_K:
-        raise InvalidInputError(f"invalid k {k}; it must be between 1 and {_MAX_K}")
+    if not isinstance(k, int) or not 1 <= k <= _MAX_K:
+        raise InvalidInputError(f"invalid k {k!r}; it must be an integer between 1 and {_MAX_K}")
     if not 0 <= min_score <= 1:
         raise InvalidInputError(f"invalid min_score {min_score}; it must be between 0 and 1")
 
