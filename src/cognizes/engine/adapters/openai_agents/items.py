@@ -7,7 +7,7 @@ Monitor and Signal-Pull show. Events that another writer stored in the thread ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 import asyncpg
@@ -61,18 +61,23 @@ def items_of_event(event: Event) -> list[TResponseInputItem]:
 
     The stored item must be of the event's kind and author: a user's event cannot contain an item of the assistant.
     """
-    if isinstance(item := event.content.get(KEY), dict) and _describe(item)[:2] == (event.event_type, event.author):
+    if isinstance(item := event.content.get(KEY), dict) and _kind_and_author(item) == (event.event_type, event.author):
         return [cast(TResponseInputItem, item)]
     return [cast(TResponseInputItem, item) for item in _foreign_items(event)]
 
 
-def items_of_row(row: asyncpg.Record) -> list[TResponseInputItem]:
-    """Return the items of a row of `read_session_items`, as `items_of_event` does. Most rows are items of the SDK."""
-    if row["content"].startswith(MARK):
-        item = load_json(row["content"])[KEY]
-        if isinstance(item, dict) and _describe(item)[:2] == (row["event_type"], row["author"]):
-            return [cast(TResponseInputItem, item)]
-    return items_of_event(event_of_row(row))
+def items_of_rows(rows: Sequence[asyncpg.Record]) -> list[TResponseInputItem]:
+    """Return the items of rows of `read_session_items`, as `items_of_event` does. Most rows are items of the SDK."""
+    items: list[TResponseInputItem] = []
+    # One document for all rows: a call of the parser takes longer than an item.
+    contents = load_json(f"[{','.join([row['content'] for row in rows])}]")
+    for row, content in zip(rows, contents, strict=True):
+        item = content.get(KEY) if isinstance(content, dict) else None
+        if isinstance(item, dict) and _kind_and_author(item) == (row["event_type"], row["author"]):
+            items.append(cast(TResponseInputItem, item))
+        else:
+            items += items_of_event(event_of_row(row))
+    return items
 
 
 def is_user_item(item: TResponseInputItem) -> bool:
@@ -93,14 +98,20 @@ def item_text(content: Any) -> str | None:
     return "".join(texts) if texts else None
 
 
+def _kind_and_author(item: JsonObject) -> tuple[str, str]:
+    kind, role = item.get("type", "message"), item.get("role")
+    if kind == "message" and isinstance(role, str) and role in _KIND_OF_ROLE:
+        return _KIND_OF_ROLE[role], "system" if role == "developer" else role
+    return _describe(item)[:2]
+
+
 def _describe(item: JsonObject) -> tuple[str, str, JsonObject]:
     """Return the kind, the author and the shown content of an item's event."""
     kind = item.get("type", "message")
     role = item.get("role")
     if kind == "message" and isinstance(role, str) and role in _KIND_OF_ROLE:
         text = item_text(item.get("content"))
-        author = "system" if role == "developer" else role
-        return _KIND_OF_ROLE[role], author, {} if text is None else {"text": text}
+        return *_kind_and_author(item), {} if text is None else {"text": text}
     if kind == "reasoning":
         text = item_text(item.get("summary")) or item_text(item.get("content"))
         return "thought", "assistant", {"text": text} if text else {}

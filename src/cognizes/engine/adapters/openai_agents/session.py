@@ -29,7 +29,7 @@ from cognizes.engine.adapters.openai_agents.items import (
     is_user_item,
     item_text,
     items_of_event,
-    items_of_row,
+    items_of_rows,
 )
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, new_id
@@ -114,7 +114,7 @@ class OpenSession(EngineUser):
         window = _ALL if wanted is None else wanted
         while True:
             rows = await self._read_rows(window, branch_id)
-            items = [item for row in rows for item in items_of_row(row)]
+            items = items_of_rows(rows)
             # An event of another writer may hold no item, or several.
             if wanted is None or len(items) >= wanted or len(rows) < window:
                 return items if wanted is None else items[-wanted:]
