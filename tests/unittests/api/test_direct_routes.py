@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from cognizes.engine.access import ANONYMOUS
 from cognizes.engine.api.authorization import begin_call
-from cognizes.engine.api.direct_routes import DirectRoutes
 from cognizes.engine.api.main import create_app
+from cognizes.engine.api.middleware import DirectRoutes
 
 THREAD = "01a1ecef-aea0-7a5c-868a-27232a0a754d"
 

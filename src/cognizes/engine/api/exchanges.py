@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import Grant
 from cognizes.engine.api.authorization import Access, Reach, access_of, begin_call, only_reads
-from cognizes.engine.api.direct_routes import DirectRoutes
 from cognizes.engine.api.http_protocol import ChunkWriter, cycle_of, send_response, take_body
 from cognizes.engine.api.limits import OpenStreams
 from cognizes.engine.api.responses import DocumentResponse, answer_unexpected_error, problem, problem_of
@@ -28,6 +27,9 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, PermissionDeniedError
 from cognizes.engine.settings import Settings
 from cognizes.engine.telemetry import NO_SPAN, ActiveSpan
+
+if TYPE_CHECKING:
+    from cognizes.engine.api.middleware import DirectRoutes
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,10 @@ from cognizes.engine.api.authorization import (
     Sequence,
     ThreadId,
     access,
+    default_author,
     is_end_user,
+    store_as_user,
 )
-from cognizes.engine.api.event_policy import default_author, store_as_user
 from cognizes.engine.api.responses import CONFLICT, DocumentResponse
 from cognizes.engine.api.views import (
     Appended,
