@@ -353,3 +353,20 @@ test("a heartbeat that is ahead of all signals causes a refresh", async () => {
   assert.deepEqual(heard.refreshed, ["start", "heartbeat"]);
   client.close();
 });
+
+test("a message that was completed while the connection was lost is told to its listeners", async () => {
+  const server = new Server();
+  const { client, heard, source } = await connected(server);
+  source.signal(delta(server.write("half ")));
+  await until(() => heard.text === "half ");
+  source.drop();
+  server.write("of it");
+  server.branches.main.push({ id: "m", role: "assistant", status: "completed", content: [{ type: "text", text: "half of it" }], final_sequence: 2 });
+  source.open();
+  await until(() => heard.completed.length === 1);
+  assert.equal(heard.text, "half of it");
+  source.signal(completed(2));
+  assert.deepEqual(heard.completed, ["half of it"]);
+  assert.equal(client.message("m").text, "half of it");
+  client.close();
+});

@@ -17,7 +17,7 @@ def test_the_javascript_client_heals_itself() -> None:
     script = Path(__file__).parent / "signal_pull.test.mjs"
     done = subprocess.run(["node", "--test", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "# pass 20" in done.stdout, done.stdout
+    assert "# pass 21" in done.stdout, done.stdout
 
 
 def test_the_page_reads_events_as_the_server_does() -> None:

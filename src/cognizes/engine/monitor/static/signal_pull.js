@@ -216,12 +216,19 @@ export class SignalPullClient {
 
   /** A message of a list: a finished one is whole, one that is being written is pulled. */
   _takeStored(stored) {
+    const isOpen = this.messages.has(stored.id); // it was being written, and listeners have its beginning
     const message = this.message(stored.id);
     if (stored.status === "streaming") return void this._pull(stored.id, { always: true });
     if (message.complete) return;
+    const before = message.text;
     message.text = (stored.content ?? []).map((part) => part.text ?? "").join("");
     message.sequence = message.known = message.final = stored.final_sequence ?? 1;
     message.complete = true;
+    if (!isOpen) return;
+    const { text, sequence } = message;
+    const delta = text.startsWith(before) ? text.slice(before.length) : text;
+    if (text !== before) this._emit("content", { messageId: stored.id, delta, text, sequence, complete: true });
+    this._emit("completed", { messageId: stored.id, text, sequence });
   }
 
   _setState(state) {
@@ -282,6 +289,7 @@ export class SignalPullClient {
     const message = this.message(messageId);
     let delta = "";
     let received = 0;
+    if (message.complete) return received; // a list had the whole message first
     for (const chunk of chunks) {
       if (chunk.sequence !== message.sequence + 1) continue;
       message.sequence = chunk.sequence;
