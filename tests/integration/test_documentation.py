@@ -78,7 +78,7 @@ NOT_EXECUTED = {
     "docs/tutorial-memory.md: pip install": "it installs from the package registry",
     **dict.fromkeys(
         [f"docs/clients.md: {start}" for start in (
-            "import { CognizesClient, ConflictError }", "const run =", "const copy =", "const thread =",
+            "import { CognizesClient, ConflictError,", "const run =", "const copy =", "const thread =",
             "import { CognizesClient } from")],
         "TypeScript; tests/node/test_typescript_live.py compiles and runs it",
     ),

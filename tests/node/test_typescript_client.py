@@ -26,8 +26,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def keyed(database_url: str) -> Iterator[Served]:
-    """A server that requires keys."""
-    server = serve(database_url, COGNIZES_AUTH="required", COGNIZES_AGENTS="tests.integration.hosting.agents:generic")
+    """A server that requires keys, and accepts pages of one origin."""
+    agents = "tests.integration.hosting.agents:generic"
+    origins = "https://app.example"
+    server = serve(database_url, COGNIZES_AUTH="required", COGNIZES_AGENTS=agents, COGNIZES_CORS_ORIGINS=origins)
     yield server
     server.kill()
 
@@ -58,19 +60,19 @@ def test_a_wrong_call_does_not_compile(client: Path) -> None:
 
 
 def test_broken_answers_and_streams(client: Path) -> None:
-    run_tests(client, "transport.test.mjs", passed=23)
+    run_tests(client, "transport.test.mjs", passed=24)
 
 
 async def test_calls_of_a_real_server(client: Path, served: Served, keyed: Served, engine: Engine) -> None:
     may = [Permission.READ, Permission.WRITE]
     keys = [
-        (await engine.access.keys.create(permissions=may, app_names=["shop"], user_id=user))[1]
+        (await engine.access.keys.create(permissions=may, app_names=["shop", "generic"], user_id=user))[1]
         for user in ("ada", "bob", None)
     ]
     run_tests(
         client,
         "rest.test.mjs",
-        passed=10,
+        passed=12,
         COGNIZES_URL=served.url,
         COGNIZES_KEYED_URL=keyed.url,
         COGNIZES_KEYS=",".join(keys[:2]),

@@ -126,7 +126,7 @@ async def test_an_input_whose_request_or_answer_is_lost_is_executed_once(held: d
 
 async def test_two_copies_by_signal_pull_equal_the_database(held: dict[str, Any], engine: Engine) -> None:
     shown = held["signal_pull"]
-    assert shown["reconnects"] == 3
+    assert shown["reconnects"] >= 1
     stored = [
         {"id": row.id, "role": row.role, "text": row.content}
         for row in await engine.sessions.messages(await engine.sessions.store.get_thread(shown["threadId"]))

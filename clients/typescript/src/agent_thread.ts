@@ -9,7 +9,7 @@ import { followEvents, mayReopen, readEvents, type ConnectionState } from "./eve
 import { parseFrame } from "./follow.js";
 import { FoldedThread, messageText, type Frame, type Interrupt, type Message } from "./frames.js";
 import type { Context, ResumeEntry, RunAgentInput, Tool, UserMessage } from "./rest_types.js";
-import { encodeSegment, isTemporary, pause, retryDelay, type RawRequest, type Transport } from "./transport.js";
+import { encodeSegment, isTemporary, newId, pause, retryDelay, type RawRequest, type Transport } from "./transport.js";
 
 export type ThreadRunStatus = "idle" | "running" | "waiting" | "completed" | "failed" | "cancelled";
 
@@ -190,7 +190,7 @@ export class AgentThread {
   #wakeWatch: (() => void) | null = null;
 
   constructor(transport: Transport, agent: string, threadId: string, options: ThreadOptions = {}) {
-    if (!threadId) throw new TypeError("a thread needs an id; crypto.randomUUID() makes a new one");
+    if (!threadId) throw new TypeError("a thread needs an id; newId() makes a new one");
     this.#transport = transport;
     this.agent = agent;
     this.threadId = threadId;
@@ -236,7 +236,7 @@ export class AgentThread {
 
   /** Send a message of the user and follow the run; return how it ended. An input that the server refuses is an error. */
   send = async (content: string | UserMessage["content"], options: SendOptions = {}): Promise<RunResult> => {
-    const message = { id: options.messageId ?? crypto.randomUUID(), role: "user", content } as Message;
+    const message = { id: options.messageId ?? newId(), role: "user", content } as Message;
     return this.#run({ messages: [message], options });
   };
 
@@ -267,7 +267,7 @@ export class AgentThread {
   /** Give the result of a call of a client tool: a text, or any JSON value. */
   respond = async (toolCallId: string, result: unknown, options: SendOptions = {}): Promise<RunResult> => {
     const content = typeof result === "string" ? result : JSON.stringify(result);
-    const message = { id: options.messageId ?? crypto.randomUUID(), role: "tool", toolCallId, content } as Message;
+    const message = { id: options.messageId ?? newId(), role: "tool", toolCallId, content } as Message;
     return this.#run({ messages: [message], options });
   };
 
@@ -351,11 +351,11 @@ export class AgentThread {
   /** Follow the thread until its run ends, over any number of connections. It never rejects. */
   async #follow(signal: AbortSignal, start?: Start): Promise<RunResult> {
     const delivery = start && new Delivery(start.input);
-    const runId = crypto.randomUUID();
+    const runId = newId();
     let ended: RunResult | null = null;
     let orphaned = 0;
     for (let failures = 0; ; ) {
-      const connectId = `connect-${crypto.randomUUID()}`;
+      const connectId = `connect-${newId()}`;
       const isPost = delivery?.isDue ?? false;
       const request =
         isPost && start
@@ -375,9 +375,11 @@ export class AgentThread {
           failures = 0;
           const result: RunResult | null = ended ? this.#takeAfterEnd(frame, ended) : this.#take(frame, connectId);
           if (result && isPost && start?.leaves) ended = result;
+          else if (result && result !== UNKNOWN_END) return result;
           else if (result) {
-            const end: RunResult | null = result === UNKNOWN_END ? await this.#readEnd(signal) : result;
-            if (end) return end;
+            // The snapshot may be older than the end of the run: another one is read after it.
+            ended = await this.#readEnd(signal);
+            if (ended) break;
             orphaned = Math.min(orphaned + 1, 3); // up to two seconds between snapshots
             failure = new ConnectionLostError("the run has no server; another one will continue or fail it");
           }
@@ -403,10 +405,12 @@ export class AgentThread {
     }
   }
 
-  /** Apply a frame of the snapshot that is read after the end of a run. */
+  /** Apply a frame of the snapshot that is read after the end of a run; return the end with the first frame behind it. */
   #takeAfterEnd(frame: Frame, ended: RunResult): RunResult | null {
-    if (frame.type === "RUN_FINISHED" || frame.type === "RUN_ERROR") return ended;
-    if (["MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "CUSTOM"].includes(frame.type)) this.#take(frame, "");
+    if (!["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "CUSTOM"].includes(frame.type)) {
+      return this.#end(ended.status as RunResult["status"] & ThreadRunStatus, ended.error);
+    }
+    if (frame.type !== "RUN_STARTED") this.#take(frame, "");
     return null;
   }
 
@@ -423,7 +427,7 @@ export class AgentThread {
     } catch (failure) {
       if (!signal.aborted) this.#report(failure as Error);
     }
-    return this.#end(status, error);
+    return { runId, status, error };
   }
 
   /** Return whether to connect again: without a limit once a snapshot was there, a few times before. */

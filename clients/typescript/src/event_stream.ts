@@ -136,7 +136,7 @@ export async function* readEvents(
   try {
     options.signal?.throwIfAborted();
     watch();
-    const headers = { Accept: "text/event-stream", "Cache-Control": "no-cache", ...request.headers };
+    const headers = { Accept: "text/event-stream", ...request.headers };
     const response = await transport.open({ ...request, headers, signal: controller.signal });
     await checkIsStream(name, response);
     options.onConnection?.("open");

@@ -29,5 +29,6 @@ export { Attachments, DELETE, Memory, Runs, Sessions, Timelines, Usage } from ".
 export type { Owner, UploadData } from "./resources.js";
 export { SignalPull } from "./signals.js";
 export type { PulledMessage, Signal, SignalPullEvents, SignalPullOptions } from "./signals.js";
+export { newId } from "./transport.js";
 export type { CallOptions, ClientOptions, OperationBody, OperationInput, OperationName, OperationQuery, OperationResponse } from "./transport.js";
 export type * from "./rest_types.js";

@@ -2,7 +2,7 @@
 
 import { NotFoundError } from "./errors.js";
 import { followFrames, type FollowedFrame, type FollowOptions } from "./follow.js";
-import { encodeSegment, type CallOptions, type OperationBody, type OperationQuery, type OperationResponse, type Transport } from "./transport.js";
+import { encodeSegment, newId, type CallOptions, type OperationBody, type OperationQuery, type OperationResponse, type Transport } from "./transport.js";
 import type {
   Appended,
   AttachmentView,
@@ -77,7 +77,7 @@ export class Sessions extends Resource {
 
   /** Append an event. Without an `id` it gets one, so that the call can be repeated: the server stores it once. */
   async append(threadId: string, event: NewEvent, options?: CallOptions): Promise<Appended> {
-    const body = event.id ? event : { ...event, id: crypto.randomUUID() };
+    const body = event.id ? event : { ...event, id: newId() };
     const appended = await this.transport.call("POST /api/sessions/{thread_id}/events", { path: { thread_id: threadId }, body }, { repeatable: true, ...options });
     this.transport.noteSeen(threadId, appended.sequence_num);
     return appended;

@@ -92,12 +92,14 @@ export class SignalPull {
   #refusal: Error | null = null;
 
   constructor(transport: Transport, contextId: string, options: SignalPullOptions = {}) {
+    if (!contextId) throw new TypeError("the id of a context must not be empty");
+    encodeSegment(contextId); // refuses ids that cannot be in a path
     this.contextId = contextId;
     const { signal: outer, history, retryMs, ...stream } = options;
     this.#outer = outer;
     outer?.addEventListener("abort", this.close, { once: true });
     const { signal } = this.#controller;
-    this.#puller = new SignalPullClient("", encodeSegment(contextId) && contextId, {
+    this.#puller = new SignalPullClient("", contextId, {
       history,
       retryMs,
       fetch: (async (path: string, init: { headers: Record<string, string> }) => {

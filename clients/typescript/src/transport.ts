@@ -113,7 +113,7 @@ export class Transport {
 
   /** Open a stream: one attempt, without a time limit. The caller reads the body, or aborts. */
   async open(request: RawRequest): Promise<Response> {
-    const response = await this.#send(request, request.signal);
+    const response = await this.#send(request, request.signal, { cache: "no-store" });
     if (!response.ok) throw await errorOfResponse(title(request), response);
     return response;
   }
@@ -167,10 +167,10 @@ export class Transport {
     }
   }
 
-  async #send(request: RawRequest, signal: AbortSignal | undefined): Promise<Response> {
+  async #send(request: RawRequest, signal: AbortSignal | undefined, more: RequestInit = {}): Promise<Response> {
     // A value that a header cannot carry is an error of the caller, before anything is sent.
     const headers = new Headers(await this.#headers(request));
-    const init: RequestInit = { method: request.method, headers };
+    const init: RequestInit = { ...more, method: request.method, headers };
     if (signal) init.signal = signal;
     if (request.json !== undefined) {
       headers.set("Content-Type", "application/json");
@@ -226,6 +226,16 @@ export function pause(ms: number, signal?: AbortSignal): Promise<void> {
     }, ms);
     signal?.addEventListener("abort", stop, { once: true });
   });
+}
+
+/** Return a new id. `crypto.randomUUID` exists only on pages that are served over HTTPS or by this machine. */
+export function newId(): string {
+  if (typeof crypto.randomUUID === "function") return crypto.randomUUID();
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;
+  bytes[8] = ((bytes[8] ?? 0) & 0x3f) | 0x80;
+  const digits = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return digits.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 
 /** Return `METHOD /path` with the values in it. Each value is one path segment. */

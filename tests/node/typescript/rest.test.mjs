@@ -153,6 +153,58 @@ test("keys: none, a wrong one, and the thread of another user", async () => {
   await own.start();
   assert.deepEqual(own.messages.map((one) => one.text), ["secret"]);
   own.close();
-  const { run_id } = { run_id: (await new CognizesClient({ baseUrl: url, apiKey: process.env.COGNIZES_BACKEND_KEY }).runs.create(thread_id)).id };
-  await assert.rejects(collected(bob.runs.follow(run_id)), isRefused);
+  const backend = new CognizesClient({ baseUrl: url, apiKey: process.env.COGNIZES_BACKEND_KEY });
+  const run = await backend.runs.create(thread_id);
+  await assert.rejects(collected(bob.runs.follow(run.id)), isRefused);
+});
+
+test("a thread of an agent belongs to its user", async () => {
+  const url = process.env.COGNIZES_KEYED_URL;
+  const [ada, bob] = process.env.COGNIZES_KEYS.split(",").map((apiKey) => new CognizesClient({ baseUrl: url, apiKey }));
+  const threadId = crypto.randomUUID();
+  const own = ada.agents.thread("generic", threadId);
+  own.start();
+  assert.equal((await own.send("a secret")).status, "completed");
+  own.stop();
+  const other = bob.agents.thread("generic", threadId);
+  other.start();
+  await new Promise((resolve) => other.subscribe(() => other.getSnapshot().connection === "open" && resolve()));
+  assert.deepEqual([other.getSnapshot().messages, other.getSnapshot().state, other.getSnapshot().runId], [[], {}, null]);
+  assert.equal(await other.cancel(), false);
+  other.stop();
+  const posing = new CognizesClient({ baseUrl: url, apiKey: process.env.COGNIZES_KEYS.split(",")[1], userId: "ada" }).agents.thread("generic", threadId);
+  posing.start();
+  await assert.rejects(posing.send("show it"), PermissionDeniedError);
+  assert.deepEqual(posing.getSnapshot().messages, []);
+  posing.stop();
+});
+
+test("all headers pass the preflight of a page on another host", async () => {
+  const simple = new Set(["accept"]);
+  const refused = [];
+  const asPage = async (address, init) => {
+    const names = [...new Headers(init.headers).keys()].filter((name) => !simple.has(name)).sort().join(",");
+    const headers = { Origin: "https://app.example", "Access-Control-Request-Method": init.method, "Access-Control-Request-Headers": names };
+    const allowed = await fetch(address, { method: "OPTIONS", headers });
+    if (allowed.status !== 200) refused.push([init.method, address, names, await allowed.text()]);
+    return fetch(address, { ...init, headers: { ...Object.fromEntries(new Headers(init.headers)), Origin: "https://app.example" } });
+  };
+  const page = new CognizesClient({ baseUrl: process.env.COGNIZES_KEYED_URL, apiKey: process.env.COGNIZES_BACKEND_KEY, userId: "ada", fetch: asPage });
+  const { thread_id } = await page.sessions.create({ app_name: "shop", user_id: "ada" });
+  await page.sessions.append(thread_id, { author: "user", event_type: "user_message", content: { text: "hi" } });
+  await page.sessions.changeState(thread_id, { a: 1 });
+  await page.sessions.get(thread_id);
+  await page.attachments.upload(thread_id, "text", { type: "text/plain" });
+  const run = await page.runs.create(thread_id);
+  await page.runs.finish(thread_id, run.id);
+  await collected(page.runs.follow(run.id, { after: 1 }));
+  const copy = page.signals(thread_id);
+  await copy.start();
+  copy.close();
+  const thread = page.agents.thread("generic", crypto.randomUUID());
+  thread.start();
+  await thread.send("hello");
+  thread.stop();
+  await page.sessions.delete(thread_id);
+  assert.deepEqual(refused, []);
 });

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-import { ApiError, CognizesClient, ConflictError, ConnectionLostError, EventParser, InvalidResponseError, NotFoundError, TimeoutError, TooManyRequestsError, UnavailableError, applyPatch } from "@cognizes/client";
+import { ApiError, CognizesClient, ConflictError, ConnectionLostError, EventParser, InvalidResponseError, NotFoundError, TimeoutError, TooManyRequestsError, UnavailableError, applyPatch, newId } from "@cognizes/client";
 
 /** A server whose answers are a function of the request. `open` holds the requests that are in progress: sockets without
  * a request belong to the pool of node. */
@@ -241,6 +241,18 @@ test("calls that may be repeated are repeated, others are not", async () => {
     await assert.rejects(client.sessions.get("t"), TooManyRequestsError);
     assert.equal(server.requests.length, 3);
   }, { retries: 2 });
+});
+
+test("ids exist also on pages without HTTPS", () => {
+  const { randomUUID } = crypto;
+  crypto.randomUUID = undefined;
+  try {
+    const ids = Array.from({ length: 100 }, newId);
+    assert.equal(new Set(ids).size, 100);
+    for (const id of ids) assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  } finally {
+    crypto.randomUUID = randomUUID;
+  }
 });
 
 test("the resends of an append carry the same id", async () => {
