@@ -148,7 +148,7 @@ def _print_banner(settings: Settings, url: str) -> None:
         "API docs": f"{url}docs",
         "Data": escape(_data_location(settings)),
         "Access": _describe_access(settings),
-        "Agents": f"{url}agui" if has_adk() else escape(HOW_TO_GET_AGENTS),
+        "Agents": f"{url}agui" if settings.agents or has_adk() else escape(HOW_TO_GET_AGENTS),
         "Stop": "Ctrl-C",
     }
     console = Console(highlight=False, soft_wrap=True)
