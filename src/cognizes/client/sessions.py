@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from typing import TypeVar
 from uuid import uuid4
 
-from pydantic import JsonValue
+from cachetools import LRUCache
+from pydantic import BaseModel, JsonValue
 
 from cognizes.client.models import (
     Appended,
@@ -20,9 +22,12 @@ from cognizes.client.models import (
     State,
     TimelinePage,
 )
-from cognizes.client.transport import Transport, parse
+from cognizes.client.transport import Query, Transport, parse
 from cognizes.client.wire import JsonObject
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_THREADS_KEPT = 1000
 _SESSIONS = "/api/sessions"
 _SESSION = "/api/sessions/{thread_id}"
 _EVENTS = "/api/sessions/{thread_id}/events"
@@ -39,6 +44,17 @@ class Sessions:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._seen: LRUCache[str, int] = LRUCache(_THREADS_KEPT)
+
+    async def _read(self, model: type[_Model], path: str, thread_id: str, query: Query | None = None) -> _Model:
+        """Read from a session. A server that reads from replicas answers with no less than this client has appended."""
+        seen = self._seen.get(thread_id)
+        headers = None if seen is None else {"X-Seen-Sequence": str(seen)}
+        return await self._transport.get(model, path, thread_id, query=query, headers=headers)
+
+    def _note(self, thread_id: str, appended: Appended) -> Appended:
+        self._seen[thread_id] = max(appended.sequence_num, self._seen.get(thread_id, 0))
+        return appended
 
     async def create(
         self,
@@ -67,7 +83,7 @@ class Sessions:
         return await self._transport.post(Session, _SESSIONS, body=body)
 
     async def get(self, thread_id: str) -> Session:
-        return await self._transport.get(Session, _SESSION, thread_id)
+        return await self._read(Session, _SESSION, thread_id)
 
     async def list(
         self,
@@ -139,14 +155,16 @@ class Sessions:
             "run_id": run_id,
             "expected_version": expected_version,
         }
-        return await self._transport.post(Appended, _EVENTS, thread_id, body=body, repeatable=True)
+        return self._note(
+            thread_id, await self._transport.post(Appended, _EVENTS, thread_id, body=body, repeatable=True)
+        )
 
     async def events(
         self, thread_id: str, *, after: int = 0, limit: int = 100, recent: int | None = None, before: int | None = None
     ) -> EventPage:
         """Return the events after a sequence number, or the `recent` newest, with `before` those before it."""
         query = {"after": after, "limit": limit, "recent": recent, "before": before}
-        return await self._transport.get(EventPage, _EVENTS, thread_id, query=query)
+        return await self._read(EventPage, _EVENTS, thread_id, query)
 
     async def each_event(self, thread_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Yield all stored events after a sequence number, oldest first."""
@@ -163,7 +181,7 @@ class Sessions:
     ) -> MessagePage:
         """Return messages, oldest first; `at_sequence` shows the conversation as it was after that event."""
         query = {"after": after, "at_sequence": at_sequence, "limit": limit}
-        return await self._transport.get(MessagePage, "/api/sessions/{thread_id}/messages", thread_id, query=query)
+        return await self._read(MessagePage, "/api/sessions/{thread_id}/messages", thread_id, query)
 
     async def each_message(self, thread_id: str, *, after: int = 0) -> AsyncIterator[Message]:
         """Yield all messages after a sequence number, oldest first."""
@@ -186,11 +204,11 @@ class Sessions:
     ) -> TimelinePage:
         """Return the newest timeline items, or those before or after an event."""
         query = {"limit": limit, "before": before, "after": after, "branch": branch}
-        return await self._transport.get(TimelinePage, _TIMELINE, thread_id, query=query)
+        return await self._read(TimelinePage, _TIMELINE, thread_id, query)
 
     async def state(self, thread_id: str, *, sequence: int | None = None, version: int | None = None) -> State:
         """Return the current state, the state after an event (`sequence`), or the state at a version."""
-        return await self._transport.get(State, _STATE, thread_id, query={"sequence": sequence, "version": version})
+        return await self._read(State, _STATE, thread_id, {"sequence": sequence, "version": version})
 
     async def change_state(
         self,
@@ -205,7 +223,7 @@ class Sessions:
         The call is not repeated after a lost answer; `append(..., state=...)` is.
         """
         body: JsonObject = {"delta": dict(delta), "expected_version": expected_version, "author": author}
-        return parse(Appended, await self._transport.call("PATCH", _STATE, thread_id, body=body))
+        return self._note(thread_id, parse(Appended, await self._transport.call("PATCH", _STATE, thread_id, body=body)))
 
     async def attach(
         self, thread_id: str, data: bytes, *, filename: str = "", mime_type: str = "application/octet-stream"

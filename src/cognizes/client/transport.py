@@ -88,8 +88,15 @@ class Transport:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def get(self, model: type[_Model], path: str, *ids: str, query: Query | None = None) -> _Model:
-        return parse(model, await self.call("GET", path, *ids, query=query, repeatable=True))
+    async def get(
+        self,
+        model: type[_Model],
+        path: str,
+        *ids: str,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> _Model:
+        return parse(model, await self.call("GET", path, *ids, query=query, headers=headers, repeatable=True))
 
     async def post(
         self, model: type[_Model], path: str, *ids: str, body: JsonValue = None, repeatable: bool = False

@@ -120,6 +120,7 @@ class Recorder(httpx.AsyncHTTPTransport):
     def __init__(self) -> None:
         super().__init__()
         self.called: set[str] = set()
+        self.seen: list[str] = []
         self.templates = sorted(DOCUMENT["paths"], key=lambda path: (path.count("{"), -len(path)))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -131,6 +132,7 @@ class Recorder(httpx.AsyncHTTPTransport):
         content = operation.get("requestBody", {}).get("content", {})
         if request.headers.get("content-type") == "application/json":
             assert "application/json" in content, f"{request.method} {template}"
+        self.seen += request.headers.get_list("x-seen-sequence")
         response = await super().handle_async_request(request)
         if response.status_code < 400:
             declared = operation["responses"]
@@ -271,6 +273,17 @@ async def go_through_schedules(client: Client) -> None:
     assert {daily.id, every.id} <= {found.id for found in listed.schedules}
     await schedules.delete(daily.id)
     await schedules.delete(every.id)
+
+
+async def test_a_read_after_an_append_names_the_event(served: Served) -> None:
+    recorder = Recorder()
+    async with Client(served.url, timeout=60, transport=recorder) as client:
+        session = await client.sessions.create("shop", "ada")
+        await client.sessions.get(session.thread_id)
+        for _ in range(2):
+            appended = await client.sessions.append(session.thread_id, "note", author="user")
+        await client.sessions.timeline(session.thread_id)
+    assert recorder.seen == [str(appended.sequence_num)]
 
 
 async def test_signal_pull_of_the_client(client: Client) -> None:
