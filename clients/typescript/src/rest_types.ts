@@ -222,7 +222,7 @@ export interface ContextMessageView {
   created_at: string | null;
 }
 
-/** What the prompt is about, and how many tokens its context may have. */
+/** The subject of a prompt, and the budget of its context in tokens. */
 export interface ContextQuestion {
   app_name: string;
   user_id: string;
@@ -544,7 +544,7 @@ export interface HitView {
   why: string;
 }
 
-/** What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`. */
+/** Recalled memories, best first; the list ends at `COGNIZES_PAGE_BYTES`. */
 export interface Hits {
   hits: HitView[];
 }
@@ -605,7 +605,7 @@ export interface LongTermKeyView {
   key: string;
 }
 
-/** Memories, newest first; `next_before` is where the next page begins. */
+/** Memories, newest first; `next_before` is the value of `before` for the next page. */
 export interface Memories {
   memories: MemoryView[];
   next_before: string | null;
@@ -668,7 +668,7 @@ export interface MessageHitView {
   why: string;
 }
 
-/** Messages that were found, best first, as far as they fit into `COGNIZES_PAGE_BYTES`. */
+/** Found messages, best first; the list ends at `COGNIZES_PAGE_BYTES`. */
 export interface MessageHits {
   hits: MessageHitView[];
 }
@@ -756,7 +756,7 @@ export interface NewContext {
   workspace_path?: string | null;
 }
 
-/** An episode; one of the same id is kept as it is. */
+/** An episode. An id that exists changes nothing. */
 export interface NewEpisode {
   app_name: string;
   user_id: string;
@@ -810,7 +810,7 @@ export interface NewEvent {
   expected_version?: number | null;
 }
 
-/** A key to set. `text` is what recall reads: by default key and value, empty for nothing. */
+/** A key to set. Recall searches `text`: by default key and value; an empty text is not recalled. */
 export interface NewFact {
   app_name: string;
   user_id: string;
@@ -834,7 +834,7 @@ export interface NewMessage {
   run_id?: string | null;
 }
 
-/** A text to be recalled later. The same `source_id` is kept once, with the newest text. */
+/** A text to be recalled later. A `source_id` is stored once, with its newest text. */
 export interface NewNote {
   source_id: string;
   text: string;
@@ -850,7 +850,7 @@ export interface NewNote {
   expires_at?: string | null;
 }
 
-/** Texts to be recalled later; `turn` for what was said in a session, `note` for anything else. */
+/** Texts to be recalled later; `turn` for messages of a session, `note` for any other text. */
 export interface NewNotes {
   app_name: string;
   user_id: string;
@@ -912,7 +912,7 @@ export interface NewSession {
   metadata?: Record<string, unknown> | null;
 }
 
-/** Texts for all users of an app, or of one agent; without an agent, of the app's one agent. */
+/** Texts for all users of an app or of one agent. Without `agent_id` the agent has the name of the app. */
 export interface NewSharedNotes {
   app_name: string;
   visibility: "agent" | "app";
@@ -972,7 +972,7 @@ export interface NewWebhook {
   events?: ("waiting" | "failed" | "completed")[];
 }
 
-/** What an agent has in mind in a session. */
+/** The working memory of an agent in a session. */
 export interface NewWorkingMemory {
   app_name: string;
   user_id: string;
@@ -1012,7 +1012,7 @@ export interface PromptContext {
   left_out: number;
 }
 
-/** What to recall, of whom, and which memories may answer. */
+/** A query and the filters of the memories that it may return. */
 export interface Question {
   app_name: string;
   user_id: string;
@@ -2748,7 +2748,7 @@ export interface Operations {
     body: undefined;
     response: undefined;
   };
-  /** Recall what answers a question */
+  /** Recall memories */
   "POST /memory/recall": {
     path: {};
     query: {};

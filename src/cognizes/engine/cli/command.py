@@ -62,7 +62,7 @@ def cognizes(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Cognizes Engine: sessions, state, events and memory of AI agents, on nothing but PostgreSQL.
+    """Cognizes Engine: sessions, state, events and memory of AI agents, on PostgreSQL alone.
 
     Start with [bold]cognizes serve[/]. Without DATABASE_URL it runs an embedded PostgreSQL.
     """

@@ -335,22 +335,22 @@ class SourceFiles:
         if not modules:
             raise SetupError("--reload needs agents of your own; give them with --agent package.module:agent")
         self._folders = [folder for module in sorted(modules) for folder in _folders(module)]
-        self._seen = self._look()
+        self._seen = self._read_stamps()
 
     def changed(self) -> list[str]:
         """Return the files that changed, appeared or disappeared since the last call, or since the creation."""
-        before, self._seen = self._seen, self._look()
+        before, self._seen = self._seen, self._read_stamps()
         return sorted(
             str(path) for path in before.keys() | self._seen.keys() if before.get(path) != self._seen.get(path)
         )
 
-    def _look(self) -> dict[Path, Stamp]:
+    def _read_stamps(self) -> dict[Path, Stamp]:
         found = {}
         for path in self._paths():
             try:
                 status = path.stat()
             except FileNotFoundError:
-                continue  # deleted between the list and the look, or an editor replaces it
+                continue  # the file was deleted after it was listed, or an editor replaces it
             found[path] = status.st_mtime_ns, status.st_size
         return found
 

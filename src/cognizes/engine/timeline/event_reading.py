@@ -274,7 +274,7 @@ def _given_text(content: JsonObject, value: Any) -> str | None:
 
 
 def parse_document(text: str) -> Any:
-    """Return the JSON object or array of a text; the text itself if it is none."""
+    """Return the JSON object or array of a text; the text itself if it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     try:

@@ -30,7 +30,7 @@ Tags = Annotated[list[str], Field(max_length=64)]
 
 
 class Owned(Body):
-    """Whose memory it is; without an agent, that of the app's one agent."""
+    """The owner of a memory. Without `agent_id` the agent has the name of the app."""
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
@@ -42,7 +42,7 @@ class Owned(Body):
 
 
 class NewFact(Owned):
-    """A key to set. `text` is what recall reads: by default key and value, empty for nothing."""
+    """A key to set. Recall searches `text`: by default key and value; an empty text is not recalled."""
 
     namespace: str = ""
     key: str = Field(min_length=1)
@@ -51,7 +51,7 @@ class NewFact(Owned):
 
 
 class NewEpisode(Owned):
-    """An episode; one of the same id is kept as it is."""
+    """An episode. An id that exists changes nothing."""
 
     summary: MemoryText
     id: str = ""
@@ -62,7 +62,7 @@ class NewEpisode(Owned):
 
 
 class NewNote(Body):
-    """A text to be recalled later. The same `source_id` is kept once, with the newest text."""
+    """A text to be recalled later. A `source_id` is stored once, with its newest text."""
 
     source_id: str = Field(min_length=1)
     text: MemoryText
@@ -79,14 +79,14 @@ class NewNote(Body):
 
 
 class NewNotes(Owned):
-    """Texts to be recalled later; `turn` for what was said in a session, `note` for anything else."""
+    """Texts to be recalled later; `turn` for messages of a session, `note` for any other text."""
 
     kind: Literal["turn", "note"] = "note"
     memories: list[NewNote] = Field(min_length=1, max_length=1000)
 
 
 class NewWorkingMemory(Owned):
-    """What an agent has in mind in a session."""
+    """The working memory of an agent in a session."""
 
     session_id: str = Field(min_length=1)
     messages: list[dict[str, Any]] = Field(default_factory=list)
@@ -170,7 +170,7 @@ class MemoryView(BaseModel):
 
 
 class Memories(BaseModel):
-    """Memories, newest first; `next_before` is where the next page begins."""
+    """Memories, newest first; `next_before` is the value of `before` for the next page."""
 
     memories: list[MemoryView]
     next_before: str | None
@@ -192,7 +192,7 @@ Scope = Annotated[MemoryScope, Depends(_scope)]
 @router.post("", status_code=201, response_model=Stored, summary="Remember texts")
 @access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def remember(body: NewNotes, engine: CurrentEngine) -> Response:
-    """What is there already, with the same text, is left alone."""
+    """A memory that is stored with the same text does not change."""
     items = [Remembered(**note.model_dump()) for note in body.memories]
     store = engine.memory.remember_turns if body.kind == "turn" else engine.memory.remember
     return DocumentResponse({"stored": await store(body.scope, items)}, status_code=201)
@@ -222,7 +222,7 @@ async def list_memories(
 @router.delete("/{memory_id}", status_code=204, responses=NOT_FOUND, summary="Forget a memory for good")
 @access(Reach.APP, Permission.WRITE, is_audited=True)
 async def forget(memory_id: str, engine: CurrentEngine, app_name: str, user_id: str) -> Response:
-    """With the fact or episode it tells of."""
+    """Delete the memory with its fact or episode."""
     if not await engine.memory.forget(app_name, user_id, memory_id):
         raise NotFoundError(f"there is no memory {memory_id}")
     return Response(status_code=204)
@@ -240,7 +240,7 @@ async def set_fact(body: NewFact, engine: CurrentEngine) -> Response:
 async def list_facts(
     scope: Scope, engine: CurrentEngine, namespace: str | None = None, limit: Limit = 100, offset: Offset = 0
 ) -> Response:
-    """Those after the first `offset`, as many as fit into a page."""
+    """Skip the first `offset` facts and return as many as fit into a page."""
     page = await engine.memory.long_term.read_page(scope, namespace, limit=limit, offset=offset)
     return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
@@ -278,7 +278,7 @@ async def append_episode(body: NewEpisode, engine: CurrentEngine) -> Response:
 async def list_episodes(
     scope: Scope, engine: CurrentEngine, session_id: str | None = None, limit: Limit = 100, offset: Offset = 0
 ) -> Response:
-    """Of an agent, or of one session: those after the first `offset`, as many as fit into a page."""
+    """Return episodes of an agent or of one session: skip the first `offset` and return as many as fit into a page."""
     page = await engine.memory.episodic.read_page(scope, session_id, limit=limit, offset=offset)
     return DocumentResponse({"entries": [entry.to_json() for entry in page.items], "has_more": page.has_more})
 
@@ -424,7 +424,7 @@ Shared = Literal["agent", "app"]
 
 
 class NewSharedNotes(Body):
-    """Texts for all users of an app, or of one agent; without an agent, of the app's one agent."""
+    """Texts for all users of an app or of one agent. Without `agent_id` the agent has the name of the app."""
 
     app_name: str = Field(min_length=1)
     visibility: Shared

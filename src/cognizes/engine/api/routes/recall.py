@@ -34,7 +34,7 @@ MetadataFilter = dict[str, Bounds | Scalar | list[Scalar]]
 
 
 class Question(Body):
-    """What to recall, of whom, and which memories may answer."""
+    """A query and the filters of the memories that it may return."""
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
@@ -53,7 +53,7 @@ class Question(Body):
 
 
 class ContextQuestion(Body):
-    """What the prompt is about, and how many tokens its context may have."""
+    """The subject of a prompt, and the budget of its context in tokens."""
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
@@ -114,7 +114,7 @@ class PromptContext(BaseModel):
 
 
 class Hits(BaseModel):
-    """What was recalled, best first, as far as it fits into `COGNIZES_PAGE_BYTES`."""
+    """Recalled memories, best first; the list ends at `COGNIZES_PAGE_BYTES`."""
 
     hits: list[HitView]
 
@@ -132,12 +132,12 @@ class MessageHitView(MessageView):
 
 
 class MessageHits(BaseModel):
-    """Messages that were found, best first, as far as they fit into `COGNIZES_PAGE_BYTES`."""
+    """Found messages, best first; the list ends at `COGNIZES_PAGE_BYTES`."""
 
     hits: list[MessageHitView]
 
 
-@router.post("/recall", response_model=Hits, summary="Recall what answers a question")
+@router.post("/recall", response_model=Hits, summary="Recall memories")
 @access(Reach.APP, only_reads=True, has_large_body=True)
 async def recall(body: Question, engine: CurrentEngine) -> Response:
     """Best first, each with its reasons; none if the query matches no memory by a word or by its meaning."""
