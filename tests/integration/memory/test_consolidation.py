@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +25,7 @@ from cognizes.engine.memory import (
 from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import RunStatus, Session
 from cognizes.engine.runs import Worker
-from tests.engine_parts import database_of
+from tests.engine_parts import database_of, url_of
 
 ADA = MemoryScope("shop", "ada")
 
@@ -154,6 +156,51 @@ async def test_an_attempt_after_a_crash_stores_no_episode_twice(engine: Engine) 
         later = await engine.consolidations.enqueue(session)
         assert (await ended(engine, later.thread_id, later.id)).result["last_sequence"] == 2
     assert extractor.calls == 2
+
+
+_KILLED = """
+import asyncio, os, signal, sys
+from cognizes.engine import Engine
+from cognizes.engine.memory import EpisodeDraft, Extraction
+
+class Facts(list):
+    def __iter__(self):
+        # The episode is stored; facts and progress are not.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Extractor:
+    async def extract(self, transcript):
+        return Extraction(episodes=[EpisodeDraft(transcript[0].text, [0])], facts=Facts())
+
+async def main():
+    async with Engine.open(sys.argv[1], memory_background=False) as engine:
+        engine.memory.consolidation.extractor = Extractor()
+        await engine.memory.consolidate(await engine.sessions.get("shop", "ada", "s"))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_consolidation_is_repeated_without_duplicates(engine: Engine) -> None:
+    """kill -9 after the episode; a message is added before the repetition, which covers it with a batch of its own."""
+    session = await talk(engine, "I live in Lisbon")
+    for _ in range(2):
+        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", _KILLED, url_of(engine))
+        async with asyncio.timeout(60):
+            assert await killed.wait() == -signal.SIGKILL
+        assert len(await engine.memory.episodic.list_by_session(ADA, "s")) == 1
+        await talk(engine, "and I like tea")
+    engine.memory.consolidation.extractor = CountingExtractor(episodes=True)
+    assert (await engine.memory.consolidate(session)).last_sequence == 3
+    stored = await engine.memory.episodic.list_by_session(ADA, "s")
+    assert sorted(one.summary for one in stored) == ["I live in Lisbon", "and I like tea"]
+    covered = [
+        (await engine.memory.upkeep.sources("shop", "ada", one.id))[0].sequence_num
+        for one in await engine.memory.list("shop", "ada")
+        if one.kind == "episodic"
+    ]
+    assert sorted(number or 0 for number in covered) == [1, 2]
+    assert (await engine.memory.consolidate(session)).episodes == 0
 
 
 async def test_a_deleted_session_is_no_error(engine: Engine) -> None:

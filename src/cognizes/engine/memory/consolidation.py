@@ -100,6 +100,12 @@ class Consolidation:
             agent = MemoryScope.of(session, agent_id).agent_id
             after = await self._database.fetch_value("read_consolidated", thread_id, agent) or 0
         rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS)
+        if until is None and rows:
+            # An interrupted attempt stored episodes of a range: repeat the same range, though messages were added.
+            scope = MemoryScope.of(session, agent_id).columns
+            until = await self._database.fetch_value(
+                "read_interrupted_batch", *scope, session.id, thread_id, rows[0]["sequence_num"]
+            )
         if until is not None:
             rows = [row for row in rows if row["sequence_num"] <= until]
         if not rows:

@@ -44,6 +44,12 @@ SELECT {schema}.merge_memories($1, $2, $3, $4, $5, $6);
 -- read_consolidated: Read how far a thread is consolidated for an agent.
 SELECT last_sequence FROM {schema}.memory_consolidations WHERE thread_id = $1 AND agent_id = $2;
 
+-- read_interrupted_batch: Read the last sequence number of a batch that begins at $6 and has episodes; its process was killed.
+SELECT max(split_part(split_part(id, '/', 3), '-', 2)::bigint)
+  FROM {schema}.agent_episodic_chunks
+ WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4)
+   AND starts_with(id, format('session/%s/%s-', $5::uuid, $6::bigint));
+
 -- store_consolidated: Record how far a thread is consolidated for an agent; never moves backwards.
 INSERT INTO {schema}.memory_consolidations AS c (thread_id, agent_id, app_name, last_sequence)
 SELECT t.id, $2, t.app_name, $3 FROM {schema}.threads t WHERE t.id = $1
