@@ -155,6 +155,16 @@ def test_every_line_of_a_quotation_is_marked() -> None:
         assert all(line.startswith("> ") for line in lines), lines
 
 
+async def test_the_history_of_a_trusted_caller_for_adk_has_no_mark(engine: Engine) -> None:
+    host = AgentHost(engine, [host_object(mirror, engine, path="x:mirror")])
+    thread_id = str(uuid4())
+    brought = [*history()[1:], UserMessage(id=str(uuid4()), content="And now?")]
+    await finish(host, "mirror", an_input(thread_id, brought), is_end_user=False)
+    *held, _ = await shown(engine, "mirror", thread_id)
+    assert held == [as_shown(message, is_end_user=False) for message in brought]
+    await host.close(seconds=0)
+
+
 async def test_the_history_of_an_end_user_for_adk(engine: Engine) -> None:
     host = AgentHost(engine, [host_object(mirror, engine, path="x:mirror")])
     thread_id = str(uuid4())

@@ -243,13 +243,16 @@ class HistoryBuilder:
             if self._translator.has_ended:
                 self._translator = _translator(interrupts=self._translator.interrupts, pending=self._translator.pending)
             frames = self._translator.translate(event)
-            if original := client_history_of(event):
-                self._note_client_history(event, is_quoted=isinstance(original, dict) and event.author == "user")
+            original = client_history_of(event)
+            is_quoted = isinstance(original, dict) and event.author == "user"
+            if original:
+                self._note_client_history(event, is_quoted=is_quoted)
             if message := _message_with_parts(event):
                 history.snapshot.add(message)
             else:
                 history.snapshot.fold(frames)
-            if isinstance(original, dict) and (brought := history.snapshot.find(str(original.get("id")))):
+            name = str(original.get("id")) if isinstance(original, dict) else ""
+            if is_quoted and (brought := history.snapshot.find(name)):
                 brought["metadata"] = {**(brought.get("metadata") or {}), **CLIENT_HISTORY_MARK}
             history.last_sequence = event.sequence_num or history.last_sequence
 

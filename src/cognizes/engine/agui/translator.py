@@ -333,7 +333,7 @@ class Translator:
             yield from self.finish()
             return
         if isinstance(original := client_history_of(event), dict):
-            yield from self._brought(original)
+            yield from self._brought(original, is_quoted=event.author == "user")
         elif message_role(event) == "user" or event.author == "user":
             yield from self._from_user(event)
         elif is_partial(event):
@@ -456,12 +456,12 @@ class Translator:
             yield TextMessageContentEvent(message_id=message_id, delta=text)
             yield TextMessageEndEvent(message_id=message_id)
 
-    def _brought(self, original: JsonObject) -> Frames:
+    def _brought(self, original: JsonObject, *, is_quoted: bool) -> Frames:
         """Yield the frames of a message that a client brought from an earlier conversation, as the client has it."""
         with suppress(ValidationError):
             message = _MESSAGE.validate_python(original)
             for frame in message_frames(message) if self._with_user else ():
-                if isinstance(frame, TextMessageStartEvent | ToolCallStartEvent | ToolCallResultEvent):
+                if is_quoted and isinstance(frame, TextMessageStartEvent | ToolCallStartEvent | ToolCallResultEvent):
                     frame.metadata = CLIENT_HISTORY_MARK
                 yield frame
 
