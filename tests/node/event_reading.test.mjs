@@ -28,7 +28,7 @@ class Element {
 test("a user's parts are text", () => {
   const parts = [{ text: "hel" }, CALL, RESPONSE, { text: "hm", thought: true }, null, { text: "lo" }];
   for (const type of ["user_message", "message"]) {
-    assert.deepEqual(readEvent(event({ event_type: type, content: { parts } })), [{ kind: "message", role: "user", text: "hello" }]);
+    assert.deepEqual(readEvent(event({ event_type: type, content: { parts } })), [{ kind: "message", role: "user", text: "hello", media: [] }]);
   }
 });
 
