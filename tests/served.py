@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.idle_agent import IDLE_AGENT
+
 REPOSITORY = Path(__file__).parents[1]
 _START_SECONDS = 120.0
 _STOP_SECONDS = 120.0
@@ -62,14 +64,20 @@ class Served:
 
 
 def serve(database_url: str, **settings: str) -> Served:
-    """Start a server on a free port and return when it accepts connections. An empty URL means the embedded server."""
+    """Start a server on a free port and return when it accepts connections. An empty URL means the embedded server.
+
+    With `COGNIZES_AGENTS=""` it serves the demo.
+    """
     # Appending: reading the file does not move the position of the writer.
     output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the server
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"],
         stdout=output, stderr=subprocess.STDOUT,
         # Agents of tests are imported from the repository; a `.env` in it is not read.
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "DATABASE_URL": database_url, **settings},
+        env={
+            **os.environ, "PYTHONPATH": str(REPOSITORY), "DATABASE_URL": database_url, "COGNIZES_AGENTS": IDLE_AGENT,
+            **settings,
+        },
     )  # fmt: skip
     served = Served(process, "", output)
     deadline = time.monotonic() + _START_SECONDS

@@ -172,7 +172,7 @@ def _server(database_url: str, blocks: list[Block]) -> Iterator[str]:
     if not any(ADDRESS in block.text for block in blocks):
         yield ADDRESS
         return
-    server = serve(database_url)
+    server = serve(database_url, COGNIZES_AGENTS="")
     try:
         yield server.url
     finally:

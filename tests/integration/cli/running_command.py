@@ -21,6 +21,8 @@ import psutil
 import pytest
 
 from cognizes.engine.cli import main
+from tests.idle_agent import IDLE_AGENT
+from tests.served import REPOSITORY
 
 PROGRAM = Path(sys.executable).parent / "cognizes"
 
@@ -61,7 +63,8 @@ class Cognizes:
     def serve(
         self, *arguments: str, program: tuple[str | Path, ...] = (PROGRAM,), **environment: str
     ) -> Iterator[Serving]:
-        """`cognizes serve` on any free port, until the end of the block."""
+        """`cognizes serve` on any free port, until the end of the block; with `COGNIZES_AGENTS=""`, of the demo."""
+        environment = {"COGNIZES_AGENTS": IDLE_AGENT, "PYTHONPATH": str(REPOSITORY), **environment}
         with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
             output, log = Path(folder) / "stdout", Path(folder) / "stderr"
             process = subprocess.Popen(

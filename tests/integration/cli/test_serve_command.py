@@ -151,7 +151,9 @@ main()
 
 def test_agents_are_kept_out_of_garbage_collections(cognizes: Cognizes, database_url: str) -> None:
     program = (sys.executable, "-c", REPORTING_COLLECTIONS)
-    with cognizes.serve("--log-level", "error", program=program, DATABASE_URL=database_url) as serving:
+    with cognizes.serve(
+        "--log-level", "error", program=program, DATABASE_URL=database_url, COGNIZES_AGENTS=""
+    ) as serving:
         # Answered when the agents are loaded.
         assert httpx.get(f"{serving.url}/agui", timeout=120).status_code == 200
         assert serving.stop() == 0
