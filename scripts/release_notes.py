@@ -68,7 +68,7 @@ def notes(version: str, changelog: str, releases: dict[str, Release], *, base_ur
     date, text = section(changelog, version)
     if version not in releases:
         raise SystemExit(f"scripts/releases.json lacks version {version}; run scripts/release_notes.py --record")
-    parts = [f"# Cognizes Engine {version}", f"Released on {date}.", _upgrade(version, releases), text]
+    parts = [f"# Cognizes Engine {version}", f"Released on {date}.", _upgrade(version, releases), "## Changes", text]
     joined = "\n\n".join(parts) + "\n"
     # A page that a line only names becomes a link.
     joined = _PAGE.sub(lambda found: f"[{found[0]}]({found[0]})", joined)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -39,6 +40,7 @@ RELEASES = {
 def test_the_notes_of_a_version() -> None:
     text = script("release_notes").notes("0.3.0", CHANGELOG, RELEASES, base_url="https://host/files/")
     assert text.startswith("# Cognizes Engine 0.3.0\n\nReleased on 2027-01-02.\n\n## Upgrade from 0.2.0\n")
+    assert "\n\n## Changes\n\n### Added\n" in text
     assert "applies 2 migrations: `0093_schedules.sql`, `0094_queues.sql`." in text
     assert "`COGNIZES_NEW`" in text
     assert "Removed settings: `COGNIZES_OLD`." in text
@@ -77,13 +79,20 @@ def test_recorded_versions_name_migrations_that_exist() -> None:
 
 
 def test_the_notes_of_the_project_are_printed() -> None:
-    release_notes = script("release_notes")
-    version = release_notes.project_version()
-    if f"## [{version}]" not in (ROOT / "CHANGELOG.md").read_text():
-        version = ""
-    command = [sys.executable, str(ROOT / "scripts" / "release_notes.py"), *filter(None, [version])]
-    printed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (printed.returncode == 0) is bool(version), printed.stderr
-    if version:
-        assert f"# Cognizes Engine {version}" in printed.stdout
-        assert "\n\n\n" not in printed.stdout
+    version = script("release_notes").project_version()
+    command = [sys.executable, str(ROOT / "scripts" / "release_notes.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith(f"# Cognizes Engine {version}\n")
+    assert "## Upgrade from " in printed
+    assert "\n\n\n" not in printed
+
+
+def test_the_changelog_has_lists_without_gaps_and_no_line_twice() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    gaps = [after for gap, after in pairwise(lines) if not gap and after.startswith("- ")]
+    assert gaps == []
+    entries = [line for line in lines if line.startswith("- ")]
+    assert [line for line in set(entries) if entries.count(line) > 1] == []
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings[0] == "## [Unreleased]"
+    assert headings[1].startswith(f"## [{script('release_notes').project_version()}] - ")

@@ -190,7 +190,7 @@ CREATE TABLE IF NOT EXISTS "public".maintenance_jobs (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0001_pulse.sql', 1, '8425274c6a453887185c98be4a599cce574826e1629d738bffe14e050d34dba9', '0.1.0')
+VALUES ('0001_pulse.sql', 1, '8425274c6a453887185c98be4a599cce574826e1629d738bffe14e050d34dba9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -228,7 +228,7 @@ ALTER TABLE "public".message_chunks ADD COLUMN IF NOT EXISTS first_sequence bigi
 ALTER TABLE "public".message_chunks ADD COLUMN IF NOT EXISTS lengths bytea;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0002_streams.sql', 2, '665f8638e982ec0a7db0b9300a18258f00bfc3eba9e49c2908bc6950a1c05ce0', '0.1.0')
+VALUES ('0002_streams.sql', 2, '665f8638e982ec0a7db0b9300a18258f00bfc3eba9e49c2908bc6950a1c05ce0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -296,7 +296,7 @@ CREATE TABLE IF NOT EXISTS "public".run_steps (
 CREATE UNIQUE INDEX IF NOT EXISTS run_steps_key ON "public".run_steps (thread_id, run_id, md5(name));
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0003_runs.sql', 3, 'e1c91c5ba50d0553d360a490e43610d20ef19e375c9e006237aa1264e0198b6c', '0.1.0')
+VALUES ('0003_runs.sql', 3, 'e1c91c5ba50d0553d360a490e43610d20ef19e375c9e006237aa1264e0198b6c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -457,7 +457,7 @@ CREATE TABLE IF NOT EXISTS "public".memory_deletions (
 COMMENT ON COLUMN "public".memory_deletions.source IS 'A digest of agent, session and source id.';
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0004_memory.sql', 4, '8716f1a4c4cad164b91e605c4eb5b19263ac8895f490005c29e3d3ddc405df34', '0.1.0')
+VALUES ('0004_memory.sql', 4, '8716f1a4c4cad164b91e605c4eb5b19263ac8895f490005c29e3d3ddc405df34', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -504,7 +504,7 @@ CREATE TABLE IF NOT EXISTS "public".message_counts (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0005_sync.sql', 5, '2aae68b54bde8dfc0199331602ba7e213358a5f0245681338bf48a5ba7d2537d', '0.1.0')
+VALUES ('0005_sync.sql', 5, '2aae68b54bde8dfc0199331602ba7e213358a5f0245681338bf48a5ba7d2537d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -555,7 +555,7 @@ CREATE TABLE IF NOT EXISTS "public".audit_log (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.1.0')
+VALUES ('0006_access.sql', 6, '35b44dfabbeceb64df4d25188fa17dc80d3860adb85cd011f408d776e2a0e340', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -565,7 +565,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 ALTER TABLE "public".threads ADD COLUMN IF NOT EXISTS is_as_created boolean NOT NULL DEFAULT false;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0007_core.sql', 7, '89f331229ce646a79fb32aa0ee07a652b05c9451a561a8437ef9b6ce41656450', '0.1.0')
+VALUES ('0007_core.sql', 7, '89f331229ce646a79fb32aa0ee07a652b05c9451a561a8437ef9b6ce41656450', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -574,7 +574,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE INDEX IF NOT EXISTS idx_runs_thread ON "public".runs (thread_id, created_at);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0009_monitor.sql', 9, '7c9ebe03cb654e83c3a5d82b59cd88d24fb7040fe469e9e3e42a68cfc651caad', '0.1.0')
+VALUES ('0009_monitor.sql', 9, '7c9ebe03cb654e83c3a5d82b59cd88d24fb7040fe469e9e3e42a68cfc651caad', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -595,7 +595,7 @@ DROP FUNCTION IF EXISTS "public".recall_by_vector(
     text, text, text, integer, text, text, text[], text, timestamptz, timestamptz, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0011_memory.sql', 11, '19b1119d4159d4b4547cbf6718e929c9e7972d6e1112ba62fbec7c17021b9335', '0.1.0')
+VALUES ('0011_memory.sql', 11, '19b1119d4159d4b4547cbf6718e929c9e7972d6e1112ba62fbec7c17021b9335', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -607,7 +607,7 @@ ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
     CHECK (role IN ('user', 'assistant', 'tool', 'system', 'thought'));
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.1.0')
+VALUES ('0012_thoughts.sql', 12, '72675adfe3b7d99c928eb562fa2bc24f9523366e03c1b296e0b77d8d7f3b4210', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -629,7 +629,7 @@ DROP FUNCTION IF EXISTS "public".release_run(uuid, text, integer, text, interval
 DROP FUNCTION IF EXISTS "public".apply_memory_snapshot(uuid, text, text, text, jsonb, jsonb, text, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0014_runs.sql', 14, '1ba539aa7b72a66b0c1261036b07b57970308ede8359b7c1c10e42994a52548d', '0.1.0')
+VALUES ('0014_runs.sql', 14, '1ba539aa7b72a66b0c1261036b07b57970308ede8359b7c1c10e42994a52548d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -658,7 +658,7 @@ CREATE INDEX IF NOT EXISTS idx_messages_terms ON "public".messages USING gin (te
     WHERE terms IS NOT NULL;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0016_message_search.sql', 16, '87c55014141e503af8d97e5f0ccb8c2b10c54efdd3dc175877009c06418b51eb', '0.1.0')
+VALUES ('0016_message_search.sql', 16, '87c55014141e503af8d97e5f0ccb8c2b10c54efdd3dc175877009c06418b51eb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -712,7 +712,7 @@ DROP FUNCTION IF EXISTS "public".merge_user_state(text, text, jsonb, uuid, bigin
 DROP FUNCTION IF EXISTS "public".merge_app_state(text, jsonb, uuid, bigint, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0019_revision.sql', 19, '5c345f8470bfe38008819ab30cd0c44d8c7e633383316e4d7a72d76cfd1e7d65', '0.1.0')
+VALUES ('0019_revision.sql', 19, '5c345f8470bfe38008819ab30cd0c44d8c7e633383316e4d7a72d76cfd1e7d65', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -744,7 +744,7 @@ DROP FUNCTION IF EXISTS "public".merge_user_state(text, text, jsonb, uuid, bigin
 DROP FUNCTION IF EXISTS "public".merge_app_state(text, jsonb, uuid, bigint, timestamptz, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0020_write_order.sql', 20, '2d47789a05a3d142716af63c8a1c9971803de5ef8a021651749b22354e399622', '0.1.0')
+VALUES ('0020_write_order.sql', 20, '2d47789a05a3d142716af63c8a1c9971803de5ef8a021651749b22354e399622', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -763,7 +763,7 @@ CREATE INDEX IF NOT EXISTS idx_events_tools ON "public".events (thread_id, seque
 DELETE FROM "public".message_counts;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab96614ff2ba1485455e01', '0.1.0')
+VALUES ('0021_page_bytes.sql', 21, '16b1b31216ab5823147ded17766f2a148f4ff65d91ab96614ff2ba1485455e01', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -787,7 +787,7 @@ DROP FUNCTION IF EXISTS "public".keep_first_states(uuid[]);
 COMMENT ON COLUMN "public".threads.is_as_created IS 'Whether the state is still the initial one, so that no snapshot of it exists.';
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0022_append.sql', 22, '57669be27c3f4dc08e197890e7da61c13ab1fa403043c535077e0da0c431e373', '0.1.0')
+VALUES ('0022_append.sql', 22, '57669be27c3f4dc08e197890e7da61c13ab1fa403043c535077e0da0c431e373', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -797,7 +797,7 @@ ALTER TABLE "public".state_writes ADD COLUMN IF NOT EXISTS is_folded boolean NOT
 COMMENT ON COLUMN "public".state_writes.is_folded IS 'Whether delta is the whole state at this version; earlier writes are gone.';
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0023_retention.sql', 23, '3b8d3ba6d34ee799d62d7b752493ff3ab2d7bc6b54d338ec811411d1d73f102a', '0.1.0')
+VALUES ('0023_retention.sql', 23, '3b8d3ba6d34ee799d62d7b752493ff3ab2d7bc6b54d338ec811411d1d73f102a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -824,7 +824,7 @@ DROP FUNCTION IF EXISTS "public".turn_over_runs(
     uuid[], text[], integer[], text[], text[], text[], text[], text[], text[], jsonb, interval);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0025_run_leases.sql', 25, '55c2a769ddfc1e3dfdabeeeced2a74caac7768098a22211bce9409858f290635', '0.1.0')
+VALUES ('0025_run_leases.sql', 25, '55c2a769ddfc1e3dfdabeeeced2a74caac7768098a22211bce9409858f290635', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -842,7 +842,7 @@ DROP FUNCTION IF EXISTS "public".end_stream(
 DROP FUNCTION IF EXISTS "public".ring_stream(uuid, text, bigint, text);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0028_feed.sql', 28, 'c8441a26180ad87f8ceace841f6d888d6cbb28aa1e567cde396ae1a1034e51c6', '0.1.0')
+VALUES ('0028_feed.sql', 28, 'c8441a26180ad87f8ceace841f6d888d6cbb28aa1e567cde396ae1a1034e51c6', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -864,7 +864,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0030_policy_names.sql', 30, '243c017b07f8cd4d245b658fa3381cc3be2337853f98d1a63a5990b978414bd2', '0.1.0')
+VALUES ('0030_policy_names.sql', 30, '243c017b07f8cd4d245b658fa3381cc3be2337853f98d1a63a5990b978414bd2', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -879,7 +879,7 @@ DROP FUNCTION IF EXISTS "public".recall_by_vector(
 DROP FUNCTION IF EXISTS "public".store_vectors(text[], text[], bigint[], bigint[], text, text[]);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0040_recall.sql', 40, '8035efaf383bd27904b19787288834c4472a7dd7533adb37aec595d1b2d578eb', '0.1.0')
+VALUES ('0040_recall.sql', 40, '8035efaf383bd27904b19787288834c4472a7dd7533adb37aec595d1b2d578eb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -893,7 +893,7 @@ DROP FUNCTION IF EXISTS "public".append_events(
     text[], text[], boolean[], boolean, integer, integer, bigint[], bigint[], bigint[], text[], integer[]);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0043_notify_after_commit.sql', 43, '63f1311607344af9b92f0d15f9f6ac8030ddd02c1dbaf160695e4630df875af4', '0.1.0')
+VALUES ('0043_notify_after_commit.sql', 43, '63f1311607344af9b92f0d15f9f6ac8030ddd02c1dbaf160695e4630df875af4', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -963,7 +963,7 @@ CREATE TABLE IF NOT EXISTS "public".graph_writes (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0054_graph_checkpoints.sql', 54, 'd76fe4b540f766dcb3984d8ec9fcbb21db466300df3183d593fec058cc37d723', '0.1.0')
+VALUES ('0054_graph_checkpoints.sql', 54, 'd76fe4b540f766dcb3984d8ec9fcbb21db466300df3183d593fec058cc37d723', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -983,7 +983,7 @@ CREATE TABLE IF NOT EXISTS "public".hidden_events (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0058_hidden_events.sql', 58, '38a466eee421e59da57131f549c72fe331d28d38e3aba71ddb295e55978d6510', '0.1.0')
+VALUES ('0058_hidden_events.sql', 58, '38a466eee421e59da57131f549c72fe331d28d38e3aba71ddb295e55978d6510', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1034,7 +1034,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS artifacts_key
 CREATE INDEX IF NOT EXISTS idx_artifacts_blob_id ON "public".artifacts (blob_id);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0062_artifacts.sql', 62, '9030d61b8b6c4dba21fe14c42e14e6da113a85813937207d2c0cf77e6d5a042e', '0.1.0')
+VALUES ('0062_artifacts.sql', 62, '9030d61b8b6c4dba21fe14c42e14e6da113a85813937207d2c0cf77e6d5a042e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1070,7 +1070,7 @@ CREATE TABLE IF NOT EXISTS "public".graph_item_vectors (
 );
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0076_graph_items.sql', 76, '9cc9b73e6e63999d1c439a5713e6c5bf14363cd410b5690a9a2904cfba4c0439', '0.1.0')
+VALUES ('0076_graph_items.sql', 76, '9cc9b73e6e63999d1c439a5713e6c5bf14363cd410b5690a9a2904cfba4c0439', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1115,7 +1115,7 @@ CREATE INDEX IF NOT EXISTS idx_conversation_records_updated_at
 CREATE INDEX IF NOT EXISTS idx_conversation_records_roots ON "public".conversation_records USING gin (roots);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0077_conversation_store.sql', 77, '1ee6b92d0f49bbf69a57c223c095bfe01fac2f14bf0c60c1cd7272e6ee927328', '0.1.0')
+VALUES ('0077_conversation_store.sql', 77, '1ee6b92d0f49bbf69a57c223c095bfe01fac2f14bf0c60c1cd7272e6ee927328', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1125,7 +1125,7 @@ DROP FUNCTION IF EXISTS "public".append_to_session(
     text, text, text, uuid, text[], text[], text[], text[], text[], text[], text[], text, boolean, text, integer);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0078_append_to_session.sql', 78, 'f59733325b9a94c33fd5e815f895fc0fcbf5d3d642cac59d73d15c036c59edf0', '0.1.0')
+VALUES ('0078_append_to_session.sql', 78, 'f59733325b9a94c33fd5e815f895fc0fcbf5d3d642cac59d73d15c036c59edf0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1135,7 +1135,7 @@ DROP FUNCTION IF EXISTS "public".begin_hosted_run(
     uuid, text, text, text, json, integer, text, interval, text, text[], boolean);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0081_open_questions.sql', 81, '792685f587b5dcd6e2152900fe8f929b32ee118aba0cb26df639464e2da2d3f7', '0.1.0')
+VALUES ('0081_open_questions.sql', 81, '792685f587b5dcd6e2152900fe8f929b32ee118aba0cb26df639464e2da2d3f7', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1161,7 +1161,7 @@ CREATE INDEX IF NOT EXISTS idx_shared_streams_seen_at ON "public".shared_streams
 CREATE INDEX IF NOT EXISTS idx_shared_buckets_level_at ON "public".shared_buckets (level_at);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0085_shared_limits.sql', 85, '3252ab5696f9b0f51a1d62921c11b5bd61d757df8c0cec3982dc1d1d87cb515c', '0.1.0')
+VALUES ('0085_shared_limits.sql', 85, '3252ab5696f9b0f51a1d62921c11b5bd61d757df8c0cec3982dc1d1d87cb515c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1175,7 +1175,7 @@ COMMENT ON COLUMN "public".runs.claimable_since IS 'When the run became claimabl
 COMMENT ON COLUMN "public".runs.waiting_since IS 'When its current wait began, or its last one.';
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0089_run_times.sql', 89, '588eeb62cd7ca1c00db8cf8e1095a06f532658890a9e78b0663ed2f0313ae5cd', '0.1.0')
+VALUES ('0089_run_times.sql', 89, '588eeb62cd7ca1c00db8cf8e1095a06f532658890a9e78b0663ed2f0313ae5cd', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1210,7 +1210,7 @@ DROP FUNCTION IF EXISTS "public".append_events(
     text[], text[], boolean[], boolean, integer, integer, bigint[], bigint[], bigint[], text[], integer[], boolean);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0090_token_usage.sql', 90, '9ab8cce57fa8426eb2dcc569efc5a18dd6e7f70d827824e36724a68ff12cf504', '0.1.0')
+VALUES ('0090_token_usage.sql', 90, '9ab8cce57fa8426eb2dcc569efc5a18dd6e7f70d827824e36724a68ff12cf504', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1224,7 +1224,7 @@ DROP FUNCTION IF EXISTS "public".begin_hosted_run(
     uuid, text, text, text, json, integer, text, interval, text, text[], boolean);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0091_traceparent.sql', 91, '94bc026c72d5dcd1e80a592ca118f52bc02c6cc61866e67f82a3e44d1f828297', '0.1.0')
+VALUES ('0091_traceparent.sql', 91, '94bc026c72d5dcd1e80a592ca118f52bc02c6cc61866e67f82a3e44d1f828297', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1271,7 +1271,7 @@ CREATE TABLE IF NOT EXISTS "public".schedule_firings (
 CREATE INDEX IF NOT EXISTS idx_schedule_firings_run ON "public".schedule_firings (thread_id, run_id);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0093_schedules.sql', 93, 'f4e6fdb6554c16ca895290c9235ed027d7e0350dfd93323a3f48a95312bf51bf', '0.1.0')
+VALUES ('0093_schedules.sql', 93, 'f4e6fdb6554c16ca895290c9235ed027d7e0350dfd93323a3f48a95312bf51bf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1306,7 +1306,7 @@ DROP FUNCTION IF EXISTS "public".create_run(
     uuid, text, text, text, json, integer, timestamptz, text, interval, text, json);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0094_queues.sql', 94, 'b3e21eb3a276b4606ba3ec336099b8f4388d059dc7baa5fb24b5b9cf8defe337', '0.1.0')
+VALUES ('0094_queues.sql', 94, 'b3e21eb3a276b4606ba3ec336099b8f4388d059dc7baa5fb24b5b9cf8defe337', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1351,7 +1351,7 @@ CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_thread ON "public".webhook_del
 CREATE INDEX IF NOT EXISTS idx_webhook_deliveries_webhook ON "public".webhook_deliveries (webhook_id);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0095_webhooks.sql', 95, 'd561abb5413a1ae91b367a461edf6825e6990a94eb936e5168ba4c07581485b4', '0.1.0')
+VALUES ('0095_webhooks.sql', 95, 'd561abb5413a1ae91b367a461edf6825e6990a94eb936e5168ba4c07581485b4', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1360,7 +1360,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 DROP FUNCTION IF EXISTS "public".user_tables();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0096_user_tables.sql', 96, '37fc2ca7d6688f3b8d64a7d5ec1407ab5e11a8bc7623438ad0a1d193c73dd94f', '0.1.0')
+VALUES ('0096_user_tables.sql', 96, '37fc2ca7d6688f3b8d64a7d5ec1407ab5e11a8bc7623438ad0a1d193c73dd94f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1436,7 +1436,7 @@ DROP FUNCTION IF EXISTS "public".memory_passes(
     "public".memories, text, text[], text, timestamptz, timestamptz);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0098_memory_filters.sql', 98, '6bd137a4510f7ae1764b9a360dc713261a93bbdfd7b1fdc1283754556af7a61e', '0.1.0')
+VALUES ('0098_memory_filters.sql', 98, '6bd137a4510f7ae1764b9a360dc713261a93bbdfd7b1fdc1283754556af7a61e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1483,7 +1483,7 @@ DROP FUNCTION IF EXISTS "public".append_episode(
     text, text, text, text, text, text, text, jsonb, timestamptz, text, text, boolean);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0099_memory_upkeep.sql', 99, '05dca5fe0d9f5203d060e2967628b2e6cd2b302b89e449a8f4551924a96b6064', '0.1.0')
+VALUES ('0099_memory_upkeep.sql', 99, '05dca5fe0d9f5203d060e2967628b2e6cd2b302b89e449a8f4551924a96b6064', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1495,7 +1495,7 @@ ALTER TABLE "public".message_streams ADD CONSTRAINT message_streams_role_check
     CHECK (role IN ('user', 'assistant', 'tool', 'system', 'thought', 'call'));
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0110_call_streams.sql', 110, 'b17c53f1a7b366224907eb6f4438d1f801b59210c55e9b2e1b5fc010d389babe', '0.1.0')
+VALUES ('0110_call_streams.sql', 110, 'b17c53f1a7b366224907eb6f4438d1f801b59210c55e9b2e1b5fc010d389babe', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1505,7 +1505,7 @@ DROP FUNCTION IF EXISTS "public".append_to_session(
     text, text, text, uuid, text[], text[], text[], text[], text[], text[], text[], text, boolean, text, integer, boolean);
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('0140_append_to_sessions.sql', 140, '8a5e7fc6a4b2766e6d1c1d3f4dc644a35795e8e840e416b9409e614bd83f547a', '0.1.0')
+VALUES ('0140_append_to_sessions.sql', 140, '8a5e7fc6a4b2766e6d1c1d3f4dc644a35795e8e840e416b9409e614bd83f547a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1520,7 +1520,7 @@ SELECT thread_id, id, app_name, status, thinking_steps::text AS thinking_steps, 
   FROM "public".runs;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('views/run_rows.sql', 0, '8fe1e1550e0519ae4867ed3c0edc1062bf2b0040cc1ee088a4954915de889125', '0.1.0')
+VALUES ('views/run_rows.sql', 0, '8fe1e1550e0519ae4867ed3c0edc1062bf2b0040cc1ee088a4954915de889125', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1567,7 +1567,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/exchange_limits.sql', 0, '4cd115029b9d9629820db5001543fdf4145d8a78553cb6e2eb74f42de705f2d6', '0.1.0')
+VALUES ('access/exchange_limits.sql', 0, '4cd115029b9d9629820db5001543fdf4145d8a78553cb6e2eb74f42de705f2d6', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1585,7 +1585,7 @@ AFTER DELETE OR UPDATE OF secret_hash, app_names, user_id, permissions, expires_
 FOR EACH ROW EXECUTE FUNCTION "public".notify_key_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/notify_key_change.sql', 0, 'af1573026ab6a68ab379702e89e6c051bf9ee16ffc38e0bb5b15cfc8fd84edc3', '0.1.0')
+VALUES ('access/notify_key_change.sql', 0, 'af1573026ab6a68ab379702e89e6c051bf9ee16ffc38e0bb5b15cfc8fd84edc3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1693,7 +1693,7 @@ $$;
 SELECT "public".protect_tenants();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/protect_tenants.sql', 0, '877b1fb21f7a51261045ed4686e98112ed056333569d12a3dcaccc4a6d86c230', '0.1.0')
+VALUES ('access/protect_tenants.sql', 0, '877b1fb21f7a51261045ed4686e98112ed056333569d12a3dcaccc4a6d86c230', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1712,7 +1712,7 @@ CREATE OR REPLACE FUNCTION "public".prune_audit_log(p_age interval, p_limit inte
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/prune_audit_log.sql', 0, 'd0492b2f99094db91a40cc628639c0b3f0364ca3a559f2628109637df409ad6c', '0.1.0')
+VALUES ('access/prune_audit_log.sql', 0, 'd0492b2f99094db91a40cc628639c0b3f0364ca3a559f2628109637df409ad6c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1739,7 +1739,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('access/use_api_key.sql', 0, 'ec94a227a042df6d8ca3f21644475f69277c80f8c1fb4b2378e0d30942cbce51', '0.1.0')
+VALUES ('access/use_api_key.sql', 0, 'ec94a227a042df6d8ca3f21644475f69277c80f8c1fb4b2378e0d30942cbce51', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1754,7 +1754,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_event_time.sql', 0, '3c5dc6d3e175cdb8ba3f696fb7d08c96e8411a5c3c5fac7f5250281beeba2436', '0.1.0')
+VALUES ('adk/adk_event_time.sql', 0, '3c5dc6d3e175cdb8ba3f696fb7d08c96e8411a5c3c5fac7f5250281beeba2436', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1802,7 +1802,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_list_sessions.sql', 0, 'e5c3994aab69f2a2a2433ad5d89579c8270dafdeb462ca5ee1f18168c961c61c', '0.1.0')
+VALUES ('adk/adk_list_sessions.sql', 0, 'e5c3994aab69f2a2a2433ad5d89579c8270dafdeb462ca5ee1f18168c961c61c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1881,7 +1881,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_read_session.sql', 0, '5e43d808ae96a547424eb39856f3a01600e97179fe0d89d2fae4001528d4b5bf', '0.1.0')
+VALUES ('adk/adk_read_session.sql', 0, '5e43d808ae96a547424eb39856f3a01600e97179fe0d89d2fae4001528d4b5bf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -1971,7 +1971,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/erase_user.sql', 0, '0997c4561253a9bdc6ba097c100b6b91a44c03fc80f2b73badde6f7144119305', '0.1.0')
+VALUES ('archive/erase_user.sql', 0, '0997c4561253a9bdc6ba097c100b6b91a44c03fc80f2b73badde6f7144119305', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2017,7 +2017,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/import_rows.sql', 0, '30beed0827ead32a17137d614384ef7eac76bbb30822402d8a70a34042a693f1', '0.1.0')
+VALUES ('archive/import_rows.sql', 0, '30beed0827ead32a17137d614384ef7eac76bbb30822402d8a70a34042a693f1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2045,7 +2045,7 @@ CREATE OR REPLACE FUNCTION "public".prune_threads(p_rules text, p_limit integer)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/prune_threads.sql', 0, 'eb878d72d6742eb391249d48bf53aed623c2921bf76a769ad3d9bb563f79a087', '0.1.0')
+VALUES ('archive/prune_threads.sql', 0, 'eb878d72d6742eb391249d48bf53aed623c2921bf76a769ad3d9bb563f79a087', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2091,7 +2091,7 @@ RETURNS TABLE (table_name text, content json) LANGUAGE sql STABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/read_thread_rows.sql', 0, '03df2bdfa4d6b56af01c18882c023d48d9786fa4e85bd9e1c4f137571681b953', '0.1.0')
+VALUES ('archive/read_thread_rows.sql', 0, '03df2bdfa4d6b56af01c18882c023d48d9786fa4e85bd9e1c4f137571681b953', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2109,7 +2109,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/read_user_rows.sql', 0, 'cd432f5c466a774fe8013caa828156bdb42e103282398583ab8cafff626c6ce8', '0.1.0')
+VALUES ('archive/read_user_rows.sql', 0, 'cd432f5c466a774fe8013caa828156bdb42e103282398583ab8cafff626c6ce8', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2161,7 +2161,7 @@ RETURNS TABLE (name text, key text, is_cascaded boolean, condition text) LANGUAG
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('archive/user_tables.sql', 0, '3e7d334b708a790be5db6cd8d6f1b64c9408941f04065e7f11f16d4aafd3d818', '0.1.0')
+VALUES ('archive/user_tables.sql', 0, '3e7d334b708a790be5db6cd8d6f1b64c9408941f04065e7f11f16d4aafd3d818', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2186,7 +2186,7 @@ CREATE OR REPLACE TRIGGER release_artifact_blobs AFTER DELETE ON "public".artifa
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".release_artifact_blobs();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('artifacts/release_artifact_blobs.sql', 0, '04e5b8bff81510fba3c6a03d28195f12850945df72328403738e174fb2ba9f1c', '0.1.0')
+VALUES ('artifacts/release_artifact_blobs.sql', 0, '04e5b8bff81510fba3c6a03d28195f12850945df72328403738e174fb2ba9f1c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2253,7 +2253,7 @@ CREATE OR REPLACE FUNCTION "public".abandon_artifact_upload(p_id uuid) RETURNS v
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('artifacts/save_artifact.sql', 0, '854e75047843e6374da65fde7b42cb0194afff905960d3a925add5a4caa957e3', '0.1.0')
+VALUES ('artifacts/save_artifact.sql', 0, '854e75047843e6374da65fde7b42cb0194afff905960d3a925add5a4caa957e3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2327,7 +2327,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/branch_path.sql', 0, '8ee4859c16b75daa118c4218de07b7345593e1d94a29ff178577f7474ed4d768', '0.1.0')
+VALUES ('branches/branch_path.sql', 0, '8ee4859c16b75daa118c4218de07b7345593e1d94a29ff178577f7474ed4d768', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2386,7 +2386,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/create_branch.sql', 0, '2cd8411c08ea9a848ae4cb68fee47346d6b85a97e00823854f2a4dfc38fef5c1', '0.1.0')
+VALUES ('branches/create_branch.sql', 0, '2cd8411c08ea9a848ae4cb68fee47346d6b85a97e00823854f2a4dfc38fef5c1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2424,7 +2424,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/delete_branch.sql', 0, '8197d4dc4b79cfc4634ad99d15bdd61b99133d2b54eb96a337d4a36ce46357b6', '0.1.0')
+VALUES ('branches/delete_branch.sql', 0, '8197d4dc4b79cfc4634ad99d15bdd61b99133d2b54eb96a337d4a36ce46357b6', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2479,7 +2479,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('branches/switch_branch.sql', 0, 'd69bdf3f3a45430b20db6a45b54a9acd01614b36b975101cf7e6e81bdc4cc59f', '0.1.0')
+VALUES ('branches/switch_branch.sql', 0, 'd69bdf3f3a45430b20db6a45b54a9acd01614b36b975101cf7e6e81bdc4cc59f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2524,7 +2524,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversation_store/delete_conversation_entries.sql', 0, 'dcc216711e2e726aa5496ef00a3ff805410a43c4e33c251fc73ff6a992651297', '0.1.0')
+VALUES ('conversation_store/delete_conversation_entries.sql', 0, 'dcc216711e2e726aa5496ef00a3ff805410a43c4e33c251fc73ff6a992651297', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2546,7 +2546,7 @@ RETURNS TABLE (id text, parent_id text, kind text, message text, written_by text
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversation_store/read_conversation_history.sql', 0, 'a5e9abd5239095d9d988ae53fb15468e8daa8e04df95c5261d2ecbd1ef453023', '0.1.0')
+VALUES ('conversation_store/read_conversation_history.sql', 0, 'a5e9abd5239095d9d988ae53fb15468e8daa8e04df95c5261d2ecbd1ef453023', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2614,7 +2614,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversation_store/write_conversation.sql', 0, '43f8a5db3aa66c6a5f1c68c2e45a8318ee83d32e9262362bd636d47ccc50c86d', '0.1.0')
+VALUES ('conversation_store/write_conversation.sql', 0, '43f8a5db3aa66c6a5f1c68c2e45a8318ee83d32e9262362bd636d47ccc50c86d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2674,7 +2674,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversations/append_to_session.sql', 0, '0c0a67111ee8ad3e9b489d7d692b36ac5a410442518e0255185a5a6c7379f7c2', '0.1.0')
+VALUES ('conversations/append_to_session.sql', 0, '0c0a67111ee8ad3e9b489d7d692b36ac5a410442518e0255185a5a6c7379f7c2', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2771,7 +2771,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversations/remove_events.sql', 0, '59d46493cb56a0fb0971be590cecc5e7e89e7faf0b44eccb13bbca41356afe2e', '0.1.0')
+VALUES ('conversations/remove_events.sql', 0, '59d46493cb56a0fb0971be590cecc5e7e89e7faf0b44eccb13bbca41356afe2e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -2921,7 +2921,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_event.sql', 0, '55320290c0e6996ec87275be00408e9d1a590d6b324fc4ace0616ba419ecbc9a', '0.1.0')
+VALUES ('events/append_event.sql', 0, '55320290c0e6996ec87275be00408e9d1a590d6b324fc4ace0616ba419ecbc9a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3134,7 +3134,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/append_events.sql', 0, 'f95a880419d9730db65a7ef72afeb3e27b3aa360feb509da30e4cea18cc11ddc', '0.1.0')
+VALUES ('events/append_events.sql', 0, 'f95a880419d9730db65a7ef72afeb3e27b3aa360feb509da30e4cea18cc11ddc', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3200,7 +3200,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/check_append.sql', 0, '0118d45e7ef9f79d3fef0423bef1a3ac38baf88ec8d57c024e5c147f07c47fb0', '0.1.0')
+VALUES ('events/check_append.sql', 0, '0118d45e7ef9f79d3fef0423bef1a3ac38baf88ec8d57c024e5c147f07c47fb0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3240,7 +3240,7 @@ CREATE OR REPLACE TRIGGER fill_event_defaults
     EXECUTE FUNCTION "public".fill_event_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/fill_event_defaults.sql', 0, 'de08ef660a33242f8724ab21bbb7d68107e53f800d6f7a52beb8c48980f6f4df', '0.1.0')
+VALUES ('events/fill_event_defaults.sql', 0, 'de08ef660a33242f8724ab21bbb7d68107e53f800d6f7a52beb8c48980f6f4df', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3255,7 +3255,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/has_conversation_after.sql', 0, '9f62f68908483f5258f78e2e637cb5bafd7413c8de7954f0a62345f4d09dd213', '0.1.0')
+VALUES ('events/has_conversation_after.sql', 0, '9f62f68908483f5258f78e2e637cb5bafd7413c8de7954f0a62345f4d09dd213', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3321,7 +3321,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/import_events.sql', 0, '2241123ec7b7b69800fe58dedac01234370cd7db57ff9fa7767084c319fd9518', '0.1.0')
+VALUES ('events/import_events.sql', 0, '2241123ec7b7b69800fe58dedac01234370cd7db57ff9fa7767084c319fd9518', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3337,7 +3337,7 @@ RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/is_conversation.sql', 0, '140c92bc39cb6713d0d1f0280b31d6e03d9ee2c4a90d1b04dbd326cb3960af16', '0.1.0')
+VALUES ('events/is_conversation.sql', 0, '140c92bc39cb6713d0d1f0280b31d6e03d9ee2c4a90d1b04dbd326cb3960af16', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3367,7 +3367,7 @@ CREATE OR REPLACE TRIGGER notify_event_insert
     EXECUTE FUNCTION "public".notify_event_insert();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/notify_event_insert.sql', 0, '380c0cc77737bdd76fd35c11f10b49b3fe586d54ae67af2f19dbc402a09ae079', '0.1.0')
+VALUES ('events/notify_event_insert.sql', 0, '380c0cc77737bdd76fd35c11f10b49b3fe586d54ae67af2f19dbc402a09ae079', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3391,7 +3391,7 @@ CREATE OR REPLACE TRIGGER refuse_event_change
     FOR EACH STATEMENT EXECUTE FUNCTION "public".refuse_event_change();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/refuse_event_change.sql', 0, '876051292d24b69f78a6952736557b4eff46f4847a77920b721b34095168dbcd', '0.1.0')
+VALUES ('events/refuse_event_change.sql', 0, '876051292d24b69f78a6952736557b4eff46f4847a77920b721b34095168dbcd', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3431,7 +3431,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graph_items/list_graph_namespaces.sql', 0, 'f23e7bb098b33f46e7fd1699aaf1ab0d4f5b8f916cd920e07efb3569909f553e', '0.1.0')
+VALUES ('graph_items/list_graph_namespaces.sql', 0, 'f23e7bb098b33f46e7fd1699aaf1ab0d4f5b8f916cd920e07efb3569909f553e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3448,7 +3448,7 @@ CREATE OR REPLACE FUNCTION "public".prune_graph_items(p_limit integer) RETURNS b
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graph_items/prune_graph_items.sql', 0, 'e3f917d63cca24fc05f0ba767bed1ca7aa34fc84275ae656c8494ecb7a6293d4', '0.1.0')
+VALUES ('graph_items/prune_graph_items.sql', 0, 'e3f917d63cca24fc05f0ba767bed1ca7aa34fc84275ae656c8494ecb7a6293d4', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3499,7 +3499,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graph_items/put_graph_items.sql', 0, '53a3ce97eb0b6e3b32c0fe9f32a3a8ff404c07f4bfaee88dc2dcc1e5eaa3acdf', '0.1.0')
+VALUES ('graph_items/put_graph_items.sql', 0, '53a3ce97eb0b6e3b32c0fe9f32a3a8ff404c07f4bfaee88dc2dcc1e5eaa3acdf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3540,7 +3540,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graph_items/read_graph_items.sql', 0, 'a1198e9ab3db0bc8e0e32ea8eff8ab3b78ba9722d2bd3331be1405be22edd201', '0.1.0')
+VALUES ('graph_items/read_graph_items.sql', 0, 'a1198e9ab3db0bc8e0e32ea8eff8ab3b78ba9722d2bd3331be1405be22edd201', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3628,7 +3628,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graph_items/search_graph_items.sql', 0, '699c7fd8fff28601740756e2c63ba864fce9858542e18ead3228bba0a4e3d531', '0.1.0')
+VALUES ('graph_items/search_graph_items.sql', 0, '699c7fd8fff28601740756e2c63ba864fce9858542e18ead3228bba0a4e3d531', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3668,7 +3668,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/copy_graph_thread.sql', 0, 'ca517555a15ab60f8de7bfa2e2ffa7bb672f7c8e376acab4dc78d6463c57eacd', '0.1.0')
+VALUES ('graphs/copy_graph_thread.sql', 0, 'ca517555a15ab60f8de7bfa2e2ffa7bb672f7c8e376acab4dc78d6463c57eacd', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3699,7 +3699,7 @@ CREATE OR REPLACE TRIGGER forget_graph_threads AFTER DELETE ON "public".threads
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_graph_threads();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/delete_graph_threads.sql', 0, '5db4df292a5671c0c025c2f806d44984ced5b5a2562324f14c1087410a275da2', '0.1.0')
+VALUES ('graphs/delete_graph_threads.sql', 0, '5db4df292a5671c0c025c2f806d44984ced5b5a2562324f14c1087410a275da2', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3756,7 +3756,7 @@ CREATE OR REPLACE FUNCTION "public".graph_channel_history(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/graph_channel_history.sql', 0, 'b48393625fc2a68776b2856f94c63626d7498c7aa69ca225117712af26ab7d55', '0.1.0')
+VALUES ('graphs/graph_channel_history.sql', 0, 'b48393625fc2a68776b2856f94c63626d7498c7aa69ca225117712af26ab7d55', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3785,7 +3785,7 @@ CREATE OR REPLACE FUNCTION "public".graph_pending_writes(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/graph_channel_values.sql', 0, '57241492805776af28aacf01d18aa789ec66e45b6a4004b9d7d0a9a480747656', '0.1.0')
+VALUES ('graphs/graph_channel_values.sql', 0, '57241492805776af28aacf01d18aa789ec66e45b6a4004b9d7d0a9a480747656', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3817,7 +3817,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/open_graph_namespace.sql', 0, 'f4c43832f2a9ff2191577164c8d9c830328c9021b5adc2903de1e2869059409f', '0.1.0')
+VALUES ('graphs/open_graph_namespace.sql', 0, 'f4c43832f2a9ff2191577164c8d9c830328c9021b5adc2903de1e2869059409f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3932,7 +3932,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/prune_graph_checkpoints.sql', 0, '1ab0e946a5d365b099216007d09baf8452717f00194f09a244e57376a5dc667f', '0.1.0')
+VALUES ('graphs/prune_graph_checkpoints.sql', 0, '1ab0e946a5d365b099216007d09baf8452717f00194f09a244e57376a5dc667f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3970,7 +3970,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/put_checkpoint.sql', 0, '9fe0b1f29d8a74f0acfa0cee6306913133fe7a1d81be5b488c8861ab8792e6e1', '0.1.0')
+VALUES ('graphs/put_checkpoint.sql', 0, '9fe0b1f29d8a74f0acfa0cee6306913133fe7a1d81be5b488c8861ab8792e6e1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4001,7 +4001,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('graphs/put_graph_writes.sql', 0, '85fca96a438cf3b114ec35df57adfe80f10ea75bb123ab29f04b2010feb5ad9a', '0.1.0')
+VALUES ('graphs/put_graph_writes.sql', 0, '85fca96a438cf3b114ec35df57adfe80f10ea75bb123ab29f04b2010feb5ad9a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4105,7 +4105,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('hosting/begin_hosted_run.sql', 0, 'f7a8ac4a3481f2d3d0ee1af6aad77e9a33a1d3d99696ebc9b02d5922611a9d2a', '0.1.0')
+VALUES ('hosting/begin_hosted_run.sql', 0, 'f7a8ac4a3481f2d3d0ee1af6aad77e9a33a1d3d99696ebc9b02d5922611a9d2a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4141,7 +4141,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/append_episode.sql', 0, '422b51f99c3a77aec4d4994e3958a2bdfb9647e19d6b9ac129b524f8fb90db46', '0.1.0')
+VALUES ('memory/append_episode.sql', 0, '422b51f99c3a77aec4d4994e3958a2bdfb9647e19d6b9ac129b524f8fb90db46', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4199,7 +4199,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/apply_memory_snapshot.sql', 0, '20cd22a8a3064394e1a7b3f66b8657099ccbe9092f41b65e225ea79e1ce9c7b1', '0.1.0')
+VALUES ('memory/apply_memory_snapshot.sql', 0, '20cd22a8a3064394e1a7b3f66b8657099ccbe9092f41b65e225ea79e1ce9c7b1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4232,7 +4232,7 @@ CREATE OR REPLACE TRIGGER count_removed_memories AFTER DELETE ON "public".memori
     REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION "public".count_memories();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/count_memories.sql', 0, '2d96a1c45c71feea06d5c3b6db5ffdbb75cfcafb9decc8418fc1c5c1b0bc458b', '0.1.0')
+VALUES ('memory/count_memories.sql', 0, '2d96a1c45c71feea06d5c3b6db5ffdbb75cfcafb9decc8418fc1c5c1b0bc458b', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4259,7 +4259,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/delete_episode.sql', 0, '8972881821c6ceb6fa8b8538eda84b408d4e96c41997303507d86e1e18b24060', '0.1.0')
+VALUES ('memory/delete_episode.sql', 0, '8972881821c6ceb6fa8b8538eda84b408d4e96c41997303507d86e1e18b24060', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4288,7 +4288,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/delete_long_term_memory.sql', 0, '2416629297f3c315598423bde554d124fe53e21fc3a3529be941f24eac04945c', '0.1.0')
+VALUES ('memory/delete_long_term_memory.sql', 0, '2416629297f3c315598423bde554d124fe53e21fc3a3529be941f24eac04945c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4334,7 +4334,7 @@ CREATE OR REPLACE FUNCTION "public".prune_fact_history(p_kept interval, p_limit 
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/expire_memories.sql', 0, 'c1a6ddeaf8dbc233a569075f4d60349be4cd045beabb3e4403ea003697c379c1', '0.1.0')
+VALUES ('memory/expire_memories.sql', 0, 'c1a6ddeaf8dbc233a569075f4d60349be4cd045beabb3e4403ea003697c379c1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4370,7 +4370,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_by_frequent_terms.sql', 0, '366b0237bd74a9afe0a63e17a633c2ce7ca4270bd82b561a82a223d9dfc402d0', '0.1.0')
+VALUES ('memory/find_by_frequent_terms.sql', 0, '366b0237bd74a9afe0a63e17a633c2ce7ca4270bd82b561a82a223d9dfc402d0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4403,7 +4403,7 @@ CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_frequent_terms.sql', 0, 'b742b40f3fca216a76566ff5cef428fbd9a23e8e619ef90ab805881597ac444e', '0.1.0')
+VALUES ('memory/find_frequent_terms.sql', 0, 'b742b40f3fca216a76566ff5cef428fbd9a23e8e619ef90ab805881597ac444e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4447,7 +4447,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_memory.sql', 0, 'db054d9291e3e22d9491cde0ab8b59a816f83660b1cbae53010f0e694dc10917', '0.1.0')
+VALUES ('memory/forget_memory.sql', 0, 'db054d9291e3e22d9491cde0ab8b59a816f83660b1cbae53010f0e694dc10917', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4499,7 +4499,7 @@ CREATE OR REPLACE TRIGGER forget_threads AFTER DELETE ON "public".threads
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".forget_threads();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_threads.sql', 0, '9ae0de20a28e5bdc8224f87cc9a770efd08a119779513205b521be736e0aff58', '0.1.0')
+VALUES ('memory/forget_threads.sql', 0, '9ae0de20a28e5bdc8224f87cc9a770efd08a119779513205b521be736e0aff58', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4525,7 +4525,7 @@ CREATE OR REPLACE FUNCTION "public".memory_labels(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_labels.sql', 0, 'db463b15af5760bcaa4de4b1e6df4b0b76030ea12f8d753002945d4e9e1691a9', '0.1.0')
+VALUES ('memory/memory_labels.sql', 0, 'db463b15af5760bcaa4de4b1e6df4b0b76030ea12f8d753002945d4e9e1691a9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4566,7 +4566,7 @@ LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_neighbours.sql', 0, '43e6e6c60713b4918c9c70871f3c617f7f54bc714e3674177d98f8a7168327f9', '0.1.0')
+VALUES ('memory/memory_neighbours.sql', 0, '43e6e6c60713b4918c9c70871f3c617f7f54bc714e3674177d98f8a7168327f9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4586,7 +4586,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_passes.sql', 0, '7c20bea1eaec6195fd83fb979eb5e6a85d5a2993aa25f9c2a8c9adb4f5dba2d9', '0.1.0')
+VALUES ('memory/memory_passes.sql', 0, '7c20bea1eaec6195fd83fb979eb5e6a85d5a2993aa25f9c2a8c9adb4f5dba2d9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4602,7 +4602,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_term_keys.sql', 0, 'a2f91c4d7831659a6c7a6158dde98eaebcd70fc09475f4d8b42d73c1fed37949', '0.1.0')
+VALUES ('memory/memory_term_keys.sql', 0, 'a2f91c4d7831659a6c7a6158dde98eaebcd70fc09475f4d8b42d73c1fed37949', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4660,7 +4660,7 @@ CREATE OR REPLACE TRIGGER restore_duplicate AFTER UPDATE OF duplicate_of ON "pub
     EXECUTE FUNCTION "public".restore_duplicate();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/merge_memories.sql', 0, '70354c7dc2113ad2a0aad2d41d307dc88f4e431f988d2be9f29d1065ed6377fc', '0.1.0')
+VALUES ('memory/merge_memories.sql', 0, '70354c7dc2113ad2a0aad2d41d307dc88f4e431f988d2be9f29d1065ed6377fc', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4681,7 +4681,7 @@ CREATE OR REPLACE TRIGGER note_run_end AFTER UPDATE OF status ON "public".runs
     EXECUTE FUNCTION "public".note_run_end();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/note_run_end.sql', 0, '1dd5cec79fa202f470068bccda11405891500468fd1ed8439f27f74c8b815de2', '0.1.0')
+VALUES ('memory/note_run_end.sql', 0, '1dd5cec79fa202f470068bccda11405891500468fd1ed8439f27f74c8b815de2', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4736,7 +4736,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_vector.sql', 0, '40dc56a7e9feafe9dc2a66f95e97d88642f126e0d16cb7a47f640248638aa47b', '0.1.0')
+VALUES ('memory/recall_by_vector.sql', 0, '40dc56a7e9feafe9dc2a66f95e97d88642f126e0d16cb7a47f640248638aa47b', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4864,7 +4864,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, '1335072321dce4aea0531fbed367ef993c2b7a76292265f1496b1e544a392292', '0.1.0')
+VALUES ('memory/recall_by_words.sql', 0, '1335072321dce4aea0531fbed367ef993c2b7a76292265f1496b1e544a392292', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4913,7 +4913,7 @@ CREATE OR REPLACE FUNCTION "public".older_memory_filter(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_of_older_versions.sql', 0, '2fb58468cfd0f9adaaa2ce2582fbf680d75a831d64c600809dafb57aca66261b', '0.1.0')
+VALUES ('memory/recall_of_older_versions.sql', 0, '2fb58468cfd0f9adaaa2ce2582fbf680d75a831d64c600809dafb57aca66261b', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4962,7 +4962,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/select_memories.sql', 0, 'ed20fc80e1bba32444f2049db98f155c43c03c14f184fd58c038b1e9400d8832', '0.1.0')
+VALUES ('memory/select_memories.sql', 0, 'ed20fc80e1bba32444f2049db98f155c43c03c14f184fd58c038b1e9400d8832', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5031,7 +5031,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/set_long_term_memory.sql', 0, '19cc1dace0a3489ae2039a5fea22fd169811aceb34e2955e035f96aa72599445', '0.1.0')
+VALUES ('memory/set_long_term_memory.sql', 0, '19cc1dace0a3489ae2039a5fea22fd169811aceb34e2955e035f96aa72599445', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5138,7 +5138,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_memories.sql', 0, '035339127e6b15d88154b5b511206b3d51c727cfff35dead7ada30dbe03033cf', '0.1.0')
+VALUES ('memory/store_memories.sql', 0, '035339127e6b15d88154b5b511206b3d51c727cfff35dead7ada30dbe03033cf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5191,7 +5191,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_vectors.sql', 0, 'f0cb5d959be7a4b4a904d37e88b2d88b9d154defe06a9c53e3d19710af175031', '0.1.0')
+VALUES ('memory/store_vectors.sql', 0, 'f0cb5d959be7a4b4a904d37e88b2d88b9d154defe06a9c53e3d19710af175031', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5251,7 +5251,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/count_messages.sql', 0, '0c965a5e7032f13be139baf833249ed969ea52d615437cdfcbd0f769f88e0be3', '0.1.0')
+VALUES ('messages/count_messages.sql', 0, '0c965a5e7032f13be139baf833249ed969ea52d615437cdfcbd0f769f88e0be3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5286,7 +5286,7 @@ CREATE OR REPLACE TRIGGER fill_message_defaults
     EXECUTE FUNCTION "public".fill_message_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/fill_message_defaults.sql', 0, 'ba4a81dcb59a0e3c98989792b37babc6d7f4281e5fe45ef76f4c6da0315e5bde', '0.1.0')
+VALUES ('messages/fill_message_defaults.sql', 0, 'ba4a81dcb59a0e3c98989792b37babc6d7f4281e5fe45ef76f4c6da0315e5bde', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5338,7 +5338,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/find_messages_by_vector.sql', 0, '3ccb7ff6d3be56cdf6d61d2287358badeac1023941d69ee91f50e641d70a5787', '0.1.0')
+VALUES ('messages/find_messages_by_vector.sql', 0, '3ccb7ff6d3be56cdf6d61d2287358badeac1023941d69ee91f50e641d70a5787', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5399,7 +5399,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/find_messages_by_words.sql', 0, '35cd5592439e9180864444e88f28d8e2726939357450db38dd253c36f09b5f7d', '0.1.0')
+VALUES ('messages/find_messages_by_words.sql', 0, '35cd5592439e9180864444e88f28d8e2726939357450db38dd253c36f09b5f7d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5443,7 +5443,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/index_messages.sql', 0, '3e68f2cc0f74d6b0aa0e6f2a05e5e8e2cd316e5e51eef664ca502a9019cd8286', '0.1.0')
+VALUES ('messages/index_messages.sql', 0, '3e68f2cc0f74d6b0aa0e6f2a05e5e8e2cd316e5e51eef664ca502a9019cd8286', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5457,7 +5457,7 @@ CREATE OR REPLACE FUNCTION "public".message_passes(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('messages/message_passes.sql', 0, '6859d91b75ae582eb5b72fe8a65956fc50e45181f8bd590b2d80ee4c581b4af3', '0.1.0')
+VALUES ('messages/message_passes.sql', 0, '6859d91b75ae582eb5b72fe8a65956fc50e45181f8bd590b2d80ee4c581b4af3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5471,7 +5471,7 @@ CREATE OR REPLACE FUNCTION "public".append_run_event(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/append_run_event.sql', 0, 'b1ecbc12968ddabfe7cda63bfbeaeeac4ab6078a9be463047b2a1b23622c3065', '0.1.0')
+VALUES ('runs/append_run_event.sql', 0, 'b1ecbc12968ddabfe7cda63bfbeaeeac4ab6078a9be463047b2a1b23622c3065', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5503,7 +5503,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/check_fence.sql', 0, '5cc531a47e3f33a9861312d5cd49188f4bee871012dfccd748cfba845188f4f5', '0.1.0')
+VALUES ('runs/check_fence.sql', 0, '5cc531a47e3f33a9861312d5cd49188f4bee871012dfccd748cfba845188f4f5', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5538,7 +5538,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_run.sql', 0, 'be3525586d4ba0ca26f63c8425a3ce87363086fc1029968d7cfc0d6ccebc5610', '0.1.0')
+VALUES ('runs/claim_run.sql', 0, 'be3525586d4ba0ca26f63c8425a3ce87363086fc1029968d7cfc0d6ccebc5610', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5634,7 +5634,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_runs.sql', 0, '91fdd7a7ae455c02f534f076a92898400cdaa72d942299434d0636c7e5e46820', '0.1.0')
+VALUES ('runs/claim_runs.sql', 0, '91fdd7a7ae455c02f534f076a92898400cdaa72d942299434d0636c7e5e46820', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5675,7 +5675,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/create_run.sql', 0, 'e3978a558f074e197d66c8903c339c39f9fd25edf057b456829b909f7472232d', '0.1.0')
+VALUES ('runs/create_run.sql', 0, 'e3978a558f074e197d66c8903c339c39f9fd25edf057b456829b909f7472232d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5736,7 +5736,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/end_runs.sql', 0, '72332a4782daec5de561241c2878ae096f746a3755837e395ac9bf538c11ce19', '0.1.0')
+VALUES ('runs/end_runs.sql', 0, '72332a4782daec5de561241c2878ae096f746a3755837e395ac9bf538c11ce19', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5774,7 +5774,7 @@ CREATE OR REPLACE TRIGGER fill_run_defaults
     EXECUTE FUNCTION "public".fill_run_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/fill_run_defaults.sql', 0, 'd5e6b8ea8a30319372b21af0c44ff3a08b3c66409a06ea319cdf3800ee2f632b', '0.1.0')
+VALUES ('runs/fill_run_defaults.sql', 0, 'd5e6b8ea8a30319372b21af0c44ff3a08b3c66409a06ea319cdf3800ee2f632b', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5812,7 +5812,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/lock_run.sql', 0, '24889413ed1c434c99af0bf6cc84f3cda1ed27b26b5be8294fd9cb724b11a964', '0.1.0')
+VALUES ('runs/lock_run.sql', 0, '24889413ed1c434c99af0bf6cc84f3cda1ed27b26b5be8294fd9cb724b11a964', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5828,7 +5828,7 @@ CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LA
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/prune_runs.sql', 0, '00cd05fa477008bf13ecf1d68df01caa8aa42a4f989b853fd88c273b7a59fc0f', '0.1.0')
+VALUES ('runs/prune_runs.sql', 0, '00cd05fa477008bf13ecf1d68df01caa8aa42a4f989b853fd88c273b7a59fc0f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5882,7 +5882,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/record_run_progress.sql', 0, 'd58f65067d030e96be9c622becbc0927a631231f2a3c9f872f5c6eae049b29c0', '0.1.0')
+VALUES ('runs/record_run_progress.sql', 0, 'd58f65067d030e96be9c622becbc0927a631231f2a3c9f872f5c6eae049b29c0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5952,7 +5952,7 @@ CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANG
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_expired_leases.sql', 0, '361b30f721e1e2292701bbc870d873933a85a58a95fd8daff19e2656877e04c4', '0.1.0')
+VALUES ('runs/release_expired_leases.sql', 0, '361b30f721e1e2292701bbc870d873933a85a58a95fd8daff19e2656877e04c4', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5996,7 +5996,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_run.sql', 0, '23a1b452d35e3fe39871a30f159e76219644ddd9343527d6489c0b75fac3e926', '0.1.0')
+VALUES ('runs/release_run.sql', 0, '23a1b452d35e3fe39871a30f159e76219644ddd9343527d6489c0b75fac3e926', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6029,7 +6029,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resolve_wait.sql', 0, 'c5a018a488040b075f328053b4a4fc8776d60132a3ba98294c548bcb71416545', '0.1.0')
+VALUES ('runs/resolve_wait.sql', 0, 'c5a018a488040b075f328053b4a4fc8776d60132a3ba98294c548bcb71416545', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6090,7 +6090,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resume_due_waits.sql', 0, 'ffdfd85edb96bc896c4f0fa0c4aa2727542d9ba3ada2290cbe8c9e3d5e9b4213', '0.1.0')
+VALUES ('runs/resume_due_waits.sql', 0, 'ffdfd85edb96bc896c4f0fa0c4aa2727542d9ba3ada2290cbe8c9e3d5e9b4213', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6117,7 +6117,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/retry_run.sql', 0, 'c1f95bd6b979b54872a860d9b0ae6f572ef529f81d0082bda39b2ac86e35c68c', '0.1.0')
+VALUES ('runs/retry_run.sql', 0, 'c1f95bd6b979b54872a860d9b0ae6f572ef529f81d0082bda39b2ac86e35c68c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6136,7 +6136,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/run_transition_allowed.sql', 0, 'd579ffa85928f61d4180874a9bbc197b71e145d8f47c957cf9bfc36a3cb1261d', '0.1.0')
+VALUES ('runs/run_transition_allowed.sql', 0, 'd579ffa85928f61d4180874a9bbc197b71e145d8f47c957cf9bfc36a3cb1261d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6201,7 +6201,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/signal_run.sql', 0, '117150d08ad82ebdcf282be3cf0de6937a257b8f3ede9307a7915fc4113881c9', '0.1.0')
+VALUES ('runs/signal_run.sql', 0, '117150d08ad82ebdcf282be3cf0de6937a257b8f3ede9307a7915fc4113881c9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6258,7 +6258,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/wait_run.sql', 0, 'fba9e89ae229a9b1d4d1621b835a46fe357c54f234ceea3b048d068d53d0c924', '0.1.0')
+VALUES ('runs/wait_run.sql', 0, 'fba9e89ae229a9b1d4d1621b835a46fe357c54f234ceea3b048d068d53d0c924', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6308,7 +6308,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('schedules/fire_schedule.sql', 0, '175a8a896a3e3d6818d8ea562a75ccfbb2740fac3baf5f8751433843dce21718', '0.1.0')
+VALUES ('schedules/fire_schedule.sql', 0, '175a8a896a3e3d6818d8ea562a75ccfbb2740fac3baf5f8751433843dce21718', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6335,7 +6335,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/change_session.sql', 0, 'a8728826cd5f69d0484bfe1ceae2e1921f94f2b07a00891a4818cb050aea4c1d', '0.1.0')
+VALUES ('sessions/change_session.sql', 0, 'a8728826cd5f69d0484bfe1ceae2e1921f94f2b07a00891a4818cb050aea4c1d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6432,7 +6432,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/create_sessions.sql', 0, 'b98953f69ea528e922fb0ad7febf0648b05e9d7f280c2dc8411dc5e4b2ecb2d9', '0.1.0')
+VALUES ('sessions/create_sessions.sql', 0, 'b98953f69ea528e922fb0ad7febf0648b05e9d7f280c2dc8411dc5e4b2ecb2d9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6451,7 +6451,7 @@ CREATE OR REPLACE TRIGGER fill_thread_defaults
     EXECUTE FUNCTION "public".fill_thread_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fill_thread_defaults.sql', 0, 'a71499b6cec73de97fa2c9f5537c46136515d153ac59337027ec3db26505b09d', '0.1.0')
+VALUES ('sessions/fill_thread_defaults.sql', 0, 'a71499b6cec73de97fa2c9f5537c46136515d153ac59337027ec3db26505b09d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6537,7 +6537,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/fork_session.sql', 0, '631f52820dbfd06c60a895d6bc364daeca5c3f3475a2c07da5752ecdbfc741fb', '0.1.0')
+VALUES ('sessions/fork_session.sql', 0, '631f52820dbfd06c60a895d6bc364daeca5c3f3475a2c07da5752ecdbfc741fb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6557,7 +6557,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/slots.sql', 0, '8b04619e8a6455e40992fa6948809ab5f967cd276ee72e7d63e685c0b8902788', '0.1.0')
+VALUES ('sessions/slots.sql', 0, '8b04619e8a6455e40992fa6948809ab5f967cd276ee72e7d63e685c0b8902788', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6586,7 +6586,7 @@ CREATE OR REPLACE TRIGGER update_updated_at
     EXECUTE FUNCTION "public".update_updated_at();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('sessions/update_updated_at.sql', 0, '035112d9d6bc5572b21792705e9346690d212bd7865d0e5732dbe0b06496452d', '0.1.0')
+VALUES ('sessions/update_updated_at.sql', 0, '035112d9d6bc5572b21792705e9346690d212bd7865d0e5732dbe0b06496452d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6628,7 +6628,7 @@ CREATE OR REPLACE TRIGGER fill_snapshot_defaults
     EXECUTE FUNCTION "public".fill_snapshot_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/fill_snapshot_defaults.sql', 0, 'f15cb88983bb851dcda7ff77f0c501c60b24b1604b4cc03402ff0f5cfadc5265', '0.1.0')
+VALUES ('snapshots/fill_snapshot_defaults.sql', 0, 'f15cb88983bb851dcda7ff77f0c501c60b24b1604b4cc03402ff0f5cfadc5265', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6654,7 +6654,7 @@ CREATE OR REPLACE FUNCTION "public".prune_snapshots(p_keep integer) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/prune_snapshots.sql', 0, 'c21826bf9ea34314dfee26dd577f99f954ab2fc685d4cec9e72819a6725ec648', '0.1.0')
+VALUES ('snapshots/prune_snapshots.sql', 0, 'c21826bf9ea34314dfee26dd577f99f954ab2fc685d4cec9e72819a6725ec648', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6684,7 +6684,7 @@ CREATE OR REPLACE TRIGGER snapshot_initial_state
     EXECUTE FUNCTION "public".snapshot_initial_state();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/snapshot_initial_states.sql', 0, 'd79763465a9b8c37d9d1d84e9d74d7403c69c21816f4e5120a9f8bd9b6e3807d', '0.1.0')
+VALUES ('snapshots/snapshot_initial_states.sql', 0, 'd79763465a9b8c37d9d1d84e9d74d7403c69c21816f4e5120a9f8bd9b6e3807d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6706,7 +6706,7 @@ CREATE OR REPLACE FUNCTION "public".take_snapshot(p_thread_id uuid) RETURNS bigi
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('snapshots/take_snapshot.sql', 0, '6aa9d45b7c2dba83c56444ed076c4a18053943704b0cb6f593d4d5cde02704f5', '0.1.0')
+VALUES ('snapshots/take_snapshot.sql', 0, '6aa9d45b7c2dba83c56444ed076c4a18053943704b0cb6f593d4d5cde02704f5', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6759,7 +6759,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/fold_state_writes.sql', 0, 'e0b4d9256e999d34ac470da7bc9899c4d6f1eba02a03894ac5b3ad7af3b856bd', '0.1.0')
+VALUES ('state/fold_state_writes.sql', 0, 'e0b4d9256e999d34ac470da7bc9899c4d6f1eba02a03894ac5b3ad7af3b856bd', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6792,7 +6792,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/import_states.sql', 0, '475d6a5c8f864422cba58dbefb9a60002acc8421387d783fd6c1fb3d764e2c29', '0.1.0')
+VALUES ('state/import_states.sql', 0, '475d6a5c8f864422cba58dbefb9a60002acc8421387d783fd6c1fb3d764e2c29', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6810,7 +6810,7 @@ CREATE OR REPLACE FUNCTION "public".is_written_by(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/is_written_by.sql', 0, '5619a55faa3291abe9901bf3db0d45faef39bde130ec8ddd2ef67ba6aa58f1bd', '0.1.0')
+VALUES ('state/is_written_by.sql', 0, '5619a55faa3291abe9901bf3db0d45faef39bde130ec8ddd2ef67ba6aa58f1bd', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6852,7 +6852,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/lock_scopes.sql', 0, '4d673501b4d0b9bdc320d1c5a6136ff3fe4f17f5cd505ac82066022dc44a8182', '0.1.0')
+VALUES ('state/lock_scopes.sql', 0, '4d673501b4d0b9bdc320d1c5a6136ff3fe4f17f5cd505ac82066022dc44a8182', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6879,7 +6879,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/merge_app_state.sql', 0, '8b2196d022278a04bb0b878befc3d2853edfa7fffe51540b71b65cf829e3943e', '0.1.0')
+VALUES ('state/merge_app_state.sql', 0, '8b2196d022278a04bb0b878befc3d2853edfa7fffe51540b71b65cf829e3943e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6899,7 +6899,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/merge_state.sql', 0, '0c84112d54f11357832002f0f4354b5797a8362b53f7eb607541fe39ea63fbef', '0.1.0')
+VALUES ('state/merge_state.sql', 0, '0c84112d54f11357832002f0f4354b5797a8362b53f7eb607541fe39ea63fbef', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6926,7 +6926,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/merge_user_state.sql', 0, 'b3e9216900d58b45d248afd83b86f214669259c7c4120e3dcef78a3c192d8541', '0.1.0')
+VALUES ('state/merge_user_state.sql', 0, 'b3e9216900d58b45d248afd83b86f214669259c7c4120e3dcef78a3c192d8541', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6943,7 +6943,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/refuse_large_state.sql', 0, '10adff0c5b5a2f12a5c10df84ddd31d494b32e5a6a2c5b2fb03d5886ffb5e931', '0.1.0')
+VALUES ('state/refuse_large_state.sql', 0, '10adff0c5b5a2f12a5c10df84ddd31d494b32e5a6a2c5b2fb03d5886ffb5e931', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -6959,7 +6959,7 @@ CREATE OR REPLACE FUNCTION "public".scopes_changed(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('state/scopes_changed.sql', 0, '8644b59c39e8974d118f759b3689d1dd71bcb5c79a872517990de90fcf16ec73', '0.1.0')
+VALUES ('state/scopes_changed.sql', 0, '8644b59c39e8974d118f759b3689d1dd71bcb5c79a872517990de90fcf16ec73', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7011,7 +7011,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/append_chunks.sql', 0, '510415c81f800e8173cae010a12fd5e0f04489436963c7b256a5169d5fc6f582', '0.1.0')
+VALUES ('streams/append_chunks.sql', 0, '510415c81f800e8173cae010a12fd5e0f04489436963c7b256a5169d5fc6f582', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7099,7 +7099,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/end_stream.sql', 0, '14f96329ab1ec7ca45f2feaebf1afcf2bee90cff19756ee8683828918d5e93c6', '0.1.0')
+VALUES ('streams/end_stream.sql', 0, '14f96329ab1ec7ca45f2feaebf1afcf2bee90cff19756ee8683828918d5e93c6', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7135,7 +7135,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/flush_chunks.sql', 0, '39227895556bf61f4345295e5017e364ed44bdb82517607def5e23614c3cc8f0', '0.1.0')
+VALUES ('streams/flush_chunks.sql', 0, '39227895556bf61f4345295e5017e364ed44bdb82517607def5e23614c3cc8f0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7149,7 +7149,7 @@ RETURNS void LANGUAGE sql AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/notify_stream.sql', 0, '83f5b4c0cf1ad82a353742fcd7a8ac754c618303bf865405144f4ec997773353', '0.1.0')
+VALUES ('streams/notify_stream.sql', 0, '83f5b4c0cf1ad82a353742fcd7a8ac754c618303bf865405144f4ec997773353', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7195,7 +7195,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/open_stream.sql', 0, '47f70d260ddab4c21efbdf2b75fa4ca4a1c417202551930f32c256035778e2bc', '0.1.0')
+VALUES ('streams/open_stream.sql', 0, '47f70d260ddab4c21efbdf2b75fa4ca4a1c417202551930f32c256035778e2bc', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7215,7 +7215,7 @@ CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint 
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_chunks.sql', 0, 'b583a96fe6cf5ed132daba8c5d07b5b34594cc1bd534bacf017422bd0c83af20', '0.1.0')
+VALUES ('streams/prune_chunks.sql', 0, 'b583a96fe6cf5ed132daba8c5d07b5b34594cc1bd534bacf017422bd0c83af20', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7235,7 +7235,7 @@ CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit intege
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace08aa2afc6915f7489a297a4ebb', '0.1.0')
+VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace08aa2afc6915f7489a297a4ebb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7259,7 +7259,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960e9a72ef1aa9387e8dac818', '0.1.0')
+VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960e9a72ef1aa9387e8dac818', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7273,7 +7273,7 @@ CREATE OR REPLACE FUNCTION "public".prune_dead_letters(p_age interval) RETURNS b
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('webhooks/prune_dead_letters.sql', 0, 'e55d4a39c92c89acc88910e94ee77caeca1c634888fb5b9728798ae3a0e8adad', '0.1.0')
+VALUES ('webhooks/prune_dead_letters.sql', 0, 'e55d4a39c92c89acc88910e94ee77caeca1c634888fb5b9728798ae3a0e8adad', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7307,7 +7307,7 @@ CREATE OR REPLACE TRIGGER queue_webhooks
     EXECUTE FUNCTION "public".queue_webhooks();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984fe9d7e7928fcf6e1837f426831f', '0.1.0')
+VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984fe9d7e7928fcf6e1837f426831f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
