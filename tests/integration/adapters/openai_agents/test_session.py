@@ -284,3 +284,38 @@ async def test_sessions_share_transactions_and_do_not_wait_for_a_locked_one(data
         await direct.close()
         for one in sessions:
             await one.close()
+
+
+async def test_items_are_stored_once_while_connections_are_cut(database_url: str) -> None:
+    """A call whose connection is lost is repeated; items whose commit was not answered are not stored again."""
+    sessions = [OpenSession(f"s{number}", database_url, pool_size=4) for number in range(5)]
+    direct = await asyncpg.connect(database_url)
+
+    async def add(session: OpenSession) -> None:
+        number = 0
+        while number < 12 or cuts < 6:
+            await session.add_items([ask(f"question {number}"), ask(f"addition {number}")])
+            number += 1
+        added[session.session_id] = number
+
+    cuts = 0
+    added: dict[str, int] = {}
+    try:
+        await sessions[0].engine()
+        adding = asyncio.gather(*(add(one) for one in sessions))
+        while cuts < 6:
+            await asyncio.wait([adding], timeout=0.2)
+            await direct.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%append_to_session%'"
+            )
+            cuts += 1
+        await adding
+        for one in sessions:
+            numbers = range(added[one.session_id])
+            expected = [ask(text) for number in numbers for text in (f"question {number}", f"addition {number}")]
+            assert await one.get_items() == expected
+    finally:
+        await direct.close()
+        for one in sessions:
+            await one.close()
