@@ -1,7 +1,9 @@
-"""The internal parts of an engine that tests look at or replace: the only access to private attributes of `Engine`."""
+"""The internal parts of an engine that tests look at or replace: the only access to private attributes of src."""
 
 from __future__ import annotations
 
+from cognizes.client import Client
+from cognizes.client.transport import Transport
 from cognizes.engine import Engine
 from cognizes.engine.agui.event_bridge import PulseEventBridge
 from cognizes.engine.agui.monitor import MonitorFrames
@@ -11,6 +13,7 @@ from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.database.maintenance import Maintenance
 from cognizes.engine.database.replicas import ReadDatabase
+from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.state_debug import StateDebugService
 from cognizes.engine.supervision import Supervisor
 
@@ -23,6 +26,17 @@ def database_of(engine: Engine) -> Database:
 def reads_of(engine: Engine) -> ReadDatabase:
     """Return the database whose reads replicas answer."""
     return engine._reads
+
+
+def replica_of(engine: Engine) -> Database:
+    """Return the connections to the first replica, which is open."""
+    replica = engine._reads._replicas[0].database
+    assert replica is not None
+    return replica
+
+
+def history_of(engine: Engine) -> EventLog:
+    return engine._history
 
 
 def embedded_of(engine: Engine) -> EmbeddedPostgres:
@@ -65,3 +79,8 @@ def monitor_of(engine: Engine) -> MonitorFrames:
 def bridge_of(engine: Engine) -> PulseEventBridge:
     """Return the bridge of seed 000 on the parts of an engine."""
     return PulseEventBridge(engine._listener, engine._monitor_frames)
+
+
+def transport_of(client: Client) -> Transport:
+    """Return the connection of a client, for routes that it has no method for."""
+    return client._transport

@@ -12,7 +12,6 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database import Database
-from cognizes.engine.database.tenancy import current_apps
 from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
 
@@ -41,13 +40,13 @@ async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(
     hosting: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acted_for: set[Any] = set()
-    asking = Database._fetch_as
+    fetch = Database.fetch
 
-    async def noted(database: Database, *arguments: Any) -> Any:
-        acted_for.add(current_apps())
-        return await asking(database, *arguments)
+    async def noted(database: Database, *arguments: Any, **named: Any) -> Any:
+        acted_for.add(database.acting_apps)
+        return await fetch(database, *arguments, **named)
 
-    monkeypatch.setattr(Database, "_fetch_as", noted)
+    monkeypatch.setattr(Database, "fetch", noted)
     user, stranger = await hosting.key("demo", "other", user_id="ada"), await hosting.key("other")
     async with hosting.client(user) as ada, hosting.client(stranger) as eve:
         claimed = {"mine": 1, "app:price": 0, "user:role": "admin"}

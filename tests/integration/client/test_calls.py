@@ -35,6 +35,7 @@ from cognizes.client import (
 from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import app
+from tests.engine_parts import transport_of
 from tests.faults.cutting_proxy import Cut, CuttingProxy
 from tests.integration.client.relay import Relay, answer
 from tests.served import Served, serve
@@ -218,7 +219,7 @@ async def go_through_runs(client: Client) -> None:
         assert (await client.runs.signal(name, "k", thread_id=thread_id)).outcome == "kept"
         for step, body in (("start", None), ("fail", {"error": "no"})):
             path = "/api/sessions/{thread_id}/runs/{run_id}/" + step
-            await client._transport.call("POST", path, thread, name, body=body)
+            await transport_of(client).call("POST", path, thread, name, body=body)
         assert (await client.runs.retry(name, thread_id=thread_id)).status == "pending"
         assert (await client.runs.cancel(name, thread_id=thread_id)).status == "cancelled"
     assert (await client.runs.create(thread)).status == "running"

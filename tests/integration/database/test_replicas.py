@@ -19,7 +19,7 @@ from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.replicas import ReadCounters, ReadDatabase, having_seen
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory import MemoryScope, Remembered
-from tests.engine_parts import debug_of, reads_of
+from tests.engine_parts import database_of, debug_of, history_of, reads_of, replica_of
 from tests.integration.runs.conditions import until
 from tests.outages import outages
 from tests.standbys import Standby, standby_of
@@ -112,7 +112,7 @@ async def test_a_follower_reads_the_event_that_it_was_told_of(
         await another.sessions.append(session, author="user", kind="user_message", text="of another process")
         assert (await anext(events)).sequence_num == 4
         assert texts((await engine.timeline.read(session.thread_id)).items)[-1] == "of another process"
-        assert (await engine._history.read_page(UUID(session.thread_id), after=3)).events
+        assert (await history_of(engine).read_page(UUID(session.thread_id), after=3)).events
     assert counted(engine).behind >= 2
 
 
@@ -158,11 +158,11 @@ async def test_what_one_replica_showed_another_one_shows(engine: Engine, session
     """A read notes the head that the replica had, so that a later read on a slower replica does not go back."""
     await standby.catch_up()
     await engine.timeline.read(session.thread_id)
-    database = reads_of(engine)
-    assert database._primary.gate is not None
-    database._primary.gate.forget()
+    gate = database_of(engine).gate
+    assert gate is not None
+    gate.forget()
     await engine.timeline.read(session.thread_id)
-    assert database._primary.gate.needed(UUID(session.thread_id)) == 3
+    assert gate.needed(UUID(session.thread_id)) == 3
 
 
 async def test_the_primary_answers_while_the_replica_is_gone(
@@ -236,8 +236,7 @@ async def test_row_level_security_holds_on_the_replica(database_url: str, sessio
         with acting_for(["shop"]):
             assert len(await reads.fetch("read_events", thread, 0, 10, 10_000)) == 3
         assert astuple(counted(engine)) == (1, 0, 0)
-        replica = reads._replicas[0].database
-        assert replica is not None
+        replica = replica_of(engine)
         with acting_for(["bank"]):
             assert replica.acting_apps == ("bank",)
             assert await replica.fetch("read_events", thread, 0, 10, 10_000) == []

@@ -81,13 +81,13 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         failed.note_failure(of(f"10.0.0.{number}"), Credential(bearer=f"wrong-{number}"))
         failed.note_success(Credential(bearer=str(number)))
-    assert (len(failed.by_address), len(failed._by_credential), len(failed._good)) == (10, 10, 10)
+    assert (len(failed.by_address), len(failed.by_credential), len(failed.accepted)) == (10, 10, 10)
 
 
 def test_a_ticket_is_good_once() -> None:
     failed = FailedKeys(Settings())
     failed.note_success(Credential(ticket="used"))
-    assert not failed._good
+    assert not failed.accepted
 
 
 @pytest.mark.parametrize(

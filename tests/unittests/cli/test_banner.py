@@ -15,6 +15,6 @@ def test_the_line_of_the_agents_without_adk(
     agents: str, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(serve, "has_adk", lambda: False)
-    serve._print_banner(Settings(agents=agents), "http://host/")
+    serve.print_banner(Settings(agents=agents), "http://host/")
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("Agents")]
     assert printed in line

@@ -100,21 +100,22 @@ class FailedKeys:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
         self.by_address = TokenBuckets(rate=rate, size=size, clock=clock)
-        self._by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
-        self._good: OrderedDict[int, None] = OrderedDict()
+        self.by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
+        self.accepted: OrderedDict[int, None] = OrderedDict()
+        """Hashes of credentials that were valid."""
         self._lookups = asyncio.Semaphore(_CONCURRENT_LOOKUPS)
 
     def check(self, credential: Credential) -> None:
         """Raise `TooManyRequestsError` for a credential that failed too often."""
-        if credential.text and self._by_credential:
-            self._by_credential.check(str(hash(credential.text)), _TOO_MANY_FAILED)
+        if credential.text and self.by_credential:
+            self.by_credential.check(str(hash(credential.text)), _TOO_MANY_FAILED)
 
     def lookup(self, scope: Scope, credential: Credential) -> AbstractAsyncContextManager[object]:
         """Return a context manager in which the credential may be looked up."""
         is_limited = (
             credential.text
             and self.by_address
-            and hash(credential.text) not in self._good
+            and hash(credential.text) not in self.accepted
             and self.by_address.is_empty(address_of(scope))
         )
         return self._lookups if is_limited else nullcontext()
@@ -122,18 +123,18 @@ class FailedKeys:
     def note_failure(self, scope: Scope, credential: Credential) -> None:
         """Count a wrong credential; raise `TooManyRequestsError` when its address had too many. None is not counted."""
         if credential.text:
-            self._good.pop(hash(credential.text), None)
-            self._by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
+            self.accepted.pop(hash(credential.text), None)
+            self.by_credential.take(str(hash(credential.text)), _TOO_MANY_FAILED)
             self.by_address.take(address_of(scope), _TOO_MANY_FAILED)
 
     def note_success(self, credential: Credential) -> None:
         """Remember a key or token that was valid. A ticket is valid once."""
         if credential.bearer:
             known = hash(credential.bearer)
-            self._good[known] = None
-            self._good.move_to_end(known)
-            if len(self._good) > MAX_CALLERS:
-                self._good.popitem(last=False)
+            self.accepted[known] = None
+            self.accepted.move_to_end(known)
+            if len(self.accepted) > MAX_CALLERS:
+                self.accepted.popitem(last=False)
 
 
 def address_of(scope: Scope) -> str:

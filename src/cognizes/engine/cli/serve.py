@@ -105,7 +105,7 @@ def serve(
             resources.enter_context(serve_lock(settings.data_dir, url))
 
         def announce() -> None:
-            _print_banner(settings, url)
+            print_banner(settings, url)
             if open_page:
                 # In a thread: a text browser would block the server until it is closed.
                 threading.Thread(target=_open_browser, args=(url,), daemon=True).start()
@@ -142,7 +142,7 @@ def _describe_access(settings: Settings) -> str:
     return "[red]every client that reaches this machine, without a key[/]"
 
 
-def _print_banner(settings: Settings, url: str) -> None:
+def print_banner(settings: Settings, url: str) -> None:
     lines = {
         "Page": f"[link={url}]{url}[/link]",
         "API docs": f"{url}docs",
