@@ -34,7 +34,7 @@ from google.genai import types
 from cognizes.engine import Engine
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.ranking import Pool, Weights, rank
-from cognizes.engine.memory.recall import Recall, vector_literal
+from cognizes.engine.memory.recall import Recall, default_weights, vector_literal
 from cognizes.engine.memory.records import MemoryScope
 from memory_corpora import Conversation, Question, load_locomo, load_qmsum, make_headings, make_paraphrases
 from memory_scale import FULL, MILLION, QUICK, measure_scale
@@ -240,7 +240,7 @@ async def measure_quality(
             return [[one.score(order) for one in conversation] for conversation in of_corpus]
 
         rows = {
-            "mix": scores(by_mix(Weights())),
+            "mix": scores(by_mix(default_weights(engine.memory.embedder))),
             "mix, cross-validated": validated[corpus.name],
             "BM25 alone": scores(by_words),
             "vectors alone": scores(by_meaning),

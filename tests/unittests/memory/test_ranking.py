@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cognizes.engine.memory.embedders.embedder import WordLlamaEmbedder
 from cognizes.engine.memory.ranking import Candidate, Edge, Pool, Weights, explain, keep_related, rank
-from cognizes.engine.memory.recall import QueryTerms, weigh_words
+from cognizes.engine.memory.recall import QueryTerms, default_weights, weigh_words
 
 
 def order(*candidates: Candidate, edges: tuple[Edge, ...] = (), words: tuple[str, ...] = ()) -> list[int]:
@@ -83,6 +84,11 @@ def test_a_passage_follows_consecutive_memories_beyond_the_known_pairs() -> None
     rank(Pool(turns, edges, ()), Weights())
     received = [one.from_passage for one in turns]
     assert received[1] > received[2] > received[3] > received[4] > received[5] > 0
+
+
+def test_passages_need_the_cosines_that_their_threshold_was_measured_with() -> None:
+    assert default_weights(None).passage == 0
+    assert default_weights(WordLlamaEmbedder()).passage == 1
 
 
 def test_weak_matches_do_not_form_a_passage() -> None:

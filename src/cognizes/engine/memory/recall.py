@@ -61,7 +61,7 @@ class Recall:
         self._database = database
         self._embedder = embedder
         self._exact = exact
-        self.weights = weights or Weights()
+        self.weights = weights or default_weights(embedder)
 
     async def recall(
         self,
@@ -132,6 +132,14 @@ class Recall:
         if self._embedder is None or isinstance(self._embedder, WeightedEmbedder) or not query.strip():
             return None
         return await self._embedder.embed_query(query)
+
+
+def default_weights(embedder: Embedder | None) -> Weights:
+    """Return the weights for an embedder: passages only with WordLlama, for whose cosines their threshold was measured.
+
+    Sentence models give most turns of a conversation a higher cosine, so that too many count as matches.
+    """
+    return Weights() if isinstance(embedder, WeightedEmbedder) else Weights(passage=0)
 
 
 def check_limits(k: int, min_score: float) -> None:
