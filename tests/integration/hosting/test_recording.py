@@ -8,11 +8,13 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 from ag_ui.core import (
     BaseEvent,
     CustomEvent,
     Interrupt,
+    MessagesSnapshotEvent,
     ReasoningMessageEndEvent,
     ReasoningMessageStartEvent,
     ResumeEntry,
@@ -337,3 +339,29 @@ async def test_what_an_agent_cannot_do_is_said(engine: Engine) -> None:
         capabilities = host.capabilities("generic").model_dump(by_alias=True)
     assert capabilities["humanInTheLoop"] == {"supported": True, "interrupts": True}
     assert capabilities["custom"]["cognizes"]["resumesAfterCrash"] is False
+
+
+async def test_a_client_follows_a_run_whose_server_died_until_it_has_ended(engine: Engine, database_url: str) -> None:
+    async def script(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        yield RunErrorEvent(message="this host executes nothing")
+
+    thread = str(uuid4())
+    session = await engine.sessions.create("generic", "ada", session_id=thread)
+    run = await engine.runs.begin_leased(session, handler="agui/generic")
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("UPDATE runs SET lease_expires_at = now() + interval '3 s' WHERE id = $1", run.id)
+        async with hosting(engine, script) as host, connection.transaction():
+            # The lock keeps every sweep from releasing the run when its lease expires.
+            await connection.execute("SELECT FROM runs WHERE id = $1 FOR UPDATE", run.id)
+            await connection.execute("SELECT pg_sleep_until(lease_expires_at) FROM runs WHERE id = $1", run.id)
+            frames: list[BaseEvent] = []
+            async with asyncio.timeout(60), aclosing(host.connect("generic", "ada", thread, run_id="x")) as observed:
+                async for _, frame in observed:
+                    frames.append(frame)
+                    if isinstance(frame, MessagesSnapshotEvent):
+                        break
+            assert getattr(frames[0], "run_id", None) == run.id
+            assert not any(isinstance(frame, RunFinishedEvent) for frame in frames)
+    finally:
+        await connection.close()

@@ -71,7 +71,7 @@ class Observer:
         `started` names that run; without one, it has an id made for this observation.
         """
         yield None, started
-        if thread and await self._is_running(thread, started.run_id):
+        if thread and await self._is_active(thread, started.run_id):
             async with aclosing(self._follow_run(thread, started)) as rest:
                 async for item in rest:
                     yield item
@@ -121,7 +121,7 @@ class Observer:
         """Yield the stored messages with the streamed text so far, then the feed until the run ends."""
         history = await self._read(thread)
         # Checked after the history is read: if the run is still running, its end comes with the feed.
-        if not await self._is_running(thread, started.run_id):
+        if not await self._is_active(thread, started.run_id):
             for frame in _finished_frames(history, started):
                 yield None, frame
             return
@@ -142,9 +142,9 @@ class Observer:
                 if encoder.has_ended:
                     return
 
-    async def _is_running(self, thread: UUID, run_id: str) -> bool:
+    async def _is_active(self, thread: UUID, run_id: str) -> bool:
         try:
-            return (await self._runs.get(thread, run_id)).status == RunStatus.RUNNING
+            return (await self._runs.get(thread, run_id)).status in (RunStatus.RUNNING, RunStatus.PENDING)
         except NotFoundError:
             return False
 

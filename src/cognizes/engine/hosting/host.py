@@ -119,7 +119,7 @@ class AgentHost:
         except InvalidInputError as error:
             # The input may be late: a run of another server has answered the same question.
             session = await self._engine.sessions.get(*key)
-            if session and (elsewhere := await self._find_leased_run(thread_uuid(session.thread_id))):
+            if session and (elsewhere := await self._find_active_run(key[0], thread_uuid(session.thread_id))):
                 raise executes_on_thread(elsewhere) from error
             raise
         place = Session(key[2], key[0], key[1], thread_id=str(turn.thread_id))
@@ -169,7 +169,7 @@ class AgentHost:
             return
         session = await self._engine.sessions.get(name, user_id, thread_id)
         thread = thread_uuid(session.thread_id) if session else None
-        elsewhere = await self._find_leased_run(thread) if thread else None
+        elsewhere = await self._find_active_run(name, thread) if thread else None
         frames = observer.observe_thread(thread, started(thread_id, elsewhere or run_id))
         async with aclosing(frames):
             async for item in frames:
@@ -209,8 +209,8 @@ class AgentHost:
     def _forget(self, run: HostedRun) -> None:
         del self._active[run.key]
 
-    async def _find_leased_run(self, thread_id: UUID) -> str | None:
-        found: str | None = await self._engine._database.fetch_value("find_leased_run", thread_id)
+    async def _find_active_run(self, name: str, thread_id: UUID) -> str | None:
+        found: str | None = await self._engine._database.fetch_value("find_active_run", thread_id, handler_of(name))
         return found
 
     async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn, *, withdraws: bool) -> RunContext:
@@ -260,7 +260,7 @@ class AgentHost:
             return False
         thread_id = thread_uuid(session.thread_id)
         waiting = await self._engine._database.fetch("find_waiting_runs", thread_id, handler_of(name))
-        active = [await self._find_leased_run(thread_id), *(row["id"] for row in waiting)]
+        active = [await self._find_active_run(name, thread_id), *(row["id"] for row in waiting)]
         found = next((one for one in active if one is not None and run_id in (None, one)), None)
         if found is None:
             return False

@@ -2,9 +2,10 @@
 SELECT outcome, (run).*, state, user_state, app_state, version, last_sequence, user_version, app_version
   FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11, $12);
 
--- find_leased_run: Find the run with a valid lease on a thread; the oldest one if there are two.
+-- find_active_run: Find the run of a thread that is executed, or that a server continues next because its lease expired: it is
+-- still running, or pending for this handler. The oldest one if there are two.
 SELECT id FROM {schema}.runs
- WHERE thread_id = $1 AND status = 'running' AND lease_expires_at > clock_timestamp()
+ WHERE thread_id = $1 AND lease_duration IS NOT NULL AND (status = 'running' OR (status = 'pending' AND handler = $2))
  ORDER BY created_at, id
  LIMIT 1;
 
