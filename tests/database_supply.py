@@ -10,6 +10,7 @@ from uuid import uuid4
 import asyncpg
 
 _KEPT_READY = 3
+_CREATE = ""
 
 
 class DatabaseSupply:
@@ -19,14 +20,15 @@ class DatabaseSupply:
         self._server_url = server_url
         self._template = template
         self._ready: queue.Queue[str | BaseException] = queue.Queue()
-        self._wanted: queue.Queue[str | None] = queue.Queue()
+        self._jobs: queue.Queue[str | None] = queue.Queue()
         for _ in range(_KEPT_READY):
-            self._wanted.put("")
+            self._jobs.put(_CREATE)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="database-supply")
         self._thread.start()
 
     async def take(self) -> str:
-        """Return the name of an unused database."""
+        """Return the name of an unused database; another one is created, because some tests keep theirs to the end."""
+        self._jobs.put(_CREATE)
         name = await asyncio.to_thread(self._ready.get)
         if isinstance(name, BaseException):
             self._ready.put(name)
@@ -34,24 +36,25 @@ class DatabaseSupply:
         return name
 
     def give_back(self, name: str) -> None:
-        """Drop a database and create another one."""
-        self._wanted.put(name)
+        """Drop a database."""
+        self._jobs.put(name)
 
     def close(self) -> None:
         """Stop creating databases; the existing ones are removed with their server."""
-        self._wanted.put(None)
+        self._jobs.put(None)
         self._thread.join()
 
     async def _work(self) -> None:
         try:
             connection = await asyncpg.connect(self._server_url)
             try:
-                while (used := await asyncio.to_thread(self._wanted.get)) is not None:
+                while (job := await asyncio.to_thread(self._jobs.get)) is not None:
+                    if job != _CREATE:
+                        await connection.execute(f"DROP DATABASE {job} WITH (FORCE)")
+                        continue
                     name = f"test_{uuid4().hex}"
                     await connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template} STRATEGY FILE_COPY")
                     self._ready.put(name)
-                    if used:
-                        await connection.execute(f"DROP DATABASE {used} WITH (FORCE)")
             finally:
                 await connection.close()
         except BaseException as error:
