@@ -125,7 +125,7 @@ def test_the_banner_warns_of_open_access_and_missing_agents(cognizes: Cognizes, 
     without_adk = "import sys; sys.modules['google.adk'] = None; from cognizes.engine.cli import main; main()"
     options = ("--host", "0.0.0.0", "--insecure", "--log-level", "warning")
     program = (sys.executable, "-c", without_adk)
-    with cognizes.serve(*options, program=program, DATABASE_URL=database_url) as serving:
+    with cognizes.serve(*options, program=program, DATABASE_URL=database_url, COGNIZES_AGENTS="") as serving:
         assert "without a key" in serving.banner()
         assert "uv sync --extra adk" in serving.banner()
         assert "pip install 'cognizes-engine[adk]'" in serving.banner()

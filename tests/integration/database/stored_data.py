@@ -10,15 +10,18 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.runs import Worker
 
 APP, USER, SESSION, SECOND_SESSION = "shop", "ada", "order-1", "order-2"
-SCOPE = MemoryScope(APP, USER)
+_SCOPES = next(filter(find_spec, ("cognizes.engine.memory.scope", "cognizes.engine.memory.records")))
+"""The module of `MemoryScope`: older versions execute this file, too."""
+SCOPE = import_module(_SCOPES).MemoryScope(APP, USER)
 DELTAS = ["The lamp ", "is ", "reserved. ", "确认 ✓"]
 EVENT_FIELDS = (
     "id", "thread_id", "invocation_id", "author", "event_type", "content", "actions", "created_at", "run_id",

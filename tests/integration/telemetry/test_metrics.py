@@ -214,14 +214,24 @@ async def test_retries_and_pool_timeouts(database_url: str) -> None:
         export = MetricsExport(engine)
         session = await engine.sessions.create("shop", "ada")
         before = Samples((await export.render()).decode())
-        # The server ends every connection of the pool: the append is sent again.
+        # The server ends the connection of an append that waits for the lock of its thread: the append is sent again.
         administrator = await asyncpg.connect(database_url)
-        await administrator.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        await administrator.close()
-        await engine.sessions.append(session, author="u", kind="message", text="x")
+        try:
+            async with administrator.transaction():
+                await administrator.execute("SELECT FROM threads FOR UPDATE")
+                append = engine.sessions.append(session, author="u", kind="message", text="x")
+                appending = asyncio.create_task(append)
+
+                async def has_ended() -> bool:
+                    return await administrator.fetchval(
+                        "SELECT bool_or(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                        " AND datname = current_database() AND pid <> pg_backend_pid()"
+                    )
+
+                await until_true(has_ended)
+            await appending
+        finally:
+            await administrator.close()
         database = database_of(engine)
         async with database.connection(), database.connection():
             with pytest.raises(PoolTimeoutError):
