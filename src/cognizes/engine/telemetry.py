@@ -1,21 +1,26 @@
-"""Spans of OpenTelemetry: requests, batches of appends, runs, steps, waits, calls of models and tools.
+"""Telemetry: metrics and spans of this process. While they are off, the code that measures costs one call.
 
-The engine uses the tracer provider of the process, which the application or the command has set before an engine
-starts. Without one every function here returns at once. The position in a trace is the text of the W3C header
-`traceparent`: a run stores it, so that each attempt continues the trace of the request, in any process.
+The counters and histograms, for Prometheus, belong to the process, not to an engine: one scrape describes one process.
+They do not exist until `enable_metrics` is called, which `COGNIZES_METRICS=1` does; `instruments()` returns None until
+then. Values that a part of the engine has anyway (the pool, subscribers, reconnections) are not counted here:
+`api/metrics.py` reads them at each scrape.
 
-Names and attributes follow the semantic conventions for generative AI (`gen_ai.*`).
+The spans of OpenTelemetry are requests, batches of appends, runs, steps, waits, calls of models and tools. The engine
+uses the tracer provider of the process, which the application or the command has set before an engine starts. Without
+one no span is made. The position in a trace is the text of the W3C header `traceparent`: a run stores it, so that each
+attempt continues the trace of the request, in any process. Names and attributes follow the semantic conventions for
+generative AI (`gen_ai.*`).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
@@ -33,23 +38,168 @@ from opentelemetry.trace import (
     TraceFlags,
 )
 
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+_ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_Result = TypeVar("_Result")
 Attribute = str | int | float | bool | None
 Attributes = Mapping[str, Attribute]
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACER = trace.get_tracer("cognizes.engine")
 _received: ContextVar[str | None] = ContextVar("received_traceparent", default=None)
-_is_on = False
+_is_tracing = False
+
+
+class Instruments:
+    """What the parts of the engine count and measure. Each attribute is an instrument of `prometheus_client`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        # A late import: the extra `metrics` has the package.
+        from prometheus_client import Counter, Histogram  # noqa: PLC0415
+
+        self.registry = registry
+        self.requests = Counter(
+            "cognizes_http_requests",
+            "HTTP requests by method, route and status.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self.request_seconds = Histogram(
+            "cognizes_http_request_duration_seconds",
+            "Duration of HTTP requests that are not streams.",
+            ["method", "route"],
+            buckets=_SHORT,
+            registry=registry,
+        )
+        self.appends = Counter(
+            "cognizes_appends",
+            "Appended events by result: stored, duplicate, conflict, missing or fenced.",
+            ["result"],
+            registry=registry,
+        )
+        self.append_seconds = Histogram(
+            "cognizes_append_duration_seconds",
+            "Seconds from the submission of an event to the answer after its commit.",
+            buckets=_SHORT,
+            registry=registry,
+        )
+        self.append_batch = Histogram(
+            "cognizes_append_batch_events",
+            "Events of one transaction of group commit.",
+            buckets=_ITEMS,
+            registry=registry,
+        )
+        self.retries = Counter(
+            "cognizes_database_retries",
+            "Calls that were repeated because PostgreSQL was unavailable.",
+            registry=registry,
+        )
+        self.feed_lag = Histogram(
+            "cognizes_feed_lag_seconds",
+            "Seconds from the time of a stored event to its delivery to a subscriber.",
+            buckets=_SHORT,
+            registry=registry,
+        )
+        self.pool_acquire_seconds = Histogram(
+            "cognizes_pool_acquire_duration_seconds",
+            "Seconds that a task waited for a connection of the pool.",
+            buckets=_SHORT,
+            registry=registry,
+        )
+        self.pool_timeouts = Counter(
+            "cognizes_pool_timeouts", "Tasks that got no connection of the pool in time.", registry=registry
+        )
+        self.runs_ended = Counter(
+            "cognizes_runs_ended", "Runs that this process ended, by status.", ["status"], registry=registry
+        )
+        self.run_claim_delay = Histogram(
+            "cognizes_run_claim_delay_seconds",
+            "Seconds from the time at which a run became claimable to its first claim.",
+            buckets=_LONG,
+            registry=registry,
+        )
+        self.run_wait_seconds = Histogram(
+            "cognizes_run_wait_duration_seconds",
+            "Seconds that a run waited, observed when it resumes, by kind of wait.",
+            ["kind"],
+            buckets=_LONG,
+            registry=registry,
+        )
+        self.leases_lost = Counter(
+            "cognizes_run_leases_lost",
+            "Leases of runs that this process lost while it executed the runs.",
+            registry=registry,
+        )
+        self.stream_errors = Counter(
+            "cognizes_stream_backend_errors",
+            "Failed calls of the backend of token streams, by operation.",
+            ["operation"],
+            registry=registry,
+        )
+
+    async def time_append(self, submit: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Await an append and observe its duration."""
+        started = time.perf_counter()
+        answer = await submit()
+        self.append_seconds.observe(time.perf_counter() - started)
+        return answer
+
+
+_instruments: Instruments | None = None
+
+
+def instruments() -> Instruments | None:
+    """Return the instruments of this process; None while metrics are off."""
+    return _instruments
+
+
+def enable_metrics() -> Instruments:
+    """Create the instruments of this process, once. `ImportError` without the extra `metrics`."""
+    global _instruments  # noqa: PLW0603 - one scrape describes one process
+    if _instruments is None:
+        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        _instruments = Instruments(registry)
+    return _instruments
+
+
+def count_run_end(status: str) -> None:
+    if _instruments is not None:
+        _instruments.runs_ended.labels(status).inc()
+
+
+def observe_claim(attempt: int, claimable_since: datetime | None, claimed_at: datetime | None) -> None:
+    """Observe how long a run was claimable: only for the first claim, whose beginning is known."""
+    if _instruments is not None and attempt == 1 and claimable_since is not None and claimed_at is not None:
+        _instruments.run_claim_delay.observe(_seconds(claimable_since, claimed_at))
+
+
+def observe_wait(kind: str, since: datetime | None, until: datetime | None) -> None:
+    if _instruments is not None and since is not None and until is not None:
+        _instruments.run_wait_seconds.labels(kind).observe(_seconds(since, until))
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return max(0.0, (until - since).total_seconds())
+
+
+# Spans
 
 
 def detect_tracing() -> bool:
     """Trace from now on if the process has a tracer provider; return whether it has one. Engines call it."""
-    global _is_on  # noqa: PLW0603 - OpenTelemetry has one provider per process
-    _is_on = not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
-    return _is_on
+    global _is_tracing  # noqa: PLW0603 - OpenTelemetry has one provider per process
+    _is_tracing = not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
+    return _is_tracing
 
 
 def is_tracing() -> bool:
-    return _is_on
+    return _is_tracing
 
 
 class ActiveSpan:
@@ -129,7 +279,7 @@ def span(
     name: str, attributes: Attributes, *, parent: str | None = None, kind: SpanKind = SpanKind.INTERNAL
 ) -> ActiveSpan:
     """Return a span for a `with` block; its parent is a `traceparent`, else the current span."""
-    if not _is_on:
+    if not _is_tracing:
         return NO_SPAN
     return ActiveSpan(_TRACER.start_span(name, _context_of(parent), kind=kind, attributes=_known(attributes)))
 
@@ -139,7 +289,7 @@ def request_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> Acti
 
     While tracing is off, the `traceparent` of the request is kept for the runs that the request creates.
     """
-    if not _is_on:
+    if not _is_tracing:
         given = headers.get(b"traceparent")
         return NO_SPAN if given is None else _ReceivedTrace(checked_traceparent(given.decode("latin-1")))
     carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
@@ -150,7 +300,7 @@ def request_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> Acti
 
 def batch_span(name: str, contexts: Sequence[SpanContext | None], attributes: Attributes) -> ActiveSpan:
     """Return the span of work for several callers: a child of the first, with links to the others."""
-    if not _is_on:
+    if not _is_tracing:
         return NO_SPAN
     found = list({context.span_id: context for context in contexts if context is not None}.values())
     parent = trace.set_span_in_context(NonRecordingSpan(found[0])) if found else Context()
@@ -168,7 +318,7 @@ def record_span(
     error: str | None = None,
 ) -> None:
     """Record a span that is over. Times are moments, or nanoseconds since 1970 as `time.time_ns` returns them."""
-    if not _is_on:
+    if not _is_tracing:
         return
     over = ActiveSpan(
         _TRACER.start_span(name, _context_of(parent), attributes=_known(attributes), start_time=_nanoseconds(started))
@@ -181,7 +331,7 @@ def record_span(
 
 def current_context() -> SpanContext | None:
     """Return the context of the current span, for `batch_span`."""
-    if not _is_on:
+    if not _is_tracing:
         return None
     context = trace.get_current_span().get_span_context()
     return context if context.is_valid else None
