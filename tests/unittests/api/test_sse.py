@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,7 +69,10 @@ class Connection:
 class DirectConnection(Connection):
     """A connection that accepts parts without waiting while its client reads."""
 
-    def write_now(self, body: bytes) -> bool:
+    def bind_writer(self, _: object) -> Callable[[bytes], bool]:
+        return self.write
+
+    def write(self, body: bytes) -> bool:
         if not self.writable.is_set() or self.is_gone:
             return False
         self.sent.append(body.decode())
@@ -302,7 +305,7 @@ async def test_bytes_do_not_overtake_text_while_the_client_is_slow() -> None:
     """Text is collected until the end of the turn; its write waits for the client."""
 
     class SlowConnection(DirectConnection):
-        def write_now(self, body: bytes) -> bool:
+        def write(self, body: bytes) -> bool:
             return False
 
     async def source(stream: EventStream) -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from cognizes.engine.access import Permission
 from cognizes.engine.access.authenticator import Grant
 from cognizes.engine.api.authorization import Access, Reach, access_of, begin_call, only_reads
-from cognizes.engine.api.http_protocol import ChunkWriter, cycle_of, send_response, take_body
+from cognizes.engine.api.http_protocol import cycle_of, send_response, take_body
 from cognizes.engine.api.limits import OpenStreams
 from cognizes.engine.api.responses import DocumentResponse, answer_unexpected_error, problem, problem_of
 from cognizes.engine.engine import Engine
@@ -160,7 +162,6 @@ class SharedParts:
         self.direct = direct
         self.large_bodies = asyncio.Semaphore(settings.max_large_bodies)
         self.watches = DisconnectWatches()
-        self.chunks = ChunkWriter()
 
 
 class HttpExchange(_Exchange):
@@ -324,9 +325,9 @@ class HttpExchange(_Exchange):
             self._is_complete = True
         await self._send(message)
 
-    def write_now(self, body: bytes) -> bool:
-        """Write a part of a stream without waiting; return False when `send` must do it."""
-        return self._cycle is not None and not self._is_withheld and self._shared.chunks.write(self._cycle, body)
+    def bind_writer(self, write: Callable[[RequestResponseCycle, bytes], bool]) -> Callable[[bytes], bool] | None:
+        """Return `write` for the connection of this response, which has begun; None when only `send` may write."""
+        return None if self._cycle is None or self._is_withheld else partial(write, self._cycle)
 
     async def _start(self, message: Message) -> None:
         headers = list(message.get("headers", ()))

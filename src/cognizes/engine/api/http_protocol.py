@@ -344,24 +344,6 @@ async def send_response(cycle: RequestResponseCycle, status: int, headers: bytes
     cycle.on_response()
 
 
-class ChunkWriter:
-    """Writes parts of streams at once. Connections that get the same part share its bytes, also while they are slow."""
-
-    def __init__(self) -> None:
-        self._body = b""
-        self._chunk = b""
-
-    def write(self, cycle: RequestResponseCycle, body: bytes) -> bool:
-        """Write a part of a response that has begun; return False when the connection must be waited for."""
-        is_open = cycle.response_started and not cycle.response_complete and not cycle.disconnected
-        if not is_open or not cycle.chunked_encoding or cycle.flow.write_paused:
-            return False
-        if body is not self._body:
-            self._body, self._chunk = body, b"%x\r\n%b\r\n" % (len(body), body)
-        cycle.transport.write(self._chunk)
-        return True
-
-
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol; the connection counts until it is closed."""
 

@@ -15,6 +15,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from cognizes.engine.api.exchanges import DEFERRED
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -44,7 +45,7 @@ class Connection(Protocol):
 
 
 class HeartbeatTimer:
-    """One timer for the heartbeats of all connections, which are spread over the interval."""
+    """What all event streams share: `chunks`, and one timer for heartbeats, which it spreads over the interval."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class HeartbeatTimer:
         self._tick = tick
         self._loop: SupervisedLoop | None = None
         self.has_ended = False
+        self.chunks = ChunkWriter()
 
     @property
     def connections(self) -> int:
@@ -98,6 +100,24 @@ class HeartbeatTimer:
                 logger.exception("the heartbeat of a connection failed")
 
 
+class ChunkWriter:
+    """Writes parts of streams at once. Connections that get the same part share its bytes, also while they are slow."""
+
+    def __init__(self) -> None:
+        self._body = b""
+        self._chunk = b""
+
+    def write(self, cycle: RequestResponseCycle, body: bytes) -> bool:
+        """Write a part of a response that has begun; return False when the connection must be waited for."""
+        is_open = cycle.response_started and not cycle.response_complete and not cycle.disconnected
+        if not is_open or not cycle.chunked_encoding or cycle.flow.write_paused:
+            return False
+        if body is not self._body:
+            self._body, self._chunk = body, b"%x\r\n%b\r\n" % (len(body), body)
+        cycle.transport.write(self._chunk)
+        return True
+
+
 class EventStream(Response):
     """Sends the frames of a source until it ends, the client disconnects or stops reading, or the server stops.
 
@@ -127,12 +147,13 @@ class EventStream(Response):
 
     async def run(self, receive: Receive, send: Send) -> None:
         self._receive, self._send, self._request = receive, send, asyncio.current_task()
-        # A method of `HttpExchange`, whose `send` this is; None below a layer that must see each part.
-        self._write_now = getattr(getattr(send, "__self__", None), "write_now", None)
         if (transport := self._transport) is not None:
             # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
             transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        # A method of `HttpExchange`, whose `send` this is; None below a layer that must see each part.
+        if (bind := getattr(getattr(send, "__self__", None), "bind_writer", None)) is not None:
+            self._write_now = bind(self._heartbeats.chunks.write)
         self._sending = asyncio.create_task(self._source(self), name="event-stream")
         # A callback, because a task that is cancelled before its first step runs none of its code.
         self._sending.add_done_callback(self._complete_soon)
