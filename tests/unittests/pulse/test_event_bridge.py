@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cognizes.engine.agui.event_bridge import json_patch
+from cognizes.engine.agui.json_patch import json_patch
 from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.models import DELETE, Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge

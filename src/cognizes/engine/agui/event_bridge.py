@@ -1,4 +1,4 @@
-"""The frames of seed 000 and `PulseEventBridge`, which yields the frames of a run.
+"""`PulseEventBridge`, which yields the frames of a run.
 
 The engine passes `MonitorFrames` as the source of the bridge, which follows the feed. Without a source, the bridge
 makes a RAW frame of every notification that names the run.
@@ -10,93 +10,23 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from cognizes.engine.database.documents import dump_json
+from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, raw_frame
 from cognizes.engine.database.listener import DEFAULT_CHANNEL, parse_payload
-from cognizes.engine.models import JsonObject, is_delete
+
+__all__ = ["AgUiEvent", "AgUiEventType", "PulseEventBridge"]
 
 logger = logging.getLogger(__name__)
 
 _QUEUED_FRAMES = 64
 
 
-class AgUiEventType(StrEnum):
-    """The event types of the AG-UI protocol that the engine sends."""
-
-    RUN_STARTED = "RUN_STARTED"
-    RUN_FINISHED = "RUN_FINISHED"
-    RUN_ERROR = "RUN_ERROR"
-    STEP_STARTED = "STEP_STARTED"
-    STEP_FINISHED = "STEP_FINISHED"
-    TEXT_MESSAGE_START = "TEXT_MESSAGE_START"
-    TEXT_MESSAGE_CONTENT = "TEXT_MESSAGE_CONTENT"
-    TEXT_MESSAGE_END = "TEXT_MESSAGE_END"
-    TOOL_CALL_START = "TOOL_CALL_START"
-    TOOL_CALL_ARGS = "TOOL_CALL_ARGS"
-    TOOL_CALL_END = "TOOL_CALL_END"
-    TOOL_CALL_RESULT = "TOOL_CALL_RESULT"
-    REASONING_START = "REASONING_START"
-    REASONING_MESSAGE_START = "REASONING_MESSAGE_START"
-    REASONING_MESSAGE_CONTENT = "REASONING_MESSAGE_CONTENT"
-    REASONING_MESSAGE_END = "REASONING_MESSAGE_END"
-    REASONING_END = "REASONING_END"
-    STATE_SNAPSHOT = "STATE_SNAPSHOT"
-    STATE_DELTA = "STATE_DELTA"
-    MESSAGES_SNAPSHOT = "MESSAGES_SNAPSHOT"
-    RAW = "RAW"
-    CUSTOM = "CUSTOM"
-
-
-@dataclass
-class AgUiEvent:
-    """One frame. `timestamp` is in milliseconds, by default the current time; `data` is flattened into the frame.
-
-    `sequence` is set on the last frame of a stored event: a client that has it has everything up to that event.
-    """
-
-    type: AgUiEventType
-    run_id: str
-    timestamp: int = field(default_factory=lambda: milliseconds(None))
-    data: JsonObject = field(default_factory=dict)
-    sequence: int | None = None
-
-    def to_sse(self) -> str:
-        return f"data: {dump_json(self.to_json())}\n\n"
-
-    def to_json(self) -> JsonObject:
-        return {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
-
-
-def encode(frame: AgUiEvent) -> str:
-    """Return the frame as a server-sent event, with the sequence of the event that it completes as its id."""
-    return frame.to_sse() if frame.sequence is None else f"id: {frame.sequence}\n{frame.to_sse()}"
-
-
 class Subscribable(Protocol):
     async def subscribe(self, channel: str, callback: Callable[[str, str], Awaitable[None]]) -> None: ...
 
     async def unsubscribe(self, channel: str) -> None: ...
-
-
-def json_patch(delta: JsonObject) -> list[JsonObject]:
-    """Return a state delta as RFC 6902 operations; `add` also replaces existing keys."""
-    operations: list[JsonObject] = []
-    for key, value in delta.items():
-        path = "/" + key.replace("~", "~0").replace("/", "~1")
-        operations.append(
-            {"op": "remove", "path": path} if is_delete(value) else {"op": "add", "path": path, "value": value}
-        )
-    return operations
-
-
-def milliseconds(moment: datetime | None) -> int:
-    """Return a time, by default the current one, in milliseconds."""
-    return int((moment or datetime.now(UTC)).timestamp() * 1000)
 
 
 class FrameGroup(Protocol):
@@ -187,7 +117,3 @@ class PulseEventBridge:
                 else:
                     queue.put_nowait(raw_frame(run_id, payload))
         return _Done()
-
-
-def raw_frame(run_id: str, payload: JsonObject) -> AgUiEvent:
-    return AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload})

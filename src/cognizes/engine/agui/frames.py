@@ -1,4 +1,4 @@
-"""AG-UI frames: the items that they open and close, and their encoding on the wire."""
+"""AG-UI frames of both profiles: the items that they open and close, and their encoding on the wire."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Literal
 
 from ag_ui.core import (
@@ -34,6 +36,8 @@ from ag_ui.core import (
 )
 from pydantic.alias_generators import to_camel
 
+from cognizes.engine.database.documents import dump_json
+from cognizes.engine.models import JsonObject
 from cognizes.engine.streams.chunks import THOUGHT_SUFFIX
 from cognizes.engine.timeline.event_reading import Text
 
@@ -59,6 +63,67 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def milliseconds(moment: datetime | None) -> int:
+    """Return a time, by default the current one, in milliseconds."""
+    return int((moment or datetime.now(UTC)).timestamp() * 1000)
+
+
+class AgUiEventType(StrEnum):
+    """The event types of the AG-UI protocol that the engine sends."""
+
+    RUN_STARTED = "RUN_STARTED"
+    RUN_FINISHED = "RUN_FINISHED"
+    RUN_ERROR = "RUN_ERROR"
+    STEP_STARTED = "STEP_STARTED"
+    STEP_FINISHED = "STEP_FINISHED"
+    TEXT_MESSAGE_START = "TEXT_MESSAGE_START"
+    TEXT_MESSAGE_CONTENT = "TEXT_MESSAGE_CONTENT"
+    TEXT_MESSAGE_END = "TEXT_MESSAGE_END"
+    TOOL_CALL_START = "TOOL_CALL_START"
+    TOOL_CALL_ARGS = "TOOL_CALL_ARGS"
+    TOOL_CALL_END = "TOOL_CALL_END"
+    TOOL_CALL_RESULT = "TOOL_CALL_RESULT"
+    REASONING_START = "REASONING_START"
+    REASONING_MESSAGE_START = "REASONING_MESSAGE_START"
+    REASONING_MESSAGE_CONTENT = "REASONING_MESSAGE_CONTENT"
+    REASONING_MESSAGE_END = "REASONING_MESSAGE_END"
+    REASONING_END = "REASONING_END"
+    STATE_SNAPSHOT = "STATE_SNAPSHOT"
+    STATE_DELTA = "STATE_DELTA"
+    MESSAGES_SNAPSHOT = "MESSAGES_SNAPSHOT"
+    RAW = "RAW"
+    CUSTOM = "CUSTOM"
+
+
+@dataclass
+class AgUiEvent:
+    """One frame. `timestamp` is in milliseconds, by default the current time; `data` is flattened into the frame.
+
+    `sequence` is set on the last frame of a stored event: a client that has it has everything up to that event.
+    """
+
+    type: AgUiEventType
+    run_id: str
+    timestamp: int = field(default_factory=lambda: milliseconds(None))
+    data: JsonObject = field(default_factory=dict)
+    sequence: int | None = None
+
+    def to_sse(self) -> str:
+        return f"data: {dump_json(self.to_json())}\n\n"
+
+    def to_json(self) -> JsonObject:
+        return {"type": self.type, "runId": self.run_id, "timestamp": self.timestamp, **self.data}
+
+
+def encode(frame: AgUiEvent) -> str:
+    """Return the frame as a server-sent event, with the sequence of the event that it completes as its id."""
+    return frame.to_sse() if frame.sequence is None else f"id: {frame.sequence}\n{frame.to_sse()}"
+
+
+def raw_frame(run_id: str, payload: JsonObject) -> AgUiEvent:
+    return AgUiEvent(AgUiEventType.RAW, run_id, milliseconds(None), {"payload": payload})
+
+
 def speaks_protocol_1(version: str | None) -> bool:
     """Return whether a client that declares this protocol version supports all of protocol 1.0."""
     major = (version or "").partition(".")[0]
@@ -68,8 +133,8 @@ def speaks_protocol_1(version: str | None) -> bool:
 class FrameEncoder:
     """Encodes the frames of one stream for the protocol version of its client.
 
-    A client that does not declare protocol 1.0 gets steps for sub-agents, and no outcomes but interrupts: it would die
-    of what it does not know.
+    A client that does not declare protocol 1.0 gets steps for sub-agents, and no outcomes but interrupts: it raises an
+    error at unknown frames and outcomes.
     """
 
     def __init__(self, *, protocol_1: bool = True) -> None:

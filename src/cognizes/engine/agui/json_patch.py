@@ -1,4 +1,4 @@
-"""RFC 6902 patches of AG-UI frames, applied without changing the document that they patch."""
+"""RFC 6902 patches of AG-UI frames: made of state deltas, and applied without changing the document that they patch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.models import JsonObject, is_delete
 
 _INDEX = re.compile("0|[1-9][0-9]*")
 
@@ -20,6 +21,17 @@ class Operation(Protocol):
 
     @property
     def path(self) -> str: ...
+
+
+def json_patch(delta: JsonObject) -> list[JsonObject]:
+    """Return a state delta as RFC 6902 operations; `add` also replaces existing keys."""
+    operations: list[JsonObject] = []
+    for key, value in delta.items():
+        path = "/" + key.replace("~", "~0").replace("/", "~1")
+        operations.append(
+            {"op": "remove", "path": path} if is_delete(value) else {"op": "add", "path": path, "value": value}
+        )
+    return operations
 
 
 def apply_patch(document: Any, operations: Iterable[Operation]) -> Any:

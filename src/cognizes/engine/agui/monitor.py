@@ -27,8 +27,8 @@ from uuid import UUID
 
 from ag_ui.core import BaseEvent
 
-from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, encode, json_patch, milliseconds, raw_frame
-from cognizes.engine.agui.frames import now
+from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, encode, milliseconds, now, raw_frame
+from cognizes.engine.agui.json_patch import json_patch
 from cognizes.engine.agui.translator import Profile, StreamTranslator, Translator
 from cognizes.engine.errors import FeedRewoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd

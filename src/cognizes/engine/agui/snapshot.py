@@ -34,8 +34,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from cognizes.engine.agui.event_bridge import milliseconds
-from cognizes.engine.agui.frames import OpenItems, now
+from cognizes.engine.agui.frames import OpenItems, milliseconds, now
 from cognizes.engine.agui.json_patch import apply_patch
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import InvalidInputError

@@ -55,8 +55,8 @@ from ag_ui.core import (
 from pydantic import TypeAdapter, ValidationError
 
 from cognizes.engine.agui.call_arguments import ArgumentsWriter, StreamedText
-from cognizes.engine.agui.event_bridge import json_patch, milliseconds
-from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, now, to_json
+from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, milliseconds, now, to_json
+from cognizes.engine.agui.json_patch import json_patch
 from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp

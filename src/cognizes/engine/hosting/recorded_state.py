@@ -6,9 +6,8 @@ from typing import Any
 
 from ag_ui.core import BaseEvent, StateDeltaEvent, StateSnapshotEvent
 
-from cognizes.engine.agui.event_bridge import json_patch
 from cognizes.engine.agui.frames import now
-from cognizes.engine.agui.json_patch import apply_patch, parse_pointer
+from cognizes.engine.agui.json_patch import apply_patch, json_patch, parse_pointer
 from cognizes.engine.errors import IllegalFrameError, InvalidInputError
 from cognizes.engine.hosting.agent import RunContext
 from cognizes.engine.models import DELETE, JsonObject, is_delete

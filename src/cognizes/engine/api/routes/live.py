@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Query, WebSocket,
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
-from cognizes.engine.agui.event_bridge import AgUiEvent, AgUiEventType, milliseconds
+from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, milliseconds
 from cognizes.engine.agui.monitor import Step
 from cognizes.engine.api.agents import Streams
 from cognizes.engine.api.authorization import LARGEST, Caller, CurrentEngine, Reach, ThreadOfRun, access
