@@ -69,8 +69,7 @@ from cognizes.client.run_events import (
     ToolCalled,
     ToolReturned,
 )
-from cognizes.client.runs import Agents, Runs
-from cognizes.client.schedules import Schedules
+from cognizes.client.runs import Agents, Runs, Schedules
 from cognizes.client.sessions import DELETE, Sessions
 from cognizes.client.signal_pull import Connection, ContextCopy, MessageCopy, SignalPullClient
 

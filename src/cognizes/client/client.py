@@ -16,8 +16,7 @@ import httpx
 
 from cognizes.client.memory import Memories
 from cognizes.client.models import Caller, Usage
-from cognizes.client.runs import Agents, Runs
-from cognizes.client.schedules import Schedules
+from cognizes.client.runs import Agents, Runs, Schedules
 from cognizes.client.sessions import Sessions
 from cognizes.client.signal_pull import Connection, ContextCopy, SignalPullClient
 from cognizes.client.transport import Query, Transport

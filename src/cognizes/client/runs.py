@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
 
@@ -14,15 +14,17 @@ from httpx_sse import EventSource, SSEError
 from pydantic import JsonValue
 
 from cognizes.client.errors import ApiError, ClientError, ConflictError, NotFoundError, ServerUnavailableError
-from cognizes.client.models import Agent, AgentList, Run, RunDetail, RunPage, Signalled
+from cognizes.client.models import Agent, AgentList, Run, RunDetail, RunPage, Schedule, SchedulePage, Signalled
 from cognizes.client.run_events import RunEnded, RunEvent, RunEventReader, RunWaiting
-from cognizes.client.transport import BUSY, UNAVAILABLE, Pauses, Transport, parse
+from cognizes.client.transport import BUSY, UNAVAILABLE, Backoff, Query, Transport, parse
 from cognizes.client.wire import JsonObject
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 _OF_SESSION = "/api/sessions/{thread_id}/runs"
 _RUN = "/api/runs/{run_id}"
 _RUN_OF_THREAD = "/api/sessions/{thread_id}/runs/{run_id}"
+_SCHEDULES = "/api/schedules"
+_SCHEDULE = "/api/schedules/{schedule_id}"
 
 
 class Runs:
@@ -67,13 +69,13 @@ class Runs:
         return await self._create(thread_id, run_id, {"run_id": run_id, "start": start, "lease_seconds": lease_seconds})
 
     async def _create(self, thread_id: str, run_id: str, body: JsonObject) -> Run:
-        pauses = Pauses(self._transport.retry_seconds)
+        backoff = Backoff(self._transport.retry_seconds)
         try:
             answer = await self._transport.call(
-                "POST", _OF_SESSION, thread_id, body=body, repeatable=True, pauses=pauses
+                "POST", _OF_SESSION, thread_id, body=body, repeatable=True, backoff=backoff
             )
         except ConflictError:
-            if not pauses.attempts:
+            if not backoff.attempts:
                 raise
             # An earlier attempt created the run, and its answer was lost.
             return await self.get(run_id, thread_id=thread_id)
@@ -165,15 +167,15 @@ class Runs:
         """
         run = await self.get(run_id, thread_id=thread_id)
         reader = RunEventReader(last_sequence=after)
-        pauses = Pauses(self._transport.retry_seconds)
+        backoff = Backoff(self._transport.retry_seconds)
         while True:
             reader.reattach()
             retry_after: float | None = None
             failure: Exception | None = None
             try:
-                async with aclosing(self._frames(run, reader, pauses)) as events:
+                async with aclosing(self._frames(run, reader, backoff)) as events:
                     async for event in events:
-                        pauses.restart()
+                        backoff.restart()
                         yield event
                         if isinstance(event, RunEnded) or (until_waiting and isinstance(event, RunWaiting)):
                             return
@@ -183,12 +185,12 @@ class Runs:
                 failure, retry_after = error, error.retry_after
             except (httpx.TransportError, httpx.StreamError, SSEError, OSError) as error:
                 failure = error
-            if not await pauses.pause(retry_after):
+            if not await backoff.pause(retry_after):
                 raise ServerUnavailableError(
                     f"the stream of run {run_id} is lost after event {reader.last_sequence}: {failure or 'it ended'}"
                 ) from failure
 
-    async def _frames(self, run: Run, reader: RunEventReader, pauses: Pauses) -> AsyncGenerator[RunEvent, None]:
+    async def _frames(self, run: Run, reader: RunEventReader, backoff: Backoff) -> AsyncGenerator[RunEvent, None]:
         headers = {"Last-Event-ID": str(reader.last_sequence)} if reader.last_sequence else {}
         query = {"profile": "monitor", "thread_id": run.thread_id}
         path = "/api/runs/{run_id}/events"
@@ -198,7 +200,7 @@ class Runs:
                     for event in reader.read(frame.data, frame.id):
                         yield event
             finally:
-                pauses.renew()
+                backoff.renew()
 
     async def wait(
         self,
@@ -265,7 +267,7 @@ class Agents:
             "forwardedProps": {"cognizes": {"onDisconnect": "continue"}, **(forwarded_props or {})},
         }
         headers = {} if user_id is None else {"X-User-ID": user_id}
-        pauses = Pauses(self._transport.retry_seconds)
+        backoff = Backoff(self._transport.retry_seconds)
         while True:
             try:
                 async with self._transport.stream("POST", "/agui/{agent}", agent, body=body, headers=headers) as stream:
@@ -274,13 +276,13 @@ class Agents:
                             break
                 return await self._transport.get(Run, _RUN, run_id)
             except ApiError as error:
-                is_known = isinstance(error, ConflictError) and pauses.attempts > 0
+                is_known = isinstance(error, ConflictError) and backoff.attempts > 0
                 if is_known and (run := await self._find(run_id)) is not None:
                     return run
-                if error.status not in (BUSY, *UNAVAILABLE) or not await pauses.pause(error.retry_after):
+                if error.status not in (BUSY, *UNAVAILABLE) or not await backoff.pause(error.retry_after):
                     raise
             except (httpx.TransportError, httpx.StreamError, SSEError, OSError) as error:
-                if not await pauses.pause():
+                if not await backoff.pause():
                     raise ServerUnavailableError(f"no answer to the message for {agent}: {error!r}") from error
                 if (run := await self._find(run_id)) is not None:
                     return run
@@ -290,3 +292,68 @@ class Agents:
             return await self._transport.get(Run, _RUN, run_id)
         except NotFoundError:
             return None
+
+
+class Schedules:
+    """The schedules of a server, as `client.schedules`. A key of some apps must name the `app_name`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        when: str | timedelta,
+        handler: str,
+        *,
+        app_name: str,
+        user_id: str,
+        timezone: str = "UTC",
+        thread_id: str | None = None,
+        name: str | None = None,
+        input: JsonValue = None,  # noqa: A002 - the name of the field
+        catch_up: Literal["skip", "one", "all"] = "one",
+        queue: str | None = None,
+        priority: int = 0,
+    ) -> Schedule:
+        """Create a schedule of a cron expression or an interval. Without `thread_id` each run gets a new session."""
+        body: JsonObject = {
+            "app_name": app_name,
+            "user_id": user_id,
+            "handler": handler,
+            "cron": when if isinstance(when, str) else None,
+            "every_seconds": when.total_seconds() if isinstance(when, timedelta) else None,
+            "timezone": timezone,
+            "thread_id": thread_id,
+            "name": name,
+            "input": input,
+            "catch_up": catch_up,
+            "queue": queue,
+            "priority": priority,
+        }
+        return await self._transport.post(Schedule, _SCHEDULES, body=body)
+
+    async def get(self, schedule_id: str, *, app_name: str | None = None, count: int = 1) -> Schedule:
+        """Return a schedule with its next `count` due times."""
+        query: Query = {"app_name": app_name, "count": count}
+        return await self._transport.get(Schedule, _SCHEDULE, schedule_id, query=query)
+
+    async def list(
+        self, *, app_name: str | None = None, user_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> SchedulePage:
+        query: Query = {"app_name": app_name, "user_id": user_id, "limit": limit, "cursor": cursor}
+        return await self._transport.get(SchedulePage, _SCHEDULES, query=query)
+
+    async def pause(self, schedule_id: str, *, app_name: str | None = None) -> Schedule:
+        return await self._switch("/api/schedules/{schedule_id}/pause", schedule_id, app_name)
+
+    async def resume(self, schedule_id: str, *, app_name: str | None = None) -> Schedule:
+        """Continue a paused schedule, at the next due time after now."""
+        return await self._switch("/api/schedules/{schedule_id}/resume", schedule_id, app_name)
+
+    async def _switch(self, path: str, schedule_id: str, app_name: str | None) -> Schedule:
+        query: Query = {"app_name": app_name}
+        return parse(Schedule, await self._transport.call("POST", path, schedule_id, query=query, repeatable=True))
+
+    async def delete(self, schedule_id: str, *, app_name: str | None = None) -> None:
+        """Delete a schedule; its runs stay."""
+        await self._transport.delete(_SCHEDULE, schedule_id, query={"app_name": app_name})

@@ -27,17 +27,14 @@ import httpx
 from cachetools import LRUCache
 from httpx_sse import EventSource
 
+from cognizes.client.transport import SILENCE_SECONDS, Backoff
 from cognizes.client.wire import decode
 
 logger = logging.getLogger(__name__)
 
 _PAGE = 500
 _IDS_AT_ONCE = 50
-_FIRST_DELAY = 0.05
-_LONGEST_DELAY = 5.0
 _BRANCHES_KEPT = 16
-_SILENCE_SECONDS = 90.0
-"""Three heartbeats; a connection without data for this long is considered dead."""
 _MAX_SEQUENCE = 2**63
 _SIGNALS = (
     *("state_changed", "content_delta", "message_created", "message_completed", "tool_approval", "title_updated"),
@@ -161,7 +158,7 @@ class SignalPullClient:
         on_change: Callable[[ContextCopy], None] | None = None,
         on_connection: Callable[[Connection], None] | None = None,
     ) -> None:
-        timeout = httpx.Timeout(_SILENCE_SECONDS, connect=10.0)
+        timeout = httpx.Timeout(SILENCE_SECONDS, connect=10.0)
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._path = f"/contexts/{quote(context_id, safe='')}"
         self._debounce = debounce
@@ -212,11 +209,11 @@ class SignalPullClient:
             await changed.wait()
 
     async def _receive_forever(self) -> None:
-        delay = _FIRST_DELAY
+        backoff = Backoff()
         while self.error is None:
             try:
                 async for signal in self._signals():
-                    delay = _FIRST_DELAY
+                    backoff.restart()
                     self.handle(signal)
             except httpx.HTTPStatusError as error:
                 if error.response.status_code in (401, 403, 404, 410, 422):
@@ -228,8 +225,7 @@ class SignalPullClient:
                 raise
             if self.connection is Connection.OPEN:
                 self._set_connection(Connection.RECONNECTING)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, _LONGEST_DELAY)
+            await backoff.pause()
 
     async def _signals(self) -> AsyncIterator[_Document]:
         headers = {} if self._last_event_id is None else {"Last-Event-ID": self._last_event_id}
@@ -313,7 +309,7 @@ class SignalPullClient:
 
     async def _pull_forever(self) -> None:
         """Pull sequentially, so that two responses never race for the same copy."""
-        delay = _FIRST_DELAY
+        backoff = Backoff()
         while True:
             await self._has_work.wait()
             await asyncio.sleep(self._debounce)
@@ -321,12 +317,11 @@ class SignalPullClient:
             self._has_work.clear()
             try:
                 await self._pull()
-                delay = _FIRST_DELAY
+                backoff.restart()
             except httpx.HTTPError as error:
                 logger.debug("a pull of %s failed, retrying: %s", self._path, error)
                 self._has_work.set()
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _LONGEST_DELAY)
+                await backoff.pause()
             except Exception as error:
                 self._fail(error)
                 raise

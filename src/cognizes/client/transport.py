@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,34 +34,36 @@ _LONGEST_PAUSE = 5.0
 BUSY = 429
 UNAVAILABLE = (502, 503, 504)
 """Answers of a server, or of a load balancer in front of it, that is not available."""
-_SILENCE_SECONDS = 90.0
+SILENCE_SECONDS = 90.0
 """Three heartbeats; a stream without data for this long is considered dead."""
 
 
 @dataclass
-class Pauses:
+class Backoff:
     """The pauses between attempts: growing, random by a half, at least what the server asks for, until a deadline."""
 
-    seconds: float
-    """How long a call is repeated."""
+    seconds: float = math.inf
+    """How long attempts are repeated after a failure."""
     attempts: int = 0
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again after a success."""
+        """Start with the shortest pause and a new deadline, after a success."""
         self.attempts = 0
         self.renew()
 
     def renew(self) -> None:
-        """Move the deadline: the server was there until now."""
+        """Move the deadline: the time of repetition begins when a connection is lost."""
         self._deadline = time.monotonic() + self.seconds
 
     async def pause(self, retry_after: float | None = None) -> bool:
         """Wait before the next attempt; return False without waiting when it would begin after the deadline."""
         self.attempts += 1
-        pause = min(_FIRST_PAUSE * 2 ** (self.attempts - 1), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+        # The exponent is bounded: a float cannot hold the power of thousands of attempts.
+        pause = min(_FIRST_PAUSE * 2 ** min(self.attempts - 1, 16), _LONGEST_PAUSE)
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         pause = max(pause, retry_after or 0.0)
         if time.monotonic() + pause > self._deadline:
             return False
@@ -105,11 +108,11 @@ class Transport:
 
     async def delete(self, path: str, *ids: str, query: Query | None = None) -> None:
         """Delete a resource. If an answer was lost and the resource is gone at the next attempt, it was deleted."""
-        pauses = Pauses(self.retry_seconds)
+        backoff = Backoff(self.retry_seconds)
         try:
-            await self.call("DELETE", path, *ids, query=query, repeatable=True, pauses=pauses)
+            await self.call("DELETE", path, *ids, query=query, repeatable=True, backoff=backoff)
         except NotFoundError:
-            if not pauses.attempts:
+            if not backoff.attempts:
                 raise
 
     async def call(
@@ -122,7 +125,7 @@ class Transport:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
-        pauses: Pauses | None = None,
+        backoff: Backoff | None = None,
     ) -> httpx.Response:
         """Return the successful answer of a route whose path has the placeholders `ids`, in order.
 
@@ -131,7 +134,7 @@ class Transport:
         if body is not None:
             content, headers = encode(body), {"Content-Type": "application/json", **(headers or {})}
         url = fill(path, ids)
-        pauses = pauses or Pauses(self.retry_seconds)
+        backoff = backoff or Backoff(self.retry_seconds)
         while True:
             try:
                 response = await self._http.request(
@@ -139,14 +142,14 @@ class Transport:
                 )
             except httpx.TransportError as failure:
                 was_sent = not isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-                if (was_sent and not repeatable) or not await pauses.pause():
+                if (was_sent and not repeatable) or not await backoff.pause():
                     raise _unavailable(method, url, failure) from failure
                 continue
             if response.is_success:
                 return response
             is_repeated = response.status_code == BUSY or (response.status_code in UNAVAILABLE and repeatable)
             error = error_of(response.status_code, response.headers, response.text)
-            if not is_repeated or not await pauses.pause(error.retry_after):
+            if not is_repeated or not await backoff.pause(error.retry_after):
                 raise error
 
     @asynccontextmanager
@@ -169,7 +172,7 @@ class Transport:
             params=_parameters(query),
             content=content,
             headers={"Accept": "text/event-stream", **(headers or {})},
-            timeout=httpx.Timeout(_SILENCE_SECONDS, connect=10.0),
+            timeout=httpx.Timeout(SILENCE_SECONDS, connect=10.0),
         )
         response = await self._http.send(request, stream=True)
         try:
