@@ -7,19 +7,23 @@ async with Client("http://127.0.0.1:8000", api_key="...") as client:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 import httpx
+from pydantic import JsonValue
 
+from cognizes.client.errors import ServerUnavailableError
 from cognizes.client.memory import Memories
-from cognizes.client.models import Caller, Usage
+from cognizes.client.models import Caller, ErasedRows, Usage
 from cognizes.client.runs import Agents, Runs, Schedules
 from cognizes.client.sessions import Sessions
 from cognizes.client.signal_pull import Connection, ContextCopy, SignalPullClient
-from cognizes.client.transport import Query, Transport
+from cognizes.client.transport import Query, Transport, parse, parse_json
+
+_USER_DATA = "/api/user-data"
 
 
 class Client:
@@ -87,6 +91,48 @@ class Client:
 
     async def usage_of_run(self, run_id: str) -> Usage:
         return await self._transport.get(Usage, "/api/runs/{run_id}/usage", run_id)
+
+    async def export_user_data(self, app_name: str, user_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield all data of a user of an app as lines of JSON, without line ends; the first line is a header.
+
+        The rows are those of one moment, so a lost connection is an error and the export starts again.
+        """
+        query: Query = {"app_name": app_name, "user_id": user_id}
+        try:
+            async with self._transport.stream("GET", _USER_DATA, query=query) as response:
+                rest = b""
+                async for data in response.aiter_bytes():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        yield line
+        except httpx.TransportError as error:
+            raise ServerUnavailableError(f"the export of user {user_id} broke off: {error!r}") from error
+        if rest:
+            yield rest
+
+    async def erase_user_data(self, app_name: str, user_id: str) -> Mapping[str, int]:
+        """Delete all data of a user of an app for good; return the number of deleted rows by table."""
+        query: Query = {"app_name": app_name, "user_id": user_id}
+        return parse(ErasedRows, await self._transport.call("DELETE", _USER_DATA, query=query)).rows
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *ids: str,
+        query: Query | None = None,
+        body: JsonValue = None,
+        repeatable: bool | None = None,
+    ) -> JsonValue:
+        """Call an operation of the REST API that has no method of its own; return its answer, None if it has none.
+
+        `ids` replace the placeholders of `path` in order: `call("GET", "/contexts/{id}/llm-context", thread_id)`.
+        `repeatable` says that the call may be repeated after a lost answer; by default a GET may.
+        """
+        if repeatable is None:
+            repeatable = method.upper() == "GET"
+        response = await self._transport.call(method, path, *ids, query=query, body=body, repeatable=repeatable)
+        return parse_json(response) if response.content else None
 
     def signal_pull(
         self,

@@ -18,6 +18,8 @@ from cognizes.client.models import (
     Hits,
     Memory,
     MemoryPage,
+    MessageHit,
+    MessageHits,
     PromptContext,
     Stored,
 )
@@ -26,6 +28,7 @@ from cognizes.client.wire import JsonObject
 
 Visibility = Literal["user", "agent", "app"]
 Kind = Literal["long_term", "episodic", "turn", "note"]
+Role = Literal["user", "assistant", "tool", "system"]
 _OWN: tuple[Visibility, ...] = ("user",)
 
 _MEMORY = "/memory"
@@ -160,6 +163,37 @@ class Memories:
             "visibility": list(visibility),
         }
         return await self._transport.post(PromptContext, "/memory/context", body=body, repeatable=True)
+
+    async def search_messages(
+        self,
+        app_name: str,
+        query: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        k: int = 10,
+        min_score: float = 0.0,
+        roles: Sequence[Role] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[MessageHit]:
+        """Return the messages of an app, of a user or of one session of a user that answer a query, best first.
+
+        New messages are found after some seconds.
+        """
+        body: JsonObject = {
+            "app_name": app_name,
+            "user_id": user_id,
+            "session_id": session_id,
+            "query": query,
+            "k": k,
+            "min_score": min_score,
+            "roles": None if roles is None else [*roles],
+            "since": _time(since),
+            "until": _time(until),
+        }
+        path = "/memory/messages/search"
+        return (await self._transport.post(MessageHits, path, body=body, repeatable=True)).hits
 
     async def list(
         self,

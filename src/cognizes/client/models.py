@@ -211,6 +211,48 @@ class Signalled(Answer):
     run: Run
 
 
+class NewToolCall(Answer):
+    """The id of a tool call that was added to a run."""
+
+    id: str
+
+
+class Branch(Answer):
+    """A branch of a session; `forked_at` is the sequence number of the last event that it shares with its parent."""
+
+    name: str
+    parent: str | None
+    forked_at: int | None
+    tip_sequence: int
+    is_active: bool
+    created_at: datetime
+
+
+class BranchList(Answer):
+    """The branches of a session."""
+
+    branches: list[Branch]
+
+
+class Approval(Answer):
+    """A tool call that a person approves or denies; `approved` is None while it is open."""
+
+    approval_id: str
+    tool_name: str
+    tool_input: JsonValue
+    tool_call_id: str | None
+    message: str | None
+    run_id: str | None
+    approved: bool | None
+    asked_at: datetime
+
+
+class ApprovalList(Answer):
+    """The open approvals of a session."""
+
+    approvals: list[Approval]
+
+
 class Agent(Answer):
     """A hosted agent."""
 
@@ -263,6 +305,24 @@ class Hits(Answer):
     """Recalled memories, best first."""
 
     hits: list[Hit]
+
+
+class MessageHit(Message):
+    """A found message, with a score from 0 to 1, its parts, and the reasons in words."""
+
+    thread_id: str
+    app_name: str
+    user_id: str
+    session_id: str
+    score: float
+    scores: dict[str, float]
+    why: str
+
+
+class MessageHits(Answer):
+    """Found messages, best first."""
+
+    hits: list[MessageHit]
 
 
 class ContextItem(Answer):
@@ -320,6 +380,12 @@ class Stored(Answer):
     """How many memories are new or changed."""
 
     stored: int
+
+
+class ErasedRows(Answer):
+    """The number of deleted rows by table."""
+
+    rows: dict[str, int]
 
 
 class ModelUsage(Answer):

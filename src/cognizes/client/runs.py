@@ -14,11 +14,22 @@ from httpx_sse import EventSource, SSEError
 from pydantic import JsonValue
 
 from cognizes.client.errors import ApiError, ClientError, ConflictError, NotFoundError, ServerUnavailableError
-from cognizes.client.models import Agent, AgentList, Run, RunDetail, RunPage, Schedule, SchedulePage, Signalled
+from cognizes.client.models import (
+    Agent,
+    AgentList,
+    NewToolCall,
+    Run,
+    RunDetail,
+    RunPage,
+    Schedule,
+    SchedulePage,
+    Signalled,
+)
 from cognizes.client.run_events import RunEnded, RunEvent, RunEventReader, RunWaiting
 from cognizes.client.transport import BUSY, UNAVAILABLE, Backoff, Query, Transport, parse
 from cognizes.client.wire import JsonObject
 
+WaitKind = Literal["human", "message", "signal", "webhook", "timer"]
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 _OF_SESSION = "/api/sessions/{thread_id}/runs"
 _RUN = "/api/runs/{run_id}"
@@ -64,7 +75,11 @@ class Runs:
     async def create(
         self, thread_id: str, *, run_id: str | None = None, start: bool = True, lease_seconds: float = 60.0
     ) -> Run:
-        """Create a run that the caller executes; `start` makes it running at once, with a lease."""
+        """Create a run that the caller executes; `start` makes it running at once, with a lease.
+
+        The caller reports its work with `think`, `call_tool` and `finish_tool`, and ends the run with `finish` or
+        `fail`. Each of these extends the lease; `heartbeat` extends it between them. A run whose lease expires fails.
+        """
         run_id = run_id or str(uuid4())
         return await self._create(thread_id, run_id, {"run_id": run_id, "start": start, "lease_seconds": lease_seconds})
 
@@ -145,6 +160,95 @@ class Runs:
             )
         path = "/api/sessions/{thread_id}/runs/{run_id}/signal"
         return await self._transport.post(Signalled, path, thread_id, run_id, body=body, repeatable=True)
+
+    async def start(self, run: Run, *, lease_seconds: float = 60.0) -> RunDetail:
+        """Begin the next attempt of a pending run that the caller executes, for example after its wait is over.
+
+        `resumption` of the result has the payload of the wait. Use the result for all later calls: its attempt fences
+        them.
+        """
+        path = "/api/sessions/{thread_id}/runs/{run_id}/start"
+        body: JsonObject = {"lease_seconds": lease_seconds}
+        return await self._transport.post(RunDetail, path, run.thread_id, run.id, body=body)
+
+    async def heartbeat(self, run: Run, *, lease_seconds: float | None = None) -> Run:
+        """Extend the lease of a run that the caller executes.
+
+        `ConflictError` when the run has ended or another attempt executes it: stop the work.
+        """
+        body: JsonValue = None if lease_seconds is None else {"lease_seconds": lease_seconds}
+        return parse(Run, await self._report("/api/sessions/{thread_id}/runs/{run_id}/heartbeat", run, body, True))
+
+    async def think(self, run: Run, thought: str) -> Run:
+        """Add a thinking step to a run that the caller executes."""
+        path = "/api/sessions/{thread_id}/runs/{run_id}/thinking-steps"
+        return parse(Run, await self._report(path, run, {"thought": thought}))
+
+    async def call_tool(self, run: Run, tool_name: str, input: JsonValue = None) -> str:  # noqa: A002
+        """Add a tool call to a run that the caller executes; return the id of the call."""
+        path = "/api/sessions/{thread_id}/runs/{run_id}/tool-calls"
+        answer = await self._report(path, run, {"tool_name": tool_name, "input": input})
+        return parse(NewToolCall, answer).id
+
+    async def finish_tool(self, run: Run, call_id: str, output: JsonValue, *, is_error: bool = False) -> Run:
+        """Add the result of a tool call."""
+        path = "/api/sessions/{thread_id}/runs/{run_id}/tool-calls/{call_id}/result"
+        return parse(Run, await self._report(path, run, {"output": output, "is_error": is_error}, False, call_id))
+
+    async def finish(self, run: Run) -> Run:
+        """Complete a run that the caller executes."""
+        return await self._end("/api/sessions/{thread_id}/runs/{run_id}/finish", run, None, "completed")
+
+    async def fail(self, run: Run, error: str) -> Run:
+        """Fail a run that the caller executes, with the reason."""
+        return await self._end("/api/sessions/{thread_id}/runs/{run_id}/fail", run, {"error": error}, "failed")
+
+    async def suspend(
+        self,
+        run: Run,
+        kind: WaitKind,
+        correlation_key: str,
+        *,
+        reason: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> Run:
+        """Let a run that the caller executes wait for a signal with this key; it has no lease while it waits.
+
+        After the signal the run is pending: `start` continues it.
+        """
+        body: JsonObject = {
+            "kind": kind,
+            "correlation_key": correlation_key,
+            "reason": reason,
+            "expires_at": expires_at.isoformat() if expires_at else None,
+        }
+        return parse(Run, await self._report("/api/sessions/{thread_id}/runs/{run_id}/wait", run, body))
+
+    async def _end(self, path: str, run: Run, body: JsonValue, status: Status) -> Run:
+        backoff = Backoff(self._transport.retry_seconds)
+        try:
+            return parse(Run, await self._report(path, run, body, True, backoff=backoff))
+        except ConflictError:
+            found = await self.get(run.id, thread_id=run.thread_id) if backoff.attempts else None
+            if found is None or (found.status, found.attempt) != (status, run.attempt):
+                raise
+            # An earlier attempt of the call ended the run, and its answer was lost.
+            return found
+
+    async def _report(
+        self,
+        path: str,
+        run: Run,
+        body: JsonValue,
+        repeatable: bool = False,
+        *ids: str,
+        backoff: Backoff | None = None,
+    ) -> httpx.Response:
+        """Call a route of a run that the caller executes. The attempt fences it: another attempt is a conflict."""
+        query: Query = {"attempt": run.attempt or None}
+        return await self._transport.call(
+            "POST", path, run.thread_id, run.id, *ids, query=query, body=body, repeatable=repeatable, backoff=backoff
+        )
 
     async def answer(self, run_id: str, payload: JsonValue, *, thread_id: str | None = None) -> Run:
         """Answer what a waiting run waits for; `ClientError` if it does not wait.

@@ -1,8 +1,8 @@
-"""Sessions of a remote server: events, state, timeline, forks and attachments."""
+"""Sessions of a remote server: events, state, timeline, forks, branches, approvals and attachments."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import uuid4
 
@@ -11,8 +11,12 @@ from pydantic import BaseModel, JsonValue
 
 from cognizes.client.models import (
     Appended,
+    Approval,
+    ApprovalList,
     Attachment,
     AttachmentPage,
+    Branch,
+    BranchList,
     Event,
     EventPage,
     Message,
@@ -33,6 +37,8 @@ _SESSION = "/api/sessions/{thread_id}"
 _EVENTS = "/api/sessions/{thread_id}/events"
 _STATE = "/api/sessions/{thread_id}/state"
 _ATTACHMENTS = "/api/sessions/{thread_id}/attachments"
+_BRANCHES = "/contexts/{context_id}/branches"
+_APPROVALS = "/contexts/{context_id}/tool-approvals"
 _TIMELINE = "/conversations/{context_id}/messages"
 
 DELETE: JsonValue = {"$delete": True}
@@ -248,3 +254,60 @@ class Sessions:
         """Return the bytes of an attachment."""
         path = "/api/sessions/{thread_id}/attachments/{attachment_id}"
         return (await self._transport.call("GET", path, thread_id, attachment_id, repeatable=True)).content
+
+    async def branches(self, thread_id: str) -> Sequence[Branch]:
+        """Return the branches of a session; one of them is active."""
+        return (await self._read(BranchList, _BRANCHES, thread_id)).branches
+
+    async def create_branch(self, thread_id: str, name: str, *, at_sequence: int | None = None) -> Branch:
+        """Create a branch after an event, or at the newest one. The active branch stays active."""
+        body: JsonObject = {"name": name, "at_sequence": at_sequence}
+        return await self._transport.post(Branch, _BRANCHES, thread_id, body=body)
+
+    async def switch_branch(self, thread_id: str, name: str) -> Branch:
+        """Make a branch active: later events follow its tip, and the state is the state at its tip."""
+        path = "/contexts/{context_id}/branches/active"
+        return parse(Branch, await self._transport.call("PUT", path, thread_id, body={"name": name}, repeatable=True))
+
+    async def branch_state(self, thread_id: str, name: str) -> State:
+        """Return the state at the tip of a branch."""
+        path = "/contexts/{context_id}/branches/{name}/state"
+        return await self._transport.get(State, path, thread_id, name)
+
+    async def delete_branch(self, thread_id: str, name: str) -> None:
+        """Hide a branch; its events stay. `ConflictError` for `main`, the active branch and a branch with forks."""
+        await self._transport.delete("/contexts/{context_id}/branches/{name}", thread_id, name)
+
+    async def approvals(self, thread_id: str) -> Sequence[Approval]:
+        """Return the tool calls that wait for the approval of a person."""
+        return (await self._read(ApprovalList, _APPROVALS, thread_id)).approvals
+
+    async def ask_approval(
+        self,
+        thread_id: str,
+        tool_name: str,
+        tool_input: JsonValue = None,
+        *,
+        approval_id: str | None = None,
+        tool_call_id: str | None = None,
+        message: str | None = None,
+        run_id: str | None = None,
+    ) -> Approval:
+        """Ask a person to approve a tool call. The answer is an event of the session."""
+        body: JsonObject = {
+            "tool_name": tool_name,
+            "tool_input": tool_input,
+            "approval_id": approval_id or str(uuid4()),
+            "tool_call_id": tool_call_id,
+            "message": message,
+            "run_id": run_id,
+        }
+        return await self._transport.post(Approval, _APPROVALS, thread_id, body=body)
+
+    async def answer_approval(
+        self, thread_id: str, approval_id: str, *, approved: bool, reason: str | None = None
+    ) -> Approval:
+        """Approve or deny a tool call. The same answer again changes nothing; another one is a `ConflictError`."""
+        path = "/contexts/{context_id}/tool-approvals/{approval_id}"
+        body: JsonObject = {"approved": approved, "reason": reason}
+        return await self._transport.post(Approval, path, thread_id, approval_id, body=body, repeatable=True)

@@ -196,10 +196,22 @@ def parse(model: type[_Model], response: httpx.Response) -> _Model:
     try:
         return model.model_validate(decode(response.text))
     except (ValueError, ValidationError) as error:
-        raise InvalidAnswerError(
-            f"{response.request.method} {response.request.url.path} answered {response.status_code} with something "
-            f"other than {model.__name__}: {error}; is this the address of a Cognizes server of the same version?"
-        ) from error
+        raise _invalid(response, model.__name__, error) from error
+
+
+def parse_json(response: httpx.Response) -> JsonValue:
+    """Return the body of an answer; `InvalidAnswerError` if it is not JSON."""
+    try:
+        return decode(response.text)
+    except ValueError as error:
+        raise _invalid(response, "JSON", error) from error
+
+
+def _invalid(response: httpx.Response, expected: str, error: Exception) -> InvalidAnswerError:
+    return InvalidAnswerError(
+        f"{response.request.method} {response.request.url.path} answered {response.status_code} with something "
+        f"other than {expected}: {error}; is this the address of a Cognizes server of the same version?"
+    )
 
 
 def _unavailable(method: str, url: str, error: httpx.TransportError) -> ServerUnavailableError:

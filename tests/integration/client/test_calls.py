@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -74,6 +75,9 @@ SCHEMAS = {
     "MemoryPage": "Memories",
     "Hit": "HitView",
     "Hits": "Hits",
+    "MessageHit": "MessageHitView",
+    "MessageHits": "MessageHits",
+    "ErasedRows": "Erased",
     "ContextItem": "ContextItemView",
     "PromptContext": answer_schema("POST", "/memory/context"),
     "Fact": "Fact",
@@ -86,8 +90,8 @@ SCHEMAS = {
     "SchedulePage": "SchedulePage",
     "Caller": "CallerView",
 }
-NO_SCHEMA = {"Answer", "Agent"}
-"""The base, and the entries of a list that the document describes as objects."""
+NO_SCHEMA = {"Answer", "Agent", "Branch", "BranchList", "Approval", "ApprovalList", "NewToolCall"}
+"""The base, and answers that the document describes as objects."""
 
 
 def paths_of_the_client() -> set[str]:
@@ -147,6 +151,9 @@ async def test_the_journey_through_all_calls(served: Served) -> None:
     async with Client(served.url, timeout=60, transport=recorder) as client:
         await go_through_sessions(client)
         await go_through_runs(client)
+        await go_through_a_run_of_the_caller(client)
+        await go_through_branches_and_approvals(client)
+        await go_through_user_data(client)
         await go_through_memory(client)
         await go_through_schedules(client)
         assert (await client.caller()).name
@@ -228,6 +235,70 @@ async def go_through_runs(client: Client) -> None:
     assert "a/b c?" in [run.id for run in page.runs]
 
 
+async def go_through_a_run_of_the_caller(client: Client) -> None:
+    runs = client.runs
+    thread = (await client.sessions.create("shop", "ada")).thread_id
+    run = await runs.create(thread, lease_seconds=60)
+    await runs.think(run, "The order needs a label.")
+    call_id = await runs.call_tool(run, "print_label", {"order": 7})
+    assert (await runs.finish_tool(run, call_id, {"printed": True})).status == "running"
+    before = (await runs.get(run.id, thread_id=thread)).lease_expires_at
+    after = (await runs.heartbeat(run, lease_seconds=3600)).lease_expires_at
+    assert before is not None
+    assert after is not None
+    assert after > before
+    assert (await runs.suspend(run, "human", "sign", reason="Sign it?")).is_waiting
+    await runs.answer(run.id, {"signed": True}, thread_id=thread)
+    second = await runs.start(run)
+    assert second.resumption is not None
+    assert second.resumption["payload"] == {"signed": True}
+    with pytest.raises(ConflictError):
+        await runs.finish(run)  # the first attempt holds the run no more
+    ended = await runs.finish(second)
+    assert (ended.status, ended.thinking_steps[0]["thought"]) == ("completed", "The order needs a label.")
+    [stored] = ended.tool_calls
+    assert (stored["tool_name"], stored["output"]) == ("print_label", {"printed": True})
+    failed = await runs.fail(await runs.create(thread), "no paper")
+    assert (failed.status, failed.error) == ("failed", "no paper")
+
+
+async def go_through_branches_and_approvals(client: Client) -> None:
+    sessions = client.sessions
+    thread = (await sessions.create("shop", "ada")).thread_id
+    for step in (1, 2):
+        await sessions.append(thread, "user_message", author="user", text=f"step {step}", state={"step": step})
+    created = await sessions.create_branch(thread, "other/way", at_sequence=1)
+    assert (created.forked_at, created.is_active) == (1, False)
+    assert (await sessions.switch_branch(thread, "other/way")).is_active
+    assert [branch.name for branch in await sessions.branches(thread) if branch.is_active] == ["other/way"]
+    assert (await sessions.branch_state(thread, "main")).state == {"step": 2}
+    assert (await sessions.state(thread)).state == {"step": 1}
+    await sessions.switch_branch(thread, "main")
+    await sessions.delete_branch(thread, "other/way")
+    assert [branch.name for branch in await sessions.branches(thread)] == ["main"]
+
+    asked = await sessions.ask_approval(thread, "refund", {"amount": 3}, message="Refund 3?")
+    assert [open_.approval_id for open_ in await sessions.approvals(thread)] == [asked.approval_id]
+    answered = await sessions.answer_approval(thread, asked.approval_id, approved=False, reason="too much")
+    assert answered.approved is False
+    assert await sessions.approvals(thread) == []
+
+
+async def go_through_user_data(client: Client) -> None:
+    app_name = f"app-{uuid4()}"
+    session = await client.sessions.create(app_name, "ada", title="A\u2028B")
+    lines = [json.loads(line) async for line in client.export_user_data(app_name, "ada")]
+    assert session.thread_id in [line["row"]["id"] for line in lines[1:] if line.get("table") == "threads"]
+    found = await client.call("GET", "/contexts/{context_id}/llm-context", session.thread_id, query={"max_tokens": 9})
+    assert isinstance(found, dict)
+    assert found["messages"] == []
+    assert (await client.erase_user_data(app_name, "ada"))["threads"] == 1
+    with pytest.raises(NotFoundError):
+        await client.sessions.get(session.thread_id)
+    with pytest.raises(NotFoundError):
+        await client.call("POST", "/api/sessions/{thread_id}/snapshots", session.thread_id)
+
+
 async def go_through_memory(client: Client) -> None:
     app_name, memory = f"app-{uuid4()}", client.memory
     assert await memory.add(app_name, "ada", "Ada drinks green tea", tags=["drink"], metadata={"cups": 2}) == 1
@@ -260,6 +331,12 @@ async def go_through_memory(client: Client) -> None:
     assert len((await memory.list(app_name, "ada", tags=["drink"])).memories) == 1
     with pytest.raises(NotFoundError):
         await memory.forget(app_name, "ada", kept[0].id)
+    session = await client.sessions.create(app_name, "ada")
+    await client.sessions.append(session.thread_id, "user_message", author="user", text="Where is my blue lamp?")
+    async with asyncio.timeout(60):
+        while not (found := await memory.search_messages(app_name, "blue lamp", user_id="ada", roles=["user"])):
+            await asyncio.sleep(0.1)  # the index follows the messages
+    assert [(hit.content, hit.session_id) for hit in found] == [("Where is my blue lamp?", session.session_id)]
 
 
 async def go_through_schedules(client: Client) -> None:
@@ -316,12 +393,14 @@ async def stop_cutting(proxy: CuttingProxy, count: int = 1) -> None:
 async def test_a_lost_answer_of_a_write_that_counts_once(client: Client, cutting: CuttingProxy, plan: Cut) -> None:
     session = await client.sessions.create("shop", "ada")
     thread = session.thread_id
+    mine = await client.runs.create(thread)
     async with Client(f"http://127.0.0.1:{cutting.port}", timeout=60) as through:
         for expected, call in enumerate(
             (
                 lambda: through.sessions.append(thread, "note", author="user", state={"n": 1}),
                 lambda: through.runs.enqueue(thread, "mail"),
                 lambda: through.memory.add("shop", thread, "a text"),
+                lambda: through.runs.finish(mine),
                 lambda: through.sessions.delete(thread),
             ),
             1,
@@ -333,7 +412,7 @@ async def test_a_lost_answer_of_a_write_that_counts_once(client: Client, cutting
             if expected == 2:
                 events = [event.event_type async for event in client.sessions.each_event(thread)]
                 assert events.count("note") == 1
-                assert len(await client.runs.of_session(thread)) == 1
+                assert len(await client.runs.of_session(thread)) == 2
     assert len((await client.memory.list("shop", thread)).memories) == 1
     with pytest.raises(NotFoundError):
         await client.sessions.get(thread)
