@@ -25,7 +25,7 @@ async def _claim_and_die(data_dir: Path) -> None:
         assert engine.memory.queue is not None
         await engine.memory.queue.queue_all()
         assert await engine.memory.queue.work(batch=2) == 2
-        assert len(await database_of(engine).fetch("claim_embeddings", 1, timedelta(seconds=1))) == 1
+        assert len(await database_of(engine).fetch("claim_embeddings", 1, timedelta(seconds=1), 100)) == 1
 
 
 def test_reembed_embeds_every_memory_and_continues_after_an_interruption(quick: Cognizes, data_dir: Path) -> None:

@@ -98,7 +98,7 @@ async def test_an_unavailable_embedder_parks_no_memory(engine: Engine) -> None:
 
 async def test_what_a_dead_process_had_claimed_is_taken_by_another(engine: Engine) -> None:
     await remember(engine, "a", "b")
-    assert len(await database_of(engine).fetch("claim_embeddings", 10, timedelta(hours=1))) == 2
+    assert len(await database_of(engine).fetch("claim_embeddings", 10, timedelta(hours=1), 100)) == 2
     queue = queue_of(engine, FussyEmbedder())
     assert await queue.work() == 0
     await database_of(engine).pool.execute("UPDATE memory_embedding_queue SET due_at = now() - interval '1 second'")
@@ -244,3 +244,34 @@ async def test_a_text_without_words_does_not_affect_the_others(engine: Engine) -
     hits = await engine.memory.recall("puppy", app="shop", user="ada")
     assert hits[0].text == "my dog is ill"
     assert all(hit.score == hit.score for hit in hits)
+
+
+async def test_a_batch_is_embedded_in_slices_with_a_pause_after_each(engine: Engine) -> None:
+    await remember(engine, *[f"text {number}" for number in range(70)])
+    embedder = FussyEmbedder()
+    queue = queue_of(engine, embedder)
+    embedded: list[int] = []
+
+    async def pause() -> None:
+        embedded.append(len(await models(engine)))
+
+    assert await queue.work(pause=pause) == 70
+    assert embedded == [32, 64, 70]
+    assert [len(texts) for texts in embedder.asked] == [32, 32, 6]
+
+
+async def test_a_cancelled_batch_is_claimed_again_at_once(engine: Engine) -> None:
+    await remember(engine, *[f"text {number}" for number in range(40)])
+    queue, reached = queue_of(engine, FussyEmbedder()), asyncio.Event()
+
+    async def pause() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    working = asyncio.create_task(queue.work(pause=pause))
+    await reached.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await queue.work() == 8
+    assert len(await models(engine)) == 40

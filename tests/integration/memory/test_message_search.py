@@ -266,3 +266,27 @@ async def test_over_rest_and_apart_by_tenant(database_url: str) -> None:
         with acting_for(["other"]):
             assert await found(engine, "tea") == []
             assert await found(engine, "tea", app="other") == ["secret tea"]
+
+
+async def test_a_batch_is_indexed_in_slices_with_a_pause_after_each(engine: Engine) -> None:
+    """Requests are served between two slices, however long the backlog is."""
+    await talk(engine, "shop", "ada", *[f"message {number}" for number in range(70)])
+    embedder = FussyEmbedder("fussy-256", 256)
+    messages = MessageIndex(database_of(engine), embedder)
+    indexed: list[int] = []
+
+    async def pause() -> None:
+        indexed.append(70 - (await messages.count()).waiting)
+
+    assert await messages.work(pause=pause) == 70
+    assert indexed == [32, 64, 70]
+    assert [len(texts) for texts in embedder.asked] == [32, 32, 6]
+
+
+async def test_a_batch_of_long_messages_is_bounded(engine: Engine) -> None:
+    await talk(engine, "shop", "ada", *["word " * 20_000] * 12, "short")
+    embedder = FussyEmbedder("fussy-256", 256)
+    messages = MessageIndex(database_of(engine), embedder)
+    assert await messages.work() == 13
+    assert sum(len(text) for texts in embedder.asked for text in texts) <= 500_000
+    assert 0 < (await messages.count()).waiting < 13

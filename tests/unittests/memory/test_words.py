@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cognizes.engine.memory.words import identifiers, join_words, split_words
+from cognizes.engine.memory.words import identifiers, in_slices, index_words, join_words, split_words
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,23 @@ def test_words_hold_no_spaces_and_can_be_stored(text: str) -> None:
 @given(st.text(alphabet="的一是不了人我在有他这中大来上国", min_size=2, max_size=8), st.text(), st.text())
 def test_a_chinese_word_is_found_in_any_sentence(word: str, before: str, after: str) -> None:
     assert set(split_words(word)) <= set(split_words(f"{before}{word}{after}"))
+
+
+async def test_texts_are_split_in_slices_as_a_whole_text_is() -> None:
+    long = "My dog's ORD-4711 is late。茶が好き! " * 2000
+    texts = ["short", "", long, "退款" * 3000]
+    assert await index_words(texts) == [join_words(split_words(text)) for text in texts]
+
+
+async def test_a_slice_has_few_items_and_is_short() -> None:
+    slices: list[list[str]] = []
+
+    def work(part: list[str]) -> list[int]:
+        slices.append(part)
+        return [len(text) for text in part]
+
+    texts = ["x" * 10] * 100 + ["y" * 1500] * 3 + ["z" * 5000]
+    assert await in_slices(texts, work, size=len) == [len(text) for text in texts]
+    assert max(len(part) for part in slices) <= 16
+    assert all(sum(map(len, part)) <= 2000 for part in slices if len(part) > 1)
+    assert await in_slices([], work) == []

@@ -22,7 +22,9 @@ _POLL_SECONDS = 5.0
 _INDEX_POLL_SECONDS = 3.0
 """Texts that another process stored wait at most this long: only texts of this process wake the loop."""
 _PAUSE_FACTOR = 8.0
-"""The pause after a batch of a backlog, as a multiple of its duration, if the event loop was busy all that time."""
+"""The pause after a slice of a backlog, as a multiple of its duration, if the event loop was busy all that time."""
+_OWN_SHARE = 0.1
+"""The share of that thread that indexing itself takes at most. Without requests there is no pause."""
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 60.0
 _INDEX_SECONDS = 60.0
@@ -30,6 +32,22 @@ _INDEX_SECONDS = 60.0
 _CLAIM = timedelta(minutes=5)
 _ATTEMPTS = 5
 _EPISODES = 20
+
+
+class Pace:
+    """Pauses between slices: the busier the thread of the event loop was, the longer, so that requests come first."""
+
+    def __init__(self) -> None:
+        self._read_clocks()
+
+    async def pause(self) -> None:
+        spent = time.monotonic() - self._started
+        share = (time.thread_time() - self._computed) / max(spent, 1e-6) - _OWN_SHARE
+        await asyncio.sleep(_PAUSE_FACTOR * max(share, 0.0) * spent)
+        self._read_clocks()
+
+    def _read_clocks(self) -> None:
+        self._started, self._computed = time.monotonic(), time.thread_time()
 
 
 class MemoryBackground:
@@ -71,11 +89,11 @@ class MemoryBackground:
 
     async def _index_round(self) -> None:
         seen = self._wake_up.version
-        started, computed = time.monotonic(), time.thread_time()
+        pace = Pace()
         try:
             # Words first: they do not depend on the embedder.
-            indexed = await self._messages.work()
-            taken = await self._queue.work() if self._queue is not None else 0
+            indexed = await self._messages.work(pause=pace.pause)
+            taken = await self._queue.work(pause=pace.pause) if self._queue is not None else 0
             self._delay = _FIRST_DELAY
             if taken < BATCH and indexed < MESSAGE_BATCH:
                 if self._vector_index is not None and time.monotonic() >= self._indexed_at + _INDEX_SECONDS:
@@ -83,10 +101,6 @@ class MemoryBackground:
                     await self._vector_index.grow()
                     await self._messages.build_vector_index()
                 await self._wake_up.wait(seen, timeout=_INDEX_POLL_SECONDS)
-            else:
-                # A backlog must leave the interpreter to requests: the busier this thread was, the longer the pause.
-                share = (time.thread_time() - computed) / max(time.monotonic() - started, 1e-6)
-                await asyncio.sleep(_PAUSE_FACTOR * min(share, 1.0) * (time.monotonic() - started))
             return
         except EmbedderUnavailableError as error:
             logger.warning("memories and messages cannot be embedded now: %s", error)

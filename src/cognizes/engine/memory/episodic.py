@@ -16,7 +16,7 @@ from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jso
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, dump_sources
-from cognizes.engine.memory.words import join_words, off_loop, split_words
+from cognizes.engine.memory.words import index_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.events import check_object, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -99,7 +99,7 @@ class EpisodicMemoryStore:
         """
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
-        words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
+        (words,) = await index_words([readable])
         is_new = await self._database.write_value(
             "append_episode",
             *new.scope.columns,

@@ -14,7 +14,7 @@ from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_tex
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.filters import MetadataValue, check_metadata, check_tags
 from cognizes.engine.memory.records import MemoryScope
-from cognizes.engine.memory.words import join_words, off_loop, split_words
+from cognizes.engine.memory.words import index_words
 from cognizes.engine.pulse.events import check_text
 
 _BATCH = 500
@@ -61,8 +61,7 @@ class Ingest:
         return stored
 
     async def _store_batch(self, scope: MemoryScope, kind: str, batch: Sequence[Remembered]) -> int:
-        length = sum(len(item.text) for item in batch)
-        words = await off_loop(length, lambda: [index_words(item.text, item.author) for item in batch])
+        words = await index_words([f"{item.author} {item.text}" if item.author else item.text for item in batch])
         details = [_details(item) for item in batch]
         stored: int = await self._database.write_value(
             "store_memories",
@@ -99,7 +98,3 @@ def _details(item: Remembered) -> str | None:
     }
     given = {name: value for name, value in found.items() if value is not None}
     return dump_jsonb(given) if given else None
-
-
-def index_words(text: str, author: str | None) -> str:
-    return join_words(split_words(f"{author} {text}" if author else text))

@@ -14,7 +14,7 @@ from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_t
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
 from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, dump_sources
-from cognizes.engine.memory.words import join_words, off_loop, split_words
+from cognizes.engine.memory.words import index_words
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text
 
@@ -104,7 +104,7 @@ class LongTermMemoryStore:
         document = dump_jsonb(value)
         check_depth(document, value, self._max_depth)
         readable = text if text is not None else describe(key, value)
-        words = await off_loop(len(readable), lambda: join_words(split_words(readable)))
+        (words,) = await index_words([readable])
         row = await self._database.write_row(
             "set_long_term",
             *scope.columns,

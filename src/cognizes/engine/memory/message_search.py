@@ -6,7 +6,6 @@ newest first, with one update per message. The parts of a score are those of rec
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -23,8 +22,16 @@ from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
 from cognizes.engine.memory.ranking import Candidate, Pool, Weights, explain, keep_related, rank, related_cosine
 from cognizes.engine.memory.recall import check_limits, read_query, vector_literal
-from cognizes.engine.memory.vectors import BUILD_SECONDS, bisect_failures, build_index
-from cognizes.engine.memory.words import join_words, split_words
+from cognizes.engine.memory.vectors import (
+    BUILD_SECONDS,
+    SLICE,
+    Pause,
+    bisect_failures,
+    build_index,
+    no_pause,
+    vector_literals,
+)
+from cognizes.engine.memory.words import index_words, join_words
 from cognizes.engine.models import JsonObject, Message
 from cognizes.engine.pulse.events import ROLES, check_name, check_text
 
@@ -32,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 MESSAGE_BATCH = 128
 _INDEXED_CHARACTERS = 50_000
+_READ_CHARACTERS = 500_000
+"""Bound of the characters of a batch."""
 _LEASE = timedelta(seconds=60)
 _CANDIDATES = 200
 _INDEXED_DIMENSIONS = 4000
@@ -177,20 +186,27 @@ class MessageIndex:
         assert row is not None  # noqa: S101 - a count returns one row
         return WaitingMessages(row["waiting"], row["without_vector"])
 
-    async def work(self) -> int:
-        """Index one batch; return its size. Raise `EmbedderUnavailableError` after indexing the words."""
+    async def work(self, *, pause: Pause = no_pause) -> int:
+        """Index one batch; return the number of messages found for it, of which some may be left for the next.
+
+        Calls `pause` after each slice. Raise `EmbedderUnavailableError` after indexing the words.
+        """
         embeds = await self._embeds()
         rows = await self._read("read_waiting_messages")
         if not rows and embeds:
             rows = await self._read("read_messages_without_vector")
         if not rows or not await self._hold_lease():
             return 0
-        try:
-            await bisect_failures(rows, self._index if embeds else self._index_words, refuse=self._refuse)
-        except EmbedderUnavailableError:
-            await self._index_words(rows)
-            raise
-        return len(rows)
+        for first in range(0, len(rows), SLICE):
+            part = rows[first : first + SLICE]
+            try:
+                await bisect_failures(part, self._index if embeds else self._index_words, refuse=self._refuse)
+            except EmbedderUnavailableError:
+                await self._index_words(rows[first:])
+                raise
+            await pause()
+        found: int = rows[0]["found"]
+        return found
 
     async def build_vector_index(self) -> None:
         """Build the HNSW index of the embedder's vectors if there are vectors and no index."""
@@ -213,7 +229,7 @@ class MessageIndex:
             last = (row["thread_id"], row["sequence_num"])
 
     async def _read(self, query: str) -> list[asyncpg.Record]:
-        return await self._database.fetch(query, MESSAGE_BATCH, _INDEXED_CHARACTERS)
+        return await self._database.fetch(query, MESSAGE_BATCH, _INDEXED_CHARACTERS, _READ_CHARACTERS)
 
     async def _embeds(self) -> bool:
         """Return whether vectors of the embedder fit into the column."""
@@ -242,12 +258,11 @@ class MessageIndex:
     async def _index(self, rows: Sequence[asyncpg.Record]) -> None:
         assert self._embedder is not None  # noqa: S101 - called only with an embedder
         texts = [unescape_text(row["content"]) for row in rows]
-        vectors = await self._embedder.embed(texts)
-        words, literals = await asyncio.to_thread(lambda: (_words(texts), list(map(vector_literal, vectors))))
-        await self._store(rows, words, [self._embedder.name] * len(rows), literals)
+        literals = await vector_literals(await self._embedder.embed(texts))
+        await self._store(rows, await index_words(texts), [self._embedder.name] * len(rows), literals)
 
     async def _index_words(self, rows: Sequence[asyncpg.Record]) -> None:
-        words = await asyncio.to_thread(_words, [unescape_text(row["content"]) for row in rows])
+        words = await index_words([unescape_text(row["content"]) for row in rows])
         await self._store(rows, words, [None] * len(rows), [None] * len(rows))
 
     async def _refuse(self, row: asyncpg.Record, error: Exception) -> None:
@@ -257,7 +272,7 @@ class MessageIndex:
         )  # fmt: skip
         # Another process may have changed the column to another dimension.
         self._fits = None
-        words = await asyncio.to_thread(_words, [unescape_text(row["content"])])
+        words = await index_words([unescape_text(row["content"])])
         await self._store([row], words, [self._embedder.name if self._embedder else None], [None])
 
     async def _store(self, rows: Sequence[asyncpg.Record], *columns: Sequence[Any]) -> None:
@@ -270,7 +285,3 @@ class MessageIndex:
         statement = await self._database.fetch_value("describe_dimension_change", dimension)
         await self._database.execute_within(BUILD_SECONDS, statement)
         self._fits = True
-
-
-def _words(texts: Sequence[str]) -> list[str]:
-    return [join_words(split_words(text)) for text in texts]

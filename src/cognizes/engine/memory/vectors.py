@@ -23,10 +23,14 @@ from cognizes.engine.database.documents import escape_text, unescape_text
 from cognizes.engine.errors import DatabaseError
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError, Vectors
 from cognizes.engine.memory.recall import vector_literal
+from cognizes.engine.memory.words import in_slices
 
 logger = logging.getLogger(__name__)
 
-BATCH = 256
+BATCH = 128
+SLICE = 32
+"""Texts that are embedded and stored together: PostgreSQL and the event loop serve requests between two slices."""
+_EMBEDDED_CHARACTERS = 50_000
 _CLAIM = timedelta(minutes=2)
 _ATTEMPTS = 5
 _FIRST_DELAY = timedelta(seconds=1)
@@ -39,6 +43,11 @@ LARGE = 20_000
 """Memories of a user from which his vectors belong in the HNSW index."""
 BUILD_SECONDS = 24 * 3600
 _MOVED_AT_ONCE = 5000
+Pause = Callable[[], Awaitable[None]]
+
+
+async def no_pause() -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -60,15 +69,23 @@ class EmbeddingQueue:
         assert row is not None  # noqa: S101 - a count returns one row
         return QueueLength(row["waiting"], row["parked"])
 
-    async def work(self, *, batch: int = BATCH) -> int:
-        """Embed one batch; return its size. `EmbedderUnavailableError` releases the claimed memories."""
-        rows = await self._database.fetch("claim_embeddings", batch, _CLAIM)
-        if rows:
-            try:
-                await self._embed(rows)
-            except EmbedderUnavailableError:
-                await self._database.fetch("release_embeddings", *_keys(rows))
-                raise
+    async def work(self, *, batch: int = BATCH, pause: Pause = no_pause) -> int:
+        """Embed one batch; return its size. Calls `pause` after each slice.
+
+        `EmbedderUnavailableError` and a cancellation release the claimed memories that have no vector.
+        """
+        rows = await self._database.fetch("claim_embeddings", batch, _CLAIM, _EMBEDDED_CHARACTERS)
+        first = 0
+        try:
+            while first < len(rows):
+                await self._embed(rows[first : first + SLICE])
+                first += SLICE
+                await pause()
+        except (EmbedderUnavailableError, asyncio.CancelledError):
+            # The claim would otherwise last for minutes. The stored ones are no longer in the queue.
+            if waiting := rows[first:]:
+                await asyncio.shield(asyncio.ensure_future(self._database.fetch("release_embeddings", *_keys(waiting))))
+            raise
         return len(rows)
 
     async def queue_all(self) -> None:
@@ -82,13 +99,12 @@ class EmbeddingQueue:
 
     async def _embed(self, rows: Sequence[asyncpg.Record]) -> None:
         async def embed(part: Sequence[asyncpg.Record]) -> None:
-            await self._store(part, await self._embedder.embed([_text(row) for row in part]))
+            literals = await vector_literals(await self._embedder.embed([_text(row) for row in part]))
+            await self._store(part, literals)
 
         await bisect_failures(rows, embed, refuse=self._postpone)
 
-    async def _store(self, rows: Sequence[asyncpg.Record], vectors: Vectors) -> None:
-        # In a thread: a batch contains hundreds of thousands of numbers.
-        literals = await asyncio.to_thread(lambda: list(map(vector_literal, vectors)))
+    async def _store(self, rows: Sequence[asyncpg.Record], literals: Sequence[str]) -> None:
         waiting = dict(zip((row["memory_id"] for row in rows), zip(rows, literals, strict=True), strict=True))
         for attempt in range(_STORE_ATTEMPTS):
             if attempt:
@@ -117,6 +133,11 @@ class EmbeddingQueue:
             _ATTEMPTS,
             self._first_delay * 4 ** row["attempts"],
         )
+
+
+async def vector_literals(vectors: Vectors) -> list[str]:
+    """Return vectors in the input format of pgvector."""
+    return await in_slices(vectors, lambda part: list(map(vector_literal, part)), size=lambda vector: len(vector) // 3)
 
 
 async def bisect_failures(

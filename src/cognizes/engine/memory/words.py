@@ -15,9 +15,10 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -34,7 +35,10 @@ _LONGEST = 200
 _INDEXED = 100_000
 """Characters of a text that are indexed, before and after normalising, which may replace one character by many."""
 _AT_ONCE = 2000
-"""Characters that take at most a few milliseconds to split; longer texts are split in a thread."""
+"""Characters that take about a millisecond to split; longer texts are split in a thread."""
+_SLICE = 16
+_BREAK = re.compile("[\\s\u3001\u3002\uff01\uff0c\uff1f]")
+"""Ends a word in any script."""
 
 
 def split_words(text: str) -> list[str]:
@@ -59,7 +63,51 @@ async def off_loop(length: int, work: Callable[[], Result]) -> Result:
     return work() if length <= _AT_ONCE else await asyncio.to_thread(work)
 
 
-def join_words(words: list[str]) -> str:
+async def in_slices(
+    items: Sequence[Item], work: Callable[[list[Item]], list[Result]], *, size: Callable[[Item], int] | None = None
+) -> list[Result]:
+    """Call `work` in a thread with a few items at a time; return all results in order.
+
+    A slice has at most 16 items, and at most 2 000 of `size` unless one item is larger. It holds the interpreter for
+    about a millisecond, and the event loop serves requests between two slices.
+    """
+    results: list[Result] = []
+    part: list[Item] = []
+    total = 0
+    for item in items:
+        length = size(item) if size is not None else 0
+        if part and (len(part) == _SLICE or total + length > _AT_ONCE):
+            results += await asyncio.to_thread(work, part)
+            part, total = [], 0
+        part.append(item)
+        total += length
+    return results + (await asyncio.to_thread(work, part) if part else [])
+
+
+async def index_words(texts: Sequence[str]) -> list[str]:
+    """Return the words of each text as the argument of the SQL functions. Threads split long texts, in slices."""
+    if sum(map(len, texts)) <= _AT_ONCE:
+        return [join_words(split_words(text)) for text in texts]
+    pieces = [(place, piece) for place, text in enumerate(texts) for piece in _pieces(text[:_INDEXED])]
+    words: list[list[str]] = [[] for _ in texts]
+    split = await in_slices(
+        pieces, lambda part: [split_words(piece) for _, piece in part], size=lambda one: len(one[1])
+    )
+    for (place, _), found in zip(pieces, split, strict=True):
+        words[place].append(join_words(found))
+    return [join_words([part for part in parts if part]) for parts in words]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut a text between words into pieces of about 2 000 characters."""
+    start = 0
+    while start < len(text):
+        end = found.end() if (found := _BREAK.search(text, start + _AT_ONCE - 1)) else len(text)
+        yield text[start:end]
+        start = end
+
+
+def join_words(words: Sequence[str]) -> str:
     """Return the argument of the SQL functions. Words contain no spaces."""
     return " ".join(words)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from cognizes.engine.errors import EngineError, SetupError
+from cognizes.engine.memory.words import in_slices
 
 Vectors = list[list[float]]
 
@@ -55,7 +56,7 @@ def has_word_llama() -> bool:
 
 
 class WordLlamaEmbedder:
-    """Embeds the first 4 000 characters of a text, in a thread.
+    """Embeds the first 4 000 characters of a text, in a thread, a few texts at a time.
 
     The weights are loaded on first use and shared by the process.
     """
@@ -68,7 +69,7 @@ class WordLlamaEmbedder:
             raise SetupError("the local embedder is not installed; run: pip install 'cognizes-engine[embeddings]'")
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        return await asyncio.to_thread(_embed, list(texts))
+        return await in_slices([text[:_LONGEST] for text in texts], _embed, size=len)
 
     async def embed_query(self, text: str) -> list[float]:
         (vector,) = await self.embed([text])
@@ -80,7 +81,7 @@ class WordLlamaEmbedder:
 
 def _embed(texts: list[str]) -> Vectors:
     # The tokenizer refuses lone surrogates, and pads every text of a batch to the longest one.
-    clean = [text[:_LONGEST].encode(errors="replace").decode() for text in texts]
+    clean = [text.encode(errors="replace").decode() for text in texts]
     vectors = _model().embed(clean, norm=False).astype("float64")
     # Normalised here: WordLlama would turn the zero vector of a text without tokens into NaN.
     lengths = (vectors * vectors).sum(axis=1) ** 0.5

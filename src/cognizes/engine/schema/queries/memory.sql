@@ -227,7 +227,7 @@ SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at
  WHERE m.thread_id = $1 AND m.role IN ('user', 'assistant') AND m.content <> ''
  ORDER BY m.sequence_num DESC LIMIT $2;
 
--- claim_embeddings: Claim queued memories, oldest first. The claim expires.
+-- claim_embeddings: Claim queued memories, oldest first, with the first $3 characters of their texts. The claim expires.
 WITH claimed AS (
     -- By ctid of the locked rows: a join by key would scan the whole queue for each batch.
     UPDATE {schema}.memory_embedding_queue q SET due_at = clock_timestamp() + $2::interval
@@ -236,7 +236,7 @@ WITH claimed AS (
                                 ORDER BY due.due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING q.app_name, q.user_id, q.memory_id, q.attempts
 )
-SELECT claimed.*, m.text, m.author, m.revision
+SELECT claimed.*, left(m.text, $3) AS text, m.author, m.revision
   FROM claimed JOIN {schema}.memories m
     ON m.app_name = claimed.app_name AND m.user_id = claimed.user_id AND m.id = claimed.memory_id;
 
@@ -327,13 +327,25 @@ ON CONFLICT (name) DO UPDATE SET last_run_at = excluded.last_run_at
  WHERE m.last_run_at <= clock_timestamp() OR m.last_run_at = $2::timestamptz
 RETURNING last_run_at;
 
--- read_waiting_messages: Read messages that are not indexed, newest first, truncated to the indexed length.
-SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
- WHERE terms IS NULL AND content <> '' ORDER BY created_at DESC LIMIT $1;
+-- read_waiting_messages: Read messages that are not indexed, newest first, truncated to the indexed length: at most $3
+-- characters, or one larger message. `found` counts the rows before that limit.
+SELECT thread_id, sequence_num, content, found
+  FROM (SELECT waiting.*, count(*) OVER () AS found, row_number() OVER newest AS place, sum(length(content)) OVER newest AS total
+          FROM (SELECT thread_id, sequence_num, created_at, left(content, $2) AS content FROM {schema}.messages
+                 WHERE terms IS NULL AND content <> '' ORDER BY created_at DESC LIMIT $1) waiting
+        WINDOW newest AS (ORDER BY created_at DESC, thread_id, sequence_num)) fitting
+ WHERE place = 1 OR total <= $3
+ ORDER BY place;
 
--- read_messages_without_vector: Read messages that are indexed only by words, newest first.
-SELECT thread_id, sequence_num, left(content, $2) AS content FROM {schema}.messages
- WHERE terms IS NOT NULL AND embedding_model IS NULL ORDER BY created_at DESC LIMIT $1;
+-- read_messages_without_vector: Read messages that are indexed only by words, newest first: at most $3
+-- characters, or one larger message. `found` counts the rows before that limit.
+SELECT thread_id, sequence_num, content, found
+  FROM (SELECT waiting.*, count(*) OVER () AS found, row_number() OVER newest AS place, sum(length(content)) OVER newest AS total
+          FROM (SELECT thread_id, sequence_num, created_at, left(content, $2) AS content FROM {schema}.messages
+                 WHERE terms IS NOT NULL AND embedding_model IS NULL ORDER BY created_at DESC LIMIT $1) waiting
+        WINDOW newest AS (ORDER BY created_at DESC, thread_id, sequence_num)) fitting
+ WHERE place = 1 OR total <= $3
+ ORDER BY place;
 
 -- count_waiting_messages: Count the messages that are not indexed, and the indexed ones without a vector.
 SELECT (SELECT count(*) FROM {schema}.messages WHERE terms IS NULL AND content <> '') AS waiting,
