@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from cognizes.engine.agui.snapshot import History, HistoryBuilder
 from cognizes.engine.engine import Engine
@@ -26,6 +26,7 @@ from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+_ANSWERS: TypeAdapter[list[ResumeEntry]] = TypeAdapter(list[ResumeEntry])
 NO_RESULT = "There is no result: the run ended before the tool returned."
 """The result that models get for a call without one, because they refuse such a call."""
 
@@ -37,12 +38,15 @@ class ThreadTurn(Turn):
     `builder` continues when others have written to the thread. `waiting_calls` are the tool calls about which the
     interrupts that `resume` answers have asked: the agent itself brings their results. `client_history` are the events
     of the history that the client brought, which `new_messages` begins with.
+
+    `is_stored`: an earlier attempt of the run stored the answers; the agent may have applied them, too.
     """
 
     builder: HistoryBuilder = field(default_factory=HistoryBuilder)
     resume: Sequence[ResumeEntry] = ()
     waiting_calls: Sequence[str] = ()
     client_history: Sequence[Event] = ()
+    is_stored: bool = False
 
     @property
     def history(self) -> History:
@@ -77,13 +81,44 @@ async def read_thread_turn(
 
 
 async def read_thread_continuation(
-    engine: Engine, thread_id: UUID, *, resume: Sequence[ResumeEntry] = ()
+    engine: Engine, thread_id: UUID, *, run_id: str = "", resume: Sequence[ResumeEntry] = ()
 ) -> ThreadTurn:
-    """Return the turn with which another attempt continues a run, with the answers that a signal brought."""
-    builder = await _read(engine, thread_id)
+    """Return the turn with which another attempt continues a run: with the answers that a signal brought, else with
+    those that an earlier attempt of `run_id` stored."""
+    questions = _Questions()
+    builder = await _read(engine, thread_id, questions)
     check_answers(resume, builder.history)
-    waiting_calls = _asked_calls(builder.history, resume)
-    return ThreadTurn(thread_id, builder=builder, resume=tuple(resume), waiting_calls=waiting_calls)
+    answers = tuple(resume) or questions.answers_of(run_id)
+    return ThreadTurn(
+        thread_id,
+        builder=builder,
+        resume=answers,
+        waiting_calls=questions.calls_of(answers),
+        is_stored=bool(answers and not resume),
+    )
+
+
+class _Questions:
+    """The tool calls about which the interrupts of a thread ask, and the last answers that each run got."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, str] = {}
+        self._answers: dict[str, tuple[ResumeEntry, ...]] = {}
+
+    def add(self, event: Event) -> None:
+        if event.event_type == "interrupt":
+            for asked in event.content.get("interrupts") or ():
+                self._calls[str(asked.get("id"))] = str(asked.get("toolCallId") or "")
+        elif event.event_type == "resume" and event.run_id:
+            with suppress(ValidationError):
+                self._answers[event.run_id] = tuple(_ANSWERS.validate_python(event.content.get("answers")))
+
+    def answers_of(self, run_id: str) -> tuple[ResumeEntry, ...]:
+        return self._answers.get(run_id, ())
+
+    def calls_of(self, resume: Sequence[ResumeEntry]) -> list[str]:
+        """Return the calls about which the answered interrupts ask: their results come from the agent."""
+        return [call for entry in resume if (call := self._calls.get(entry.interrupt_id))]
 
 
 def _asked_calls(history: History, resume: Sequence[ResumeEntry]) -> list[str]:
@@ -110,7 +145,7 @@ async def read_thread_messages(engine: Engine, thread_id: UUID) -> list[Message]
 async def store_turn(context: RunContext, turn: ThreadTurn) -> None:
     """Store the new part of the input, and add to the history what others wrote since it was read."""
     engine, thread_id = context.engine, context.thread_id
-    for event in _turn_events(turn):
+    for event in () if turn.is_stored else _turn_events(turn):
         event.thread_id, event.run_id, event.invocation_id = str(thread_id), context.run.id, context.run.id
         await engine.sessions.append_to_thread(thread_id, event)
     async for events in engine.sessions.log.iterate_pages(thread_id, after=turn.history.last_sequence, only_shown=True):
@@ -142,10 +177,13 @@ async def _open_session(engine: Engine, key: ThreadKey, initial_state: JsonObjec
             return await engine.sessions.create(key[0], key[1], session_id=key[2], state=initial_state)
 
 
-async def _read(engine: Engine, thread_id: UUID) -> HistoryBuilder:
+async def _read(engine: Engine, thread_id: UUID, questions: _Questions | None = None) -> HistoryBuilder:
     builder = HistoryBuilder()
     async for events in engine.sessions.log.iterate_pages(thread_id, only_shown=True):
         builder.add(events)
+        if questions is not None:
+            for event in events:
+                questions.add(event)
     builder.finish()
     return builder
 

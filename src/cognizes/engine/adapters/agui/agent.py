@@ -78,7 +78,7 @@ class AguiAgent:
         self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
     ) -> Turn | None:
         """Return the turn with a signal's answers, or one that continues a run, if the source can continue runs."""
-        turn = await read_thread_continuation(self._engine, thread_uuid(run.thread_id))
+        turn = await read_thread_continuation(self._engine, thread_uuid(run.thread_id), run_id=run.id)
         questions = {interrupt.id for interrupt in turn.history.interrupts}
         if resumption is not None and questions and resumption.correlation_key == wait_key_of(questions):
             answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)

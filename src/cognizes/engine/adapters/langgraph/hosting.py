@@ -123,15 +123,17 @@ class _GraphSource:
     def _has_ended(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> bool:
         """Return whether an earlier attempt finished the graph and crashed before it ended the run."""
         # `next` omits tasks whose writes are stored while the checkpoint that contains them is not; `tasks` has them.
-        return _is_of_run(stored, context) and not stored.tasks and not run_input.resume
+        return _is_of_run(stored, context) and not stored.tasks
 
     def _graph_input(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> Any:
         """Return the answers to interrupts, None to continue after a crash, or the new messages and changed state."""
         tools = self._tool_keys.values(stored, run_input)
-        if run_input.resume:
-            answers = {entry.interrupt_id: entry.payload for entry in run_input.resume}
+        asked = {interrupt.id for task in stored.tasks for interrupt in task.interrupts}
+        answers = {entry.interrupt_id: entry.payload for entry in run_input.resume or () if entry.interrupt_id in asked}
+        if answers:
+            # LangGraph keeps them in memory until the task ends: an attempt that continues gives them again.
             return Command(resume=answers, update=tools or None)
-        if _is_of_run(stored, context):
+        if run_input.resume or _is_of_run(stored, context):
             return None
         state = run_input.state if isinstance(run_input.state, dict) else {}
         before = state_of(stored.values) if isinstance(stored.values, dict) else {}
