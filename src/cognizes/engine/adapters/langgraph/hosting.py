@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, cast
 
 from ag_ui.core import (
     AssistantMessage,
     BaseEvent,
     Interrupt,
     Message,
+    ResumeEntry,
     RunAgentInput,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
@@ -101,39 +103,55 @@ class _GraphSource:
         if is_tracing():
             config["callbacks"] = [ModelCallSpans(conversation_id=str(context.thread_id), agent=self._name)]
         stored = await self._graph.aget_state(config)
-        if self._has_ended(stored, run_input, context):
+        if _is_of_run(stored, context) and not stored.tasks:
+            # An earlier attempt finished the graph and crashed before it ended the run. `next` omits tasks whose writes
+            # are stored while the checkpoint that contains them is not; `tasks` has them.
+            return
+        answers = {entry.interrupt_id: entry for entry in run_input.resume or ()}
+        answer = answers.get(_breakpoint_id(stored))
+        if answer is not None and answer.status == "cancelled":
+            return
+        if answer is None and context.is_continuation and await self._is_at_breakpoint(stored):
+            yield _waiting(run_input, [_breakpoint(stored)])
             return
         given = self._graph_input(stored, run_input, context)
         translator = GraphTranslator(known=_known_ids(stored, run_input, given), hidden=self._tool_keys.names)
-        parts: AsyncIterator[Any] = self._graph.astream(given, config, stream_mode=STREAM_MODES, subgraphs=True)
-        async for namespace, mode, payload in parts:
-            for event in translator.translate(namespace, mode, payload):
-                yield event
-            await _record_usage(translator, context)
+        stream = self._graph.astream(given, config, stream_mode=STREAM_MODES, subgraphs=True)
+        # Closed here, a cancelled graph ends before its run does.
+        async with aclosing(cast("AsyncGenerator[Any, None]", stream)) as parts:
+            async for namespace, mode, payload in parts:
+                for event in translator.translate(namespace, mode, payload):
+                    yield event
+                await _record_usage(translator, context)
         for event in translator.finish():
             yield event
         await _record_usage(translator, context)
         if translator.interrupts:
-            yield RunFinishedEvent(
-                thread_id=run_input.thread_id,
-                run_id=run_input.run_id,
-                outcome=RunFinishedInterruptOutcome(interrupts=[_question(found) for found in translator.interrupts]),
-            )
+            yield _waiting(run_input, [_question(found) for found in translator.interrupts])
+        elif translator.is_at_breakpoint and (paused := await self._graph.aget_state(config)).next:
+            yield _waiting(run_input, [_breakpoint(paused)])
 
-    def _has_ended(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> bool:
-        """Return whether an earlier attempt finished the graph and crashed before it ended the run."""
-        # `next` omits tasks whose writes are stored while the checkpoint that contains them is not; `tasks` has them.
-        return _is_of_run(stored, context) and not stored.tasks
+    async def _is_at_breakpoint(self, stored: StateSnapshot) -> bool:
+        """Return whether the graph stopped before the next nodes or after the last ones (`interrupt_before`, `_after`).
+
+        Without an answer it must not go on, also if its server crashed before the run began to wait.
+        """
+        if stored.next and _includes(self._graph.interrupt_before_nodes, stored.next):
+            return True
+        if not stored.next or not self._graph.interrupt_after_nodes or stored.parent_config is None:
+            return False
+        before = await self._graph.aget_state(stored.parent_config)
+        return _includes(self._graph.interrupt_after_nodes, before.next)
 
     def _graph_input(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> Any:
         """Return the answers to interrupts, None to continue after a crash, or the new messages and changed state."""
         tools = self._tool_keys.values(stored, run_input)
-        asked = {interrupt.id for task in stored.tasks for interrupt in task.interrupts}
-        answers = {entry.interrupt_id: entry.payload for entry in run_input.resume or () if entry.interrupt_id in asked}
-        if answers:
-            # LangGraph keeps them in memory until the task ends: an attempt that continues gives them again.
-            return Command(resume=answers, update=tools or None)
-        if run_input.resume or _is_of_run(stored, context):
+        if run_input.resume:
+            asked = {found.id for task in stored.tasks for found in task.interrupts}
+            answers = {entry.interrupt_id: _answer(entry) for entry in run_input.resume if entry.interrupt_id in asked}
+            # Without answers: a breakpoint, or an earlier attempt stored what the answers led to.
+            return Command(resume=answers or None, update=tools or None) if answers or tools else None
+        if _is_of_run(stored, context):
             return None
         state = run_input.state if isinstance(run_input.state, dict) else {}
         before = state_of(stored.values) if isinstance(stored.values, dict) else {}
@@ -192,10 +210,11 @@ def _may_be_list(schema: dict[str, Any]) -> bool:
 
 
 def _tool_names(graph: Pregel[Any, Any, Any, Any]) -> Iterator[str]:
-    """Yield the names of the tools that the nodes of a graph execute."""
-    for node in graph.nodes.values():
-        if isinstance(node.bound, ToolNode):
-            yield from node.bound.tools_by_name
+    """Yield the names of the tools that the nodes of a graph and its subgraphs execute, as far as they are known."""
+    for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
+        for node in one.nodes.values() if isinstance(one, Pregel) else ():
+            if isinstance(node.bound, ToolNode):
+                yield from node.bound.tools_by_name
 
 
 async def _record_usage(translator: GraphTranslator, context: RunContext) -> None:
@@ -221,18 +240,39 @@ def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:
 
 
 def _new_messages(stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> list[BaseMessage]:
-    """Return what the graph has not seen: all of the conversation, the new part, or the end after a crash."""
-    messages: Sequence[Message] = run_input.messages
+    """Return what the graph has not seen: all of the conversation, or the messages after the last one that it knows."""
     known = _graph_messages(stored)
-    if known:
-        if context.turn.new_messages:
-            messages = context.turn.new_messages
-        else:
-            answered = max(
-                (place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)), default=-1
-            )
-            messages = [message for message in messages[answered + 1 :] if isinstance(message, UserMessage)]
+    messages = run_input.messages if not known else _unknown_messages(known, run_input.messages, context)
     return list(_with_results(known, [_to_langchain(message) for message in messages]))
+
+
+def _unknown_messages(
+    known: Sequence[BaseMessage], messages: Sequence[Message], context: RunContext
+) -> Sequence[Message]:
+    """Return the texts of users and the results of clients that the graph lacks; the last text if there are none."""
+    ids = {message.id for message in known}
+    last = max((place for place, message in enumerate(messages) if message.id in ids), default=None)
+    if last is None:
+        # The graph replaced its whole history, such as by a summary.
+        return context.turn.new_messages
+    called = {call["id"] for message in known if isinstance(message, AIMessage) for call in message.tool_calls}
+    answered = {
+        message.tool_call_id for message in known if isinstance(message, ToolMessage) and not _is_stand_in(message)
+    }
+    new = [
+        message
+        for message in messages[last + 1 :]
+        if isinstance(message, UserMessage)
+        or (
+            isinstance(message, AguiToolMessage)
+            and message.content != NO_RESULT
+            and message.tool_call_id in called - answered
+        )
+    ]
+    if new:
+        return new
+    asked = max((place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)), default=-1)
+    return [message for message in messages[asked + 1 :] if isinstance(message, UserMessage)]
 
 
 def _with_results(known: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
@@ -252,6 +292,10 @@ def _with_results(known: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> I
             yield message.model_copy(update={"id": _result_id(message.tool_call_id)})
         else:
             yield message
+
+
+def _is_stand_in(message: ToolMessage) -> bool:
+    return message.id == _result_id(message.tool_call_id)
 
 
 def _result_id(call_id: str) -> str:
@@ -309,6 +353,43 @@ def _arguments(text: str) -> dict[str, Any]:
 def _question(found: GraphInterrupt) -> Interrupt:
     value = found.value
     message = value if isinstance(value, str) else None
+    schema = found.response_schema
     return Interrupt(
-        id=found.id, reason="interrupt", message=message, metadata=None if message else state_of({"value": value})
+        id=found.id,
+        reason="interrupt",
+        message=message,
+        response_schema=schema if isinstance(schema, dict) else None,
+        metadata=None if message else state_of({"value": value}),
+    )
+
+
+def _answer(entry: ResumeEntry) -> Any:
+    """Return what `interrupt()` returns: the payload, or `{"status": "cancelled"}` for a declined question."""
+    return {"status": "cancelled"} if entry.status == "cancelled" and entry.payload is None else entry.payload
+
+
+def _breakpoint_id(stored: StateSnapshot) -> str:
+    return f"breakpoint-{stored.config['configurable'].get('checkpoint_id')}"
+
+
+def _breakpoint(stored: StateSnapshot) -> Interrupt:
+    """Return the question of a graph that stops at a static breakpoint; any answer but a cancellation continues it."""
+    names = sorted(set(stored.next))
+    return Interrupt(
+        id=_breakpoint_id(stored),
+        reason="breakpoint",
+        message=f"The graph stopped before {', '.join(names)}. Continue?",
+        metadata={"next": names},
+    )
+
+
+def _includes(nodes: Sequence[str] | str, names: Sequence[str]) -> bool:
+    return nodes == "*" or any(name in nodes for name in names)
+
+
+def _waiting(run_input: RunAgentInput, interrupts: list[Interrupt]) -> RunFinishedEvent:
+    return RunFinishedEvent(
+        thread_id=run_input.thread_id,
+        run_id=run_input.run_id,
+        outcome=RunFinishedInterruptOutcome(interrupts=interrupts),
     )

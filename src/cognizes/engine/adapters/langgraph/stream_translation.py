@@ -31,6 +31,7 @@ from langgraph.types import Interrupt, StreamMode
 from pydantic_core import to_json, to_jsonable_python
 
 from cognizes.engine.adapters.langgraph.model_calls import usage_of
+from cognizes.engine.agui.frames import clean_text
 from cognizes.engine.models import JsonObject, TokenUsage, new_id
 
 STREAM_MODES: Sequence[StreamMode] = ["messages", "tasks", "updates", "values", "custom"]
@@ -56,13 +57,14 @@ class _OpenMessage:
 class GraphTranslator:
     """Translates the parts that `astream(..., stream_mode=STREAM_MODES, subgraphs=True)` yields.
 
-    `interrupts` are the questions with which the graph stopped. `known` are the ids of messages that clients have,
-    `hidden` the keys of the state that clients do not receive.
+    `interrupts` are the questions with which the graph stopped; `is_at_breakpoint` if it stopped without one. `known`
+    are the ids of messages that clients have, `hidden` the keys of the state that clients do not receive.
     """
 
     def __init__(self, known: Iterable[str] = (), *, hidden: frozenset[str] = frozenset()) -> None:
         self._hidden = hidden
         self.interrupts: list[Interrupt] = []
+        self.is_at_breakpoint = False
         self.usage: dict[str, TokenUsage] = {}
         """The tokens of model calls by the id of their message, until the caller takes them."""
         self._messages: dict[str, _OpenMessage] = {}
@@ -82,7 +84,9 @@ class GraphTranslator:
         elif mode == "tasks":
             yield from self._task(payload)
         elif mode == "updates" and isinstance(payload, Mapping):
-            self.interrupts.extend(payload.get("__interrupt__", ()))
+            if (found := payload.get("__interrupt__")) is not None:
+                self.interrupts.extend(found)
+                self.is_at_breakpoint = not found
         elif mode == "values" and isinstance(payload, Mapping):
             yield from self._unstreamed(payload)
             yield from self._snapshot(payload)
@@ -224,4 +228,8 @@ def state_of(values: Mapping[str, Any]) -> JsonObject:
 
 
 def _as_json(value: object) -> Any:
-    return to_jsonable_python(value, fallback=str, inf_nan_mode="constants")
+    """Return a value as JSON; its text if it has no JSON form, such as a list that contains itself."""
+    try:
+        return to_jsonable_python(value, fallback=str, inf_nan_mode="constants", bytes_mode="base64")
+    except (ValueError, RecursionError):
+        return clean_text(repr(value))
