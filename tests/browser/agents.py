@@ -1,4 +1,4 @@
-"""An agent that stops in the middle of a sentence until it is told to go on: for reloads and stop buttons."""
+"""Agents for the browser tests: one stops in the middle of a sentence, and one asks two questions at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 FIRST_HALF = "I think before I go on"
 SECOND_HALF = ", and now I have gone on to the end."
@@ -42,3 +45,31 @@ def _response(text: str, *, partial: bool | None = None) -> LlmResponse:
 
 
 patient = LlmAgent(name="patient", model=PatientModel(), description="Waits in the middle of its answer.")
+
+
+class ClerkState(MessagesState):
+    refund: object
+    note: object
+
+
+async def ask_refund(_: ClerkState) -> dict[str, object]:
+    return {"refund": interrupt({"order": 4711, "amount": "300 EUR"})}
+
+
+async def ask_note(_: ClerkState) -> dict[str, object]:
+    return {"note": interrupt("Which note goes onto the invoice?")}
+
+
+async def close(state: ClerkState) -> dict[str, object]:
+    return {"messages": [AIMessage(f"refund: {state['refund']!r}, note: {state['note']!r}")]}
+
+
+_builder = StateGraph(ClerkState)
+_builder.add_node("ask_refund", ask_refund)
+_builder.add_node("ask_note", ask_note)
+_builder.add_node("close", close)
+_builder.add_edge(START, "ask_refund")
+_builder.add_edge(START, "ask_note")
+_builder.add_edge(["ask_refund", "ask_note"], "close")
+_builder.add_edge("close", END)
+clerk = _builder.compile(name="clerk")

@@ -36,6 +36,10 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+AGENTS = (
+    "demo,tests.browser.agents:patient,tests.browser.agents:clerk,"
+    "examples.langgraph.agent:weather,examples.pydantic_ai.agent:pydantic_weather"
+)
 Result = TypeVar("Result")
 
 
@@ -139,7 +143,7 @@ def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Sit
     (gates := folder / "gates").mkdir()
     served = serve(
         database_url,
-        COGNIZES_AGENTS="demo,tests.browser.agents:patient",
+        COGNIZES_AGENTS=AGENTS,
         COGNIZES_DEMO_TOKEN_SECONDS="0.002",
         COGNIZES_SHUTDOWN_SECONDS="0.3",
         COGNIZES_PRICES='{"flash": {"input": 1, "output": 10}}',

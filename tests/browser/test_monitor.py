@@ -300,7 +300,7 @@ class TestRuns:
         panel = _tab(page, "Run")
         expect(panel.locator(".pill")).to_have_text("waiting")
         expect(panel.locator("#wait-key")).to_have_text("approve-42")
-        panel.get_by_label("Payload as JSON").fill('{"approved": true}')
+        panel.get_by_label("Payload for approve-42 as JSON").fill('{"approved": true}')
         panel.get_by_role("button", name="Send signal").click()
         expect(panel.locator(".pill")).not_to_have_text("waiting")
         kinds = [(event["author"], event["content"].get("action")) for event in site.events(thread)]

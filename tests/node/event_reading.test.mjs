@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { expectedAnswer, questionOf, typedAnswer } from "../../src/cognizes/engine/monitor/static/answers.js";
 import { h } from "../../src/cognizes/engine/monitor/static/dom.js";
 import { readEvent } from "../../src/cognizes/engine/monitor/static/event_reading.js";
 
@@ -54,4 +55,31 @@ test("a role that does not exist is not shown as one", () => {
 test("a class with any white space does not stop the page", () => {
   globalThis.document = { createElement: () => new Element() };
   assert.deepEqual(h("div.bubble", { class: "from-a\tb\n c" }).classes, ["bubble", "from-a", "b", "c"]);
+});
+
+test("the schema of a question decides what answers it", () => {
+  const asked = (response_schema, more) => expectedAnswer(questionOf({ id: "q", response_schema, ...more }));
+  assert.deepEqual(asked(null), { yes: ["Yes", true], no: ["No", false], texts: [], free: "any" });
+  assert.deepEqual(asked(null, { kind: "approval" }).yes, ["Approve", true]);
+  const approval = { type: "object", properties: { approved: { type: "boolean" }, editedArgs: { type: "object" }, reason: { type: "string" } }, required: ["approved"] };
+  assert.deepEqual(asked(approval), { yes: ["Approve", { approved: true }], no: ["Deny", { approved: false }], texts: ["reason"], free: null });
+  assert.deepEqual(asked({ type: "object", properties: { urgent: { type: "boolean" } } }).no, ["No: urgent", { urgent: false }]);
+  assert.equal(asked({ type: "object", properties: { city: { type: "string" } }, required: ["city"] }).free, "json");
+  assert.equal(asked({ type: "string" }).free, "text");
+  assert.equal(typedAnswer("42", "text"), "42");
+  assert.equal(typedAnswer("42", "any"), 42);
+  assert.equal(typedAnswer("forty two", "any"), "forty two");
+  assert.throws(() => typedAnswer("forty two", "json"), SyntaxError);
+});
+
+test("questions of every framework are questions", () => {
+  const input = { function_call: { id: "i", name: "adk_request_input", args: { message: "Which city?", responseSchema: { type: "string" } } } };
+  const [adk] = readEvent(event({ event_type: "assistant_message", author: "guide", content: { adk: {}, parts: [input] } }));
+  assert.deepEqual([adk.kind, adk.question.message, expectedAnswer(adk.question).free], ["question", "Which city?", "text"]);
+  const interrupts = [{ id: "a", reason: "interrupt", metadata: { value: { order: 1 } } }, { id: "b", message: "Which note?", responseSchema: { type: "boolean" } }];
+  const parts = readEvent(event({ event_type: "interrupt", author: "clerk", content: { interrupts } }));
+  assert.deepEqual(parts.map((part) => [part.kind, part.question.id, part.question.metadata.value]), [["question", "a", { order: 1 }], ["question", "b", undefined]]);
+  assert.equal(expectedAnswer(parts[1].question).free, null);
+  const answers = [{ interruptId: "a", status: "resolved", payload: { ok: true } }];
+  assert.deepEqual(readEvent(event({ event_type: "resume", content: { answers } })), [{ kind: "action", text: "Answer: {ok: true}" }]);
 });

@@ -26,4 +26,4 @@ def test_the_page_reads_events_as_the_server_does() -> None:
     script = Path(__file__).parent / "event_reading.test.mjs"
     done = subprocess.run(["node", "--test", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "# pass 5" in done.stdout, done.stdout
+    assert "# pass 7" in done.stdout, done.stdout

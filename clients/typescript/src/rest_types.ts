@@ -40,9 +40,13 @@ export interface AguiToolCall {
   [name: string]: unknown;
 }
 
-/** Open questions by their id, and whether each is approved. All that are open must be answered at once. */
+/**
+ * The answer to each open question by the id of the question: any JSON value, which the agent receives.
+ *
+ * `response_schema` of a question says what its agent expects. All open questions must be answered at once.
+ */
 export interface Answers {
-  answers: Record<string, boolean>;
+  answers: Record<string, unknown>;
 }
 
 /** The result of an append. */
@@ -2192,6 +2196,25 @@ export interface Operations {
       thread_id: string;
     };
     query: {};
+    body: undefined;
+    response: unknown;
+  };
+  /** Find runs of all threads without their documents, newest first */
+  "GET /api/debug/runs": {
+    path: {};
+    query: {
+      app_name?: string | null;
+      user_id?: string | null;
+      status?: ("pending" | "running" | "waiting" | "completed" | "failed" | "cancelled")[] | null;
+      /** Of waiting runs: those that wait for one of these. */
+      wait_kind?: ("webhook" | "human" | "timer" | "signal" | "message")[] | null;
+      /** The beginning of the name of a handler or of a hosted agent. */
+      handler?: string | null;
+      /** Add the tokens and the cost of each run. */
+      with_usage?: boolean;
+      limit?: number;
+      cursor?: string | null;
+    };
     body: undefined;
     response: unknown;
   };

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Protocol
 from uuid import UUID
 
 import asyncpg
@@ -17,7 +18,7 @@ import asyncpg
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.models import Run, TokenUsage
+from cognizes.engine.models import TokenUsage
 from cognizes.engine.pulse.events import check_name, check_text, dump_usage
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.settings import ModelPrice, Settings, read_prices
@@ -45,6 +46,16 @@ class ModelTotals:
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+
+class IdentifiedRun(Protocol):
+    """What identifies a run."""
+
+    @property
+    def thread_id(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class Usage:
     async def of_run(self, thread_id: str | UUID, run_id: str) -> UsageTotals:
         return self._totals(await self._database.fetch("sum_usage_of_thread", thread_uuid(thread_id), run_id))
 
-    async def of_runs(self, runs: Sequence[Run]) -> list[UsageTotals]:
+    async def of_runs(self, runs: Sequence[IdentifiedRun]) -> list[UsageTotals]:
         """Return the tokens of each of these runs, in their order."""
         rows = await self._database.fetch(
             "sum_usage_of_runs", [thread_uuid(run.thread_id) for run in runs], [run.id for run in runs]

@@ -316,3 +316,34 @@ async def test_tool_approvals_are_questions_and_answers_are_written_down(
     assert answer.content["approved"] is False
     assert (await engine.runs.get(run.thread_id, run.id)).status == "pending"
     assert (await client.get(f"{base}/questions")).json() == {"questions": []}
+
+
+async def test_runs_are_found_by_wait_handler_and_user_without_documents(
+    client: httpx.AsyncClient, engine: Engine
+) -> None:
+    ada, bob = await _thread(engine, title="A refund"), await _thread(engine, user="bob")
+    await engine.runs.enqueue(bob, "pack", input={"large": "x" * 1000})
+    await engine.runs.enqueue(bob, "agui/packer")
+    waiting = await engine.runs.begin_leased(ada)
+    await engine.runs.wait(waiting, kind="human", correlation_key="k", reason="300 EUR")
+
+    async def found(**query: object) -> list[dict[str, object]]:
+        answer = await client.get("/api/debug/runs", params=query)  # type: ignore[arg-type]
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["runs"])
+
+    [run] = await found(status="waiting", wait_kind=["human", "signal"])
+    assert (run["id"], run["user_id"], run["title"]) == (waiting.id, "ada", "A refund")
+    wait = run["wait"]
+    assert isinstance(wait, dict)
+    assert (bool(wait["since"]), wait["reason"]) == (True, "300 EUR")
+    assert await found(status="waiting", wait_kind="timer") == []
+    assert [one["handler"] for one in await found(handler="pack")] == ["agui/packer", "pack"]
+    assert [one["handler"] for one in await found(handler="agui/")] == ["agui/packer"]
+    assert "input" not in (await found(user_id="bob"))[0]
+    first = (await client.get("/api/debug/runs", params={"limit": 2, "with_usage": True})).json()
+    assert first["runs"][0]["usage"]["calls"] == 0
+    second = (await client.get("/api/debug/runs", params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [run["id"] for run in (*first["runs"], *second["runs"])] == [run["id"] for run in await found()]
+    assert second["next_cursor"] is None
+    assert (await client.get("/api/debug/runs", params={"cursor": "abc"})).status_code == 422

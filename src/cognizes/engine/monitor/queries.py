@@ -11,11 +11,11 @@ from uuid import UUID
 
 import asyncpg
 
-from cognizes.engine.database import Database
+from cognizes.engine.database import Database, documents
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.words import join_words, split_words
-from cognizes.engine.models import JsonObject, Page, TokenUsage
+from cognizes.engine.models import JsonObject, Page, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.session_store import decode_cursor, encode_cursor
 
@@ -51,6 +51,37 @@ class ThreadSummary:
     last_role: str | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True)
+class WaitSummary:
+    """What a waiting run waits for."""
+
+    kind: str
+    correlation_key: str
+    reason: str | None
+    since: datetime | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run without its documents, with the user and the title of its thread."""
+
+    id: str
+    thread_id: str
+    app_name: str
+    user_id: str
+    title: str | None
+    first_message: str | None
+    status: RunStatus
+    handler: str | None
+    error: str | None
+    attempt: int
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    wait: WaitSummary | None
 
 
 @dataclass(frozen=True)
@@ -133,6 +164,40 @@ class MonitorQueries:
         found = [_summary(row) for row in rows]
         return [one for one in found if app_name in (None, one.app_name) and user_id in (None, one.user_id)]
 
+    async def find_runs(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        wait_kind: Sequence[str] | None = None,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        handler: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[RunSummary]:
+        """Find runs of all threads, newest first.
+
+        `handler` is the beginning of the name of a handler or of a hosted agent.
+        """
+        after = documents.decode_cursor(cursor, _run_position) if cursor else (None, None, None)
+        rows = await self._database.fetch(
+            "find_run_summaries",
+            None if status is None else list(status),
+            None if wait_kind is None else list(wait_kind),
+            None if app_name is None else check_text("app_name", app_name),
+            None if user_id is None else check_text("user_id", user_id),
+            check_text("handler", handler) if handler else None,
+            *after,
+            limit + 1,
+        )
+        items = [_run_summary(row) for row in rows[:limit]]
+        if len(rows) <= limit:
+            return Page(items=items, next_cursor=None)
+        last = items[-1]
+        return Page(
+            items=items, next_cursor=documents.encode_cursor(last.created_at.isoformat(), last.thread_id, last.id)
+        )
+
     async def read_active_path(self, thread_id: UUID) -> list[tuple[int, int]]:
         """Return the events of the active branch as ranges of sequence numbers, both ends included."""
         rows = await self._database.fetch("read_active_path", thread_id)
@@ -196,6 +261,34 @@ def _summary(row: asyncpg.Record) -> ThreadSummary:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
+
+
+def _run_summary(row: asyncpg.Record) -> RunSummary:
+    status = RunStatus(row["status"])
+    wait = None
+    if status is RunStatus.WAITING:
+        reason = unescape_text(row["wait_reason"]) if row["wait_reason"] is not None else None
+        wait = WaitSummary(row["wait_kind"], row["wait_key"], reason, row["waiting_since"], row["wait_expires_at"])
+    return RunSummary(
+        id=row["id"],
+        thread_id=str(row["thread_id"]),
+        app_name=row["app_name"],
+        user_id=row["user_id"],
+        title=row["title"],
+        first_message=unescape_text(row["first_message"]) if row["first_message"] is not None else None,
+        status=status,
+        handler=row["handler"],
+        error=unescape_text(row["error"]) if row["error"] is not None else None,
+        attempt=row["attempt"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        wait=wait,
+    )
+
+
+def _run_position(created_at: str, thread_id: str, run_id: str) -> tuple[datetime, UUID, str]:
+    return datetime.fromisoformat(created_at), UUID(thread_id), check_text("run_id", run_id)
 
 
 def _preview_event(row: asyncpg.Record) -> JsonObject:

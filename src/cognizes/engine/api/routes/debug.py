@@ -35,13 +35,13 @@ from cognizes.engine.api.authorization import (
 )
 from cognizes.engine.api.responses import NOT_FOUND, DocumentResponse
 from cognizes.engine.api.routes.runs import answerable_kinds
-from cognizes.engine.api.views import Body, RunView, event_view, format_time, run_view, session_view
+from cognizes.engine.api.views import Body, RunTotals, RunView, event_view, format_time, run_view, session_view
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, RunStatus, new_id
 from cognizes.engine.monitor.pulse_meter import PulseMeter
-from cognizes.engine.monitor.queries import CUT, MonitorQueries, ThreadStatus, ThreadSummary, preview
+from cognizes.engine.monitor.queries import CUT, MonitorQueries, RunSummary, ThreadStatus, ThreadSummary, preview
 from cognizes.engine.pulse.events import parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
@@ -155,6 +155,47 @@ async def diff_event(thread_id: ThreadId, sequence_num: EventNumber, engine: Cur
 
 
 # Runs
+
+
+@router.get("/runs", summary="Find runs of all threads without their documents, newest first")
+@access(Reach.APP)
+async def find_run_summaries(
+    queries: Queries,
+    engine: CurrentEngine,
+    app_name: str | None = None,
+    user_id: str | None = None,
+    status: Annotated[
+        list[Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]] | None, Query()
+    ] = None,
+    wait_kind: Annotated[
+        list[Literal["webhook", "human", "timer", "signal", "message"]] | None,
+        Query(description="Of waiting runs: those that wait for one of these."),
+    ] = None,
+    handler: Annotated[
+        str | None, Query(description="The beginning of the name of a handler or of a hosted agent.", max_length=1000)
+    ] = None,
+    with_usage: Annotated[bool, Query(description="Add the tokens and the cost of each run.")] = False,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: str | None = None,
+) -> Response:
+    """Return each run with the user and the title of its thread; `wait.since` is the start of its wait.
+
+    A key of some apps names one of them in `app_name`. `next_cursor` is null on the last page.
+    """
+    page = await queries.find_runs(
+        status=status,
+        wait_kind=wait_kind,
+        app_name=app_name,
+        user_id=user_id,
+        handler=handler,
+        limit=limit,
+        cursor=cursor,
+    )
+    views = [_run_summary_view(run) for run in page.items]
+    if with_usage:
+        for view, usage in zip(views, await engine.usage.of_runs(page.items), strict=True):
+            view["usage"] = {name: getattr(usage, name) for name in RunTotals.model_fields}
+    return DocumentResponse({"runs": views, "next_cursor": page.next_cursor})
 
 
 @router.get("/threads/{thread_id}/runs/{run_id:path}/activity", summary="Read the model calls and the waits of a run")
@@ -325,9 +366,12 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
 
 
 class Answers(Body):
-    """Open questions by their id, and whether each is approved. All that are open must be answered at once."""
+    """The answer to each open question by the id of the question: any JSON value, which the agent receives.
 
-    answers: dict[str, bool] = Field(min_length=1)
+    `response_schema` of a question says what its agent expects. All open questions must be answered at once.
+    """
+
+    answers: dict[str, Any] = Field(min_length=1)
 
 
 class ToolDecision(Body):
@@ -415,8 +459,8 @@ async def answer_questions(
     open_ids = {interrupt.id for interrupt in history.interrupts}
     if open_ids != body.answers.keys():
         raise ConflictError(f"the open questions are {sorted(open_ids) or 'none'}; answer exactly these")
-    for interrupt_id, approved in body.answers.items():
-        content: JsonObject = {"action": "approve" if approved else "deny", "interrupt_id": interrupt_id}
+    for interrupt_id, payload in body.answers.items():
+        content: JsonObject = {"action": _action_of(payload), "interrupt_id": interrupt_id}
         await _note(engine, caller, thread_id, None, content)
     run_input = RunAgentInput(
         thread_id=session.id,
@@ -427,12 +471,21 @@ async def answer_questions(
         context=[],
         forwarded_props={},
         resume=[
-            ResumeEntry(interrupt_id=one, status="resolved", payload={"confirmed": approved})
-            for one, approved in body.answers.items()
+            ResumeEntry(interrupt_id=one, status="resolved", payload=payload) for one, payload in body.answers.items()
         ],
     )
     run = await host.run(session.app_name, session.user_id, run_input)
     return DocumentResponse({"run_id": run.run_id}, status_code=202)
+
+
+def _action_of(payload: Any) -> str:
+    """Return `approve` or `deny` for a payload that decides: true, or an object like `{"approved": false}`."""
+    decisions = [payload] if isinstance(payload, bool) else []
+    if isinstance(payload, dict):
+        decisions = [payload[name] for name in ("approved", "confirmed") if isinstance(payload.get(name), bool)]
+    if not decisions:
+        return "answer"
+    return "approve" if decisions[0] else "deny"
 
 
 def _question(approval: ToolApproval) -> JsonObject:
@@ -473,6 +526,16 @@ async def _note(engine: Engine, caller: Principal, thread_id: UUID, run_id: str 
 def _summary_view(summary: ThreadSummary) -> JsonObject:
     view = asdict(summary)
     return {**view, "created_at": summary.created_at.isoformat(), "updated_at": summary.updated_at.isoformat()}
+
+
+def _run_summary_view(run: RunSummary) -> JsonObject:
+    times = {name: format_time(getattr(run, name)) for name in ("created_at", "started_at", "completed_at")}
+    wait = run.wait
+    return {
+        **asdict(run),
+        **times,
+        "wait": wait and {**asdict(wait), "since": format_time(wait.since), "expires_at": format_time(wait.expires_at)},
+    }
 
 
 def _cut_scope(values: JsonObject) -> JsonObject:

@@ -21,7 +21,8 @@ export function saveKey(key) {
 export function url(path, query = {}) {
   const found = new URL(path.replace(/^\//, ""), document.baseURI.split("#")[0]);
   for (const [name, value] of Object.entries(query)) {
-    if (value !== undefined && value !== null && value !== "") found.searchParams.set(name, String(value));
+    if (value === undefined || value === null || value === "") continue;
+    for (const one of Array.isArray(value) ? value : [value]) found.searchParams.append(name, String(one));
   }
   return found.href;
 }

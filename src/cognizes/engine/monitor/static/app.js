@@ -1,5 +1,6 @@
 // The Monitor: puts its parts together and follows the address.
 
+import { Answers, questionOf } from "./answers.js";
 import { authorization, get, onSignInNeeded, post, request, savedKey, saveKey, thread, ticketed, url } from "./api.js";
 import { BranchPanel } from "./branch_panel.js";
 import { Chat } from "./chat.js";
@@ -29,32 +30,37 @@ const SHOWN = ["all", "messages", "tools", "state", "runs"];
 const POLL_MS = 5000;
 const SUGGESTIONS = ["What can you do?", "Which tools do you have?"];
 const DEMO_SUGGESTIONS = ["What time is it?", "Remember that I like tea", "Delete my diary"];
-const isApproval = (question) => question?.kind === "approval";
 
 class Monitor {
   constructor() {
     this._place = { threadId: null };
     this._agents = [];
     this._caller = null;
-    this._decisions = new Map();
+    this._answers = new Answers();
+    this._questions = [];
     this._asked = this._shown = 0;
+    const answering = {
+      give: (question, payload) => this._answers.give(this._cache.threadId, question, payload, this._questions),
+      withdraw: (question) => this._answers.withdraw(this._cache.threadId, question.id),
+      may: (permission) => this._may(permission),
+    };
     this._pulse = new PulseStrip(byId("pulse-strip"), byId("pulse-panel"));
     this._list = new ThreadList(byId("thread-list"), { open: (threadId) => go({ threadId }), create: () => this._newConversation() });
     this._timeline = new Timeline(byId("timeline"), {
       select: (sequence, key) => this._select(sequence, key),
       openRun: (id) => this._openRun(id),
-      answer: (id, approved) => this._answer(id, approved),
+      ...answering,
       moved: (atEnd) => atEnd && this._showPaused(),
       suggest: (text) => this._chat.propose(text),
     });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
     this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._place.at !== null && this._goTo({ at: null, version: null }) });
-    const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed() };
+    const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), may: (permission) => this._may(permission), answers: this._answers };
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
     const pages = byId("timeline").querySelector(".pages");
     this._runsPage = new RunsPage(pages, everywhere);
     this._userPage = new UserPage(pages, { failed: (error) => this._notify(error.message), erased: () => (go({ threadId: null }), this._list.load()) });
-    this._buildTabs();
+    this._buildTabs(answering);
     this._buildTheme();
     this._buildSignIn();
     addEventListener("hashchange", () => this._arrive());
@@ -86,11 +92,25 @@ class Monitor {
       onItem: (payload) => {
         if (payload.created_at) this._pulse.heard(payload.created_at);
         if (/^[0-9a-f-]{36}$/.test(payload.thread_id ?? "")) this._list.pulse(payload.thread_id);
-        this._inbox.onEvent(payload.event_type);
+        this._inbox.onEvent(payload.event_type, payload.thread_id);
         this._runsPage.onEvent(payload.event_type);
       },
-      onOpen: (again) => (again ? this._list.load() : this._list.catchUp()),
+      onOpen: (again) => this._afterConnection(again),
     });
+  }
+
+  /** Reads what may have changed while there was no connection. */
+  _afterConnection(again) {
+    if (!again) return void this._list.catchUp();
+    this._list.load();
+    this._inbox.load();
+    this._runsPage.refresh();
+  }
+
+  /** Whether the caller has a permission. */
+  _may(permission) {
+    const given = this._caller?.permissions;
+    return !given || given.includes(permission) || given.includes("admin");
   }
 
   /** Whether the caller's key or token is bound to some apps or to a user. */
@@ -317,11 +337,11 @@ class Monitor {
       // A later answer that was faster is newer.
       if (cache !== this._cache || asked < this._shown) return;
       this._shown = asked;
-      this._questions = questions;
-      this._decisions.clear();
+      this._questions = questions.map(questionOf);
+      this._answers.keepOnly(cache.threadId, questions);
       // What a hosted agent asks for is answered by a new run, so not while one executes; an approval at any time.
       const isBusy = active && active.status !== "waiting";
-      const open = isBusy ? questions.filter(isApproval) : questions;
+      const open = isBusy ? questions.filter((question) => question.kind === "approval") : questions;
       this._timeline.setOpenQuestions(open.map((question) => question.id));
       this._runs.setQuestions(open);
     } catch {
@@ -487,25 +507,6 @@ class Monitor {
 
   // Acting
 
-  async _answer(questionId, approved) {
-    const questions = this._questions ?? [];
-    try {
-      if (isApproval(questions.find((question) => question.id === questionId))) {
-        await post(thread(this._cache.threadId, `/approvals/${encodeURIComponent(questionId)}`), { approved });
-        return;
-      }
-      this._decisions.set(questionId, approved);
-      if (questions.some((question) => !isApproval(question) && !this._decisions.has(question.id))) {
-        this._notify("Answer the other open questions too; they are sent together.");
-        return;
-      }
-      await post(thread(this._cache.threadId, "/answers"), { answers: Object.fromEntries(this._decisions) });
-    } catch (error) {
-      this._notify(error.message);
-      this._afterRuns(this._runs.runs);
-    }
-  }
-
   async _newConversation(agent = this._list.chosenAgent) {
     try {
       const created = await post("api/sessions", { app_name: agent, user_id: this._list.chosenUser });
@@ -542,7 +543,7 @@ class Monitor {
 
   // The frame around it
 
-  _buildTabs() {
+  _buildTabs(answering) {
     const names = { state: "State", event: "Event", run: "Run", memory: "Memory", branches: "Branches" };
     this._panels = {};
     const bar = byId("tabs");
@@ -569,7 +570,7 @@ class Monitor {
     };
     this._state = new StatePanel(this._panels.state, { showKey, reveal, openRun: (id) => this._openRun(id) });
     this._event = new EventPanel(this._panels.event, { travel: (at) => (this._goTo({ at, tab: "state", event: null }), this._showTab("state")), openRun: (id) => this._openRun(id), fork: (sequence) => this._fork(sequence) });
-    this._runs = new RunPanel(this._panels.run, { openRun: (id) => this._openRun(id), answer: (id, approved) => this._answer(id, approved), failed: (error) => this._notify(error.message), hasWaited: (callId) => this._timeline.hasWaited(callId) });
+    this._runs = new RunPanel(this._panels.run, { ...answering, openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message), hasWaited: (callId) => this._timeline.hasWaited(callId) });
     this._memory = new MemoryPanel(this._panels.memory, { openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message) });
     this._branches = new BranchPanel(this._panels.branches, { failed: (error) => this._notify(error.message), point: () => this._travel.at ?? this._cache?.last ?? 0, fork: (sequence) => this._fork(sequence), switched: () => this._showActivePath() });
     this._showTab("state");

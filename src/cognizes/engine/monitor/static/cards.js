@@ -1,8 +1,8 @@
-// The pieces of the timeline: bubbles, thoughts, tool cards, state chips, questions.
+// The pieces of the timeline: bubbles, thoughts, tool cards, state chips.
 
 import { attachmentViews } from "./attachments.js";
 import { h, icon, replace } from "./dom.js";
-import { between, clock, duration, exact, isSecret, number, reasonOf, summary } from "./format.js";
+import { between, clock, duration, exact, isSecret, number, summary } from "./format.js";
 import { markdown } from "./markdown.js";
 import { isCut, text as longText, valueView } from "./value_tree.js";
 
@@ -124,35 +124,4 @@ export function stateChips(delta, onOpen, onHover) {
   const left = entries.length - chips.length;
   if (left > 0) chips.push(h("button.chip", { type: "button", onclick: () => onOpen() }, `+${number(left)}`));
   return h("div.chips", {}, h("span.chips-mark", { title: "State written" }, "Δ"), chips);
-}
-
-/** A question to a person, with buttons while it is open. */
-export class QuestionCard {
-  constructor(part, onAnswer) {
-    this._onAnswer = onAnswer;
-    this._buttons = h("div.buttons");
-    this.element = h(
-      "div.question", { "data-question": part.id },
-      h("div.question-head", {}, icon("person"), h("strong", {}, "Approval asked for "), h("code", {}, part.tool)),
-      reasonOf(part.hint) && h("p", {}, part.hint), valueView(part.args, { open: 1 }), this._buttons,
-    );
-    this.id = part.id;
-  }
-
-  setOpen(open) {
-    this.element.classList.toggle("is-open", open);
-    if (!open) {
-      replace(this._buttons, h("span.muted", {}, "No longer open"));
-      return;
-    }
-    const choose = (approved) => () => {
-      replace(this._buttons, h("span.muted", {}, approved ? "Approving…" : "Denying…"));
-      this._onAnswer(this.id, approved);
-    };
-    replace(
-      this._buttons,
-      h("button.primary", { type: "button", onclick: choose(true) }, "Approve"),
-      h("button", { type: "button", onclick: choose(false) }, "Deny"),
-    );
-  }
 }

@@ -44,6 +44,17 @@ export function replace(element, ...children) {
   return append(element, children);
 }
 
+/** Makes these elements the children, in this order. Those that are in their place are not touched: they keep the focus. */
+export function arrange(element, children) {
+  const kept = new Set(children);
+  for (const child of [...element.childNodes]) if (!kept.has(child)) child.remove();
+  let place = element.firstChild;
+  for (const child of children) {
+    if (child === place) place = place.nextSibling;
+    else element.insertBefore(child, place);
+  }
+}
+
 /** An icon of our own few, drawn with strokes. */
 export function icon(name, label) {
   const drawing = s("svg.icon", { viewBox: "0 0 16 16", "aria-hidden": label ? undefined : "true", role: label && "img" });

@@ -1,11 +1,14 @@
 // Reads stored events, in the formats of Google ADK (`content.parts`) and of the engine.
 
+import { questionOf } from "./answers.js";
 import { mediaOf } from "./attachments.js";
+import { summary } from "./format.js";
 import { isCut } from "./value_tree.js";
 
 const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
 const SPEAKERS = { user: "user", assistant: "assistant", model: "assistant", system: "system", tool: "tool" };
 const QUESTION = "adk_request_";
+const CONFIRMATION = { type: "object", properties: { confirmed: { type: "boolean" } }, required: ["confirmed"] };
 
 /** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "run" | "state" | "action" | "other", … } */
 export function readEvent(event) {
@@ -27,7 +30,12 @@ function* contentParts(event) {
   if (type.startsWith("run_")) {
     yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, waitKind: content.wait_kind, waitKey: content.correlation_key, reason: content.reason };
   } else if (type === "decision_asked") {
-    yield { kind: "question", id: String(content.decision_id ?? event.id), tool: content.tool_name ?? "a tool", args: content.tool_input ?? {}, hint: content.message };
+    const asked = { id: String(content.decision_id ?? event.id), kind: "approval", message: content.message, metadata: { toolName: content.tool_name ?? "a tool", arguments: content.tool_input ?? {} } };
+    yield { kind: "question", question: questionOf(asked) };
+  } else if (type === "interrupt" && Array.isArray(content.interrupts)) {
+    for (const one of content.interrupts) if (typeof one?.id === "string") yield { kind: "question", question: questionOf(one) };
+  } else if (type === "resume" && Array.isArray(content.answers)) {
+    for (const one of content.answers) yield { kind: "action", text: `Answer: ${summary(one?.payload ?? null)}` };
   } else if (type === "decision_answered") {
     yield { kind: "action", text: content.approved ? "Approved" : "Denied" };
   } else if (type === "monitor_action") {
@@ -90,7 +98,8 @@ function* adkParts(event, content) {
     const answer = part.function_response;
     if (!answer) continue;
     if (String(answer.name ?? "").startsWith(QUESTION)) {
-      yield { kind: "action", text: answer.response?.confirmed ? "Approved" : "Denied" };
+      const { confirmed } = answer.response ?? {};
+      yield { kind: "action", text: typeof confirmed === "boolean" ? (confirmed ? "Approved" : "Denied") : `Answer: ${summary(answer.response ?? null)}` };
     } else if (unconfirmed.has(answer.id)) {
       yield { kind: "result", id: answer.id, waiting: true };
     } else {
@@ -101,15 +110,17 @@ function* adkParts(event, content) {
 }
 
 function question(call, fallback) {
-  const original = call.args?.originalFunctionCall ?? {};
+  const { originalFunctionCall: original, toolConfirmation: confirmation, ...metadata } = call.args ?? {};
+  const id = call.id ?? fallback;
+  if (!original) return { kind: "question", question: questionOf({ id, metadata }) };
   return {
-    kind: "question", id: call.id ?? fallback, tool: original.name ?? call.name, args: original.args ?? {},
-    hint: call.args?.toolConfirmation?.hint,
+    kind: "question",
+    question: questionOf({ id, message: confirmation?.hint, tool_call_id: original.id, response_schema: CONFIRMATION, metadata: { toolName: original.name, arguments: original.args ?? {} } }),
   };
 }
 
 function actionText(content) {
-  const words = { cancel: "Cancelled the run", approve: "Approved", deny: "Denied", signal: "Sent a signal" };
+  const words = { cancel: "Cancelled the run", approve: "Approved", deny: "Denied", answer: "Answered", signal: "Sent a signal" };
   const key = content.correlation_key ? ` “${content.correlation_key}”` : "";
   return `${words[content.action] ?? content.action ?? "Action"}${key}`;
 }

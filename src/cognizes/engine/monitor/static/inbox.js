@@ -1,23 +1,34 @@
 // Needs you: the runs of all threads that wait for a person or a signal, with the answer in place.
 
+import { questionOf } from "./answers.js";
 import { get, post, thread } from "./api.js";
-import { h, icon, replace } from "./dom.js";
+import { arrange, h, icon, replace } from "./dom.js";
 import { ago, exact, reasonOf, titleOf } from "./format.js";
-import { valueView } from "./value_tree.js";
+import { QuestionCard } from "./question_card.js";
+import { signalForm } from "./signal_form.js";
 
 const REFRESH_MS = 400;
 const MOST = 100;
 const ASKED = { human: "a person", webhook: "a webhook", signal: "a signal", message: "a message of the user" };
 
 export class Inbox {
-  /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see. */
+  /**
+   * `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see, answers the
+   * shared `Answers`, may(permission).
+   */
   constructor(button, panel, actions) {
     this._button = button;
     this._panel = panel;
     this._actions = actions;
     this._count = h("span.inbox-count");
+    this._list = h("ul.inbox");
+    this._empty = h("p.empty-line", {}, "No run waits for a person or a signal.");
     this._waiting = [];
-    replace(button, icon("person"), h("span", {}, "Needs you"), this._count);
+    this._hasMore = false;
+    this._cards = new Map();
+    replace(button, icon("person"), h("span.inbox-label", {}, "Needs you"), this._count);
+    const close = h("button.icon-button", { type: "button", "aria-label": "Close", onclick: () => (this.close(), button.focus()) }, icon("close"));
+    replace(panel, h("div.inbox-title", {}, h("h2", {}, "Needs you"), close), this._list, this._empty);
     button.addEventListener("click", () => this._toggle());
     this._show();
   }
@@ -27,126 +38,126 @@ export class Inbox {
     this._button.setAttribute("aria-expanded", "false");
   }
 
-  /** An event was stored: a run may wait now, or no longer. */
-  onEvent(type) {
-    if (/^(run_|decision_|monitor_action)/.test(type ?? "")) this._soon();
+  /** An event was stored: a run may wait now, or no longer, or ask something else. */
+  onEvent(type, threadId) {
+    if (!/^(run_|decision_|monitor_action)/.test(type ?? "")) return;
+    for (const card of this._cards.values()) if (card.run.thread_id === threadId) card.isStale = true;
+    this._timer ??= setTimeout(() => ((this._timer = null), this.load()), REFRESH_MS);
   }
 
   async load() {
+    const turn = (this._turn = (this._turn ?? 0) + 1);
+    let page;
     try {
-      const { runs } = await get("api/runs", { ...this._actions.query(), status: "waiting", limit: MOST });
-      this._waiting = runs.filter((run) => run.wait && run.wait.kind in ASKED);
-      this._button.hidden = false;
+      page = await get("api/debug/runs", { ...this._actions.query(), status: "waiting", wait_kind: Object.keys(ASKED), limit: MOST });
     } catch (error) {
-      // A key that may not list runs has no inbox.
-      this._button.hidden = error.status === 403;
+      // A key that may not list runs has no inbox. Otherwise the next event or connection loads it again.
+      if (turn === this._turn) this._button.hidden = error.status === 403;
       return;
     }
+    if (turn !== this._turn) return;
+    this._button.hidden = false;
+    this._waiting = page.runs;
+    this._hasMore = page.next_cursor !== null;
     this._show();
-    if (!this._panel.hidden) await this._draw();
-  }
-
-  _soon() {
-    this._timer ??= setTimeout(() => ((this._timer = null), this.load()), REFRESH_MS);
+    if (!this._panel.hidden) this._draw();
   }
 
   _show() {
     const count = this._waiting.length;
-    this._count.textContent = count ? (count === MOST ? `${MOST}+` : String(count)) : "";
+    this._count.textContent = count ? (this._hasMore ? `${count}+` : String(count)) : "";
     this._button.dataset.waiting = String(count > 0);
-    this._button.setAttribute("aria-label", count ? `Needs you: ${count}` : "Needs you: nothing");
+    this._button.setAttribute("aria-label", count ? `Needs you: ${this._count.textContent}` : "Needs you: nothing");
   }
 
-  async _toggle() {
+  _toggle() {
     this._panel.hidden = !this._panel.hidden;
     this._button.setAttribute("aria-expanded", String(!this._panel.hidden));
-    if (!this._panel.hidden) await this._draw();
+    if (!this._panel.hidden) this._draw();
   }
 
-  async _draw() {
-    const waiting = this._waiting;
-    const ids = [...new Set(waiting.map((run) => run.thread_id))];
-    const [summaries, questions] = await Promise.all([
-      ids.length ? get("api/debug/threads", { ...this._actions.query(), ids: ids.join(",") }).then(({ threads }) => new Map(threads.map((one) => [one.thread_id, one])), () => new Map()) : new Map(),
-      Promise.all(ids.map((id) => get(thread(id, "/questions")).then((answer) => [id, answer.questions], () => [id, []]))).then((found) => new Map(found)),
-    ]);
-    if (waiting !== this._waiting) return;
-    replace(
-      this._panel,
-      h("h2.panel-title", {}, "Needs you"),
-      waiting.length
-        ? h("ul.inbox", {}, waiting.map((run) => this._card(run, summaries.get(run.thread_id), questions.get(run.thread_id))))
-        : h("p.empty-line", {}, "No run waits for a person or a signal."),
-    );
-  }
-
-  _card(run, summary, questions) {
-    const asked = run.wait.kind === "human" ? questions : [];
-    return h(
-      "li.inbox-card", { "data-run": run.id },
-      h(
-        "div.inbox-head", {},
-        h("button.link.inbox-thread", { type: "button", onclick: () => this._open(run) }, summary ? titleOf(summary) : run.thread_id),
-        summary && h("time", { title: exact(summary.updated_at) }, `since ${ago(summary.updated_at)}`),
-      ),
-      h("div.inbox-facts", {}, h("span.tag", {}, run.app_name), summary && h("span.tag", {}, icon("person"), summary.user_id), h("span.muted", {}, `${run.handler?.replace(/^agui\//, "") ?? "A run"} waits for ${ASKED[run.wait.kind]}`)),
-      reasonOf(run.wait.reason) && h("p", {}, run.wait.reason),
-      asked.length ? this._questions(run, asked) : this._signal(run),
-    );
-  }
-
-  /** Questions of a hosted agent are answered together; an approval of a tool is answered alone. */
-  _questions(run, questions) {
-    const decisions = new Map();
-    const together = questions.filter((question) => question.kind !== "approval");
-    return questions.map((question) => {
-      const buttons = h("div.buttons");
-      const answer = (approved) => async () => {
-        decisions.set(question.id, approved);
-        replace(buttons, h("span.muted", {}, approved ? "Approved" : "Denied"));
-        const isAlone = question.kind === "approval";
-        if (!isAlone && together.some((one) => !decisions.has(one.id))) return;
-        const path = isAlone ? `/approvals/${encodeURIComponent(question.id)}` : "/answers";
-        const body = isAlone ? { approved } : { answers: Object.fromEntries(together.map((one) => [one.id, decisions.get(one.id)])) };
-        await this._send(thread(run.thread_id, path), body);
-      };
-      replace(buttons, h("button.primary", { type: "button", onclick: answer(true) }, "Approve"), h("button", { type: "button", onclick: answer(false) }, "Deny"));
-      const { toolName, arguments: values } = question.metadata ?? {};
-      return h(
-        "div.question.is-open", { "data-question": question.id },
-        h("div.question-head", {}, icon("person"), toolName ? [h("strong", {}, "May it call "), h("code", {}, toolName), "?"] : h("span", {}, question.message ?? question.reason)),
-        values && valueView(values, { open: 1 }), buttons,
-      );
-    });
-  }
-
-  _signal(run) {
-    const payload = h("textarea", { rows: "2", placeholder: '{"approved": true}', "aria-label": `Payload for ${run.wait.correlation_key} as JSON`, spellcheck: "false" });
-    const form = h("form.signal", {}, h("div.label", {}, "Signal ", h("code", {}, run.wait.correlation_key)), payload, h("div.buttons", {}, h("button.primary", { type: "submit" }, icon("send"), "Send signal")));
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      let body = null;
-      try {
-        body = payload.value.trim() ? JSON.parse(payload.value) : null;
-      } catch (error) {
-        return this._actions.failed(new Error(`The payload is not JSON: ${error.message}`));
-      }
-      await this._send(thread(run.thread_id, `/runs/${encodeURIComponent(run.id)}/signal`), { correlation_key: run.wait.correlation_key, payload: body });
-    });
-    return form;
-  }
-
-  async _send(path, body) {
-    try {
-      await post(path, body);
-    } catch (error) {
-      this._actions.failed(error);
+  /** Cards of waits that are still there stay as they are: with what is typed into them, and with the focus. */
+  _draw() {
+    const cards = new Map();
+    for (const run of this._waiting) {
+      const key = `${run.thread_id}/${run.id}/${run.wait.since}/${run.wait.correlation_key}`;
+      cards.set(key, this._cards.get(key) ?? new WaitCard(run, { ...this._actions, open: () => this._open(run), reload: () => this.load() }));
     }
-    await this.load();
+    this._cards = cards;
+    arrange(this._list, [...cards.values()].map((card) => card.element));
+    this._empty.hidden = cards.size > 0;
+    for (const card of cards.values()) card.refresh();
   }
 
   _open(run) {
     this.close();
     this._actions.open(run.thread_id, run.id);
+  }
+}
+
+/** A waiting run: whose it is, since when it waits, and what answers it. */
+class WaitCard {
+  constructor(run, actions) {
+    this.run = run;
+    this.isStale = true;
+    this._actions = actions;
+    this._since = h("time", { title: exact(run.wait.since) });
+    this._reason = h("p", { hidden: !reasonOf(run.wait.reason) }, run.wait.reason);
+    this._body = h("div.inbox-body");
+    this._questions = new Map();
+    const agent = run.handler?.replace(/^agui\//, "") ?? "A run";
+    this.element = h(
+      "li.inbox-card", { "data-run": run.id },
+      h("div.inbox-head", {}, h("button.link.inbox-thread", { type: "button", onclick: actions.open }, titleOf(run)), this._since),
+      h("div.inbox-facts", {}, h("span.tag", {}, run.app_name), h("span.tag", {}, icon("person"), run.user_id), h("span.muted", {}, `${agent} waits for ${ASKED[run.wait.kind]}`)),
+      this._reason, this._body,
+    );
+  }
+
+  async refresh() {
+    this._since.textContent = this.run.wait.since ? `since ${ago(this.run.wait.since)}` : "";
+    if (!this.isStale) return;
+    this.isStale = false;
+    const { run } = this;
+    let questions = [];
+    if (run.wait.kind === "human") {
+      try {
+        questions = (await get(thread(run.thread_id, "/questions"))).questions.map(questionOf);
+      } catch (error) {
+        this.isStale = true;
+        replace(this._body, h("p.empty-line.is-error", {}, error.message));
+        return;
+      }
+    }
+    this._actions.answers.keepOnly(run.thread_id, questions);
+    this._show(questions);
+  }
+
+  _show(questions) {
+    const give = (question, payload) => this._actions.answers.give(this.run.thread_id, question, payload, questions);
+    const withdraw = (question) => this._actions.answers.withdraw(this.run.thread_id, question.id);
+    const open = new Set(questions.map((question) => question.id));
+    for (const id of this._questions.keys()) if (!open.has(id)) this._questions.delete(id);
+    for (const question of questions) {
+      if (this._questions.has(question.id)) continue;
+      const card = new QuestionCard(question, { give, withdraw, may: this._actions.may });
+      card.setOpen(true);
+      this._questions.set(question.id, card);
+    }
+    // The questions of an agent are its reason to wait.
+    if (questions.some((question) => question.kind !== "approval")) this._reason.hidden = true;
+    if (questions.length) return arrange(this._body, [...this._questions.values()].map((card) => card.element));
+    if (!this._actions.may("admin")) return replace(this._body, h("p.empty-line", {}, "A signal needs a key with the permission admin."));
+    this._form ??= signalForm({ key: this.run.wait.correlation_key, send: (body) => this._signal(body), failed: this._actions.failed });
+    arrange(this._body, [this._form]);
+  }
+
+  async _signal(body) {
+    try {
+      await post(thread(this.run.thread_id, `/runs/${encodeURIComponent(this.run.id)}/signal`), body);
+    } catch (error) {
+      this._actions.failed(error);
+    }
+    await this._actions.reload();
   }
 }

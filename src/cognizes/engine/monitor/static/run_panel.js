@@ -1,37 +1,45 @@
-// The runs of a thread: status, input, result, error, a waterfall of steps, tools and waits; cancel, retry, signal, approve.
+// The runs of a thread: status, input, result, error, waterfall; questions, signal, cancel and retry.
 
+import { questionOf } from "./answers.js";
 import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { between, clock, cost, duration, exact, reasonOf, shortId, tokens } from "./format.js";
 import { facts } from "./event_panel.js";
+import { between, clock, duration, exact, reasonOf, shortId } from "./format.js";
+import { QuestionCard } from "./question_card.js";
+import { signalForm } from "./signal_form.js";
 import { usageView } from "./user_page.js";
 import { valueView } from "./value_tree.js";
+import { waterfall } from "./waterfall.js";
 
 const ACTIVE = ["pending", "running", "waiting"];
-const MOST_ROWS = 300;
+const POLL_MS = 2000;
 
 export class RunPanel {
-  /** `actions`: openRun(id), answer(questionId, approved), failed(error), hasWaited(callId). */
+  /** `actions`: openRun(id), give(question, payload), withdraw(question), failed(error), hasWaited(callId), may(permission). */
   constructor(root, actions) {
+    this._root = root;
     this._actions = actions;
-    this._detail = h("div.run-detail");
+    this._head = h("div");
+    this._box = h("div.run-actions", { hidden: true });
+    this._body = h("div");
     this._list = h("div.run-list");
-    root.append(this._detail, h("h3.panel-title", {}, "Runs of this thread"), this._list);
-    this.runs = [];
-    this._questions = [];
-    this._steps = new Map();
+    root.append(h("div.run-detail", {}, this._head, this._box, this._body), h("h3.panel-title", {}, "Runs of this thread"), this._list);
+    this._cards = new Map();
+    this._activities = new Map();
     this._asked = this._shown = 0;
+    this.open(null);
   }
 
   open(threadId) {
+    clearTimeout(this._poll);
     this._threadId = threadId;
-    this._chosen = null;
+    this._chosen = this._print = this._boxPrint = null;
     this.runs = [];
     this._questions = [];
-    this._print = null;
-    this._steps.clear();
-    replace(this._list);
-    replace(this._detail);
+    this._cards.clear();
+    this._activities.clear();
+    for (const part of [this._list, this._head, this._box, this._body]) replace(part);
+    this._box.hidden = true;
   }
 
   choose(runId) {
@@ -52,18 +60,22 @@ export class RunPanel {
   }
 
   setQuestions(questions) {
-    this._questions = questions;
+    this._questions = questions.map(questionOf);
+    const open = new Set(questions.map((question) => question.id));
+    for (const id of this._cards.keys()) if (!open.has(id)) this._cards.delete(id);
     this._draw();
   }
 
   _draw() {
     // Only when something changed: a button that is replaced while it is pressed is never clicked.
     const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
-    if (run) this._loadSteps(run);
-    const print = JSON.stringify([this.runs, this._questions, this._chosen, this._steps.get(run?.id)]);
+    if (run) this._loadActivity(run);
+    const print = JSON.stringify([this.runs, this._chosen, this._activities.get(run?.id)]);
+    if (run) this._drawBox(run);
     if (print === this._print) return;
     this._print = print;
-    replace(this._detail, run ? this._detailOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
+    replace(this._head, run ? this._headOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
+    replace(this._body, run && this._bodyOf(run));
     replace(
       this._list,
       this.runs.map((one) =>
@@ -75,24 +87,37 @@ export class RunPanel {
     );
   }
 
-  /** Reads the durable steps, model calls and waits of a run; again when the run has changed. */
-  async _loadSteps(run) {
+  /** Reads the steps, model calls and waits of a run; again when the run has changed, and from time to time while it runs. */
+  async _loadActivity(run, { isPoll = false } = {}) {
     const state = `${run.status} ${run.attempt} ${run.tool_calls.length}`;
-    if (this._steps.get(run.id)?.state === state) return;
-    this._steps.set(run.id, { state, steps: this._steps.get(run.id)?.steps ?? [] });
+    if (!isPoll && this._activities.get(run.id)?.state === state) return;
+    const threadId = this._threadId;
+    this._activities.set(run.id, { ...this._activities.get(run.id), state });
+    clearTimeout(this._poll);
     try {
-      const path = `api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}`;
-      const activity = thread(this._threadId, `/runs/${encodeURIComponent(run.id)}/activity`);
-      const [{ steps }, usage, { model_calls: calls, waits, trace }] = await Promise.all([get(path), get(`${path}/usage`), get(activity)]);
-      this._steps.set(run.id, { state, steps, usage, calls, waits, trace });
+      const path = `api/sessions/${threadId}/runs/${encodeURIComponent(run.id)}`;
+      const activity = thread(threadId, `/runs/${encodeURIComponent(run.id)}/activity`);
+      const [{ steps }, usage, { model_calls: calls, waits, nodes, trace }] = await Promise.all([get(path), get(`${path}/usage`), get(activity)]);
+      if (threadId !== this._threadId) return;
+      this._activities.set(run.id, { state, steps, usage, calls, waits, nodes, trace });
       this._draw();
     } catch (error) {
-      this._steps.delete(run.id);
-      this._actions.failed(error);
+      if (threadId !== this._threadId) return;
+      this._activities.delete(run.id);
+      if (!isPoll) this._actions.failed(error);
     }
+    if (run.status === "running") this._poll = setTimeout(() => this._pollActivity(threadId, run.id), POLL_MS);
   }
 
-  _detailOf(run) {
+  /** A worker stores steps without events: they are read while the run is shown and runs. */
+  _pollActivity(threadId, runId) {
+    const shown = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
+    if (threadId !== this._threadId || shown?.id !== runId || shown.status !== "running") return;
+    if (this._root.hidden || document.hidden) this._poll = setTimeout(() => this._pollActivity(threadId, runId), POLL_MS);
+    else this._loadActivity(shown, { isPoll: true });
+  }
+
+  _headOf(run) {
     const correlation = run.wait?.correlation_key ?? null;
     return [
       h("header.event-head", {}, h("div", {}, h("h2", {}, "Run"), h("code.kind", {}, run.id)), h("span.pill", { "data-status": run.status }, run.status)),
@@ -110,52 +135,44 @@ export class RunPanel {
         ["trace", this._traceOf(run)],
       ]),
       run.error && h("div.failure.is-block", {}, icon("warn"), h("pre", {}, run.error)),
-      this._buttons(run, correlation),
-      run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: 1 })),
-      run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
-      this._usageOf(run),
-      this._waterfall(run),
     ];
   }
 
-  _buttons(run, correlation) {
-    const parts = [];
-    for (const question of run === this.runs[0] ? this._questions : []) {
-      parts.push(
-        h(
-          "div.question.is-open", { "data-question": question.id },
-          h("div.question-head", {}, icon("person"), question.metadata?.toolName ? [h("strong", {}, "Approval asked for "), h("code", {}, question.metadata.toolName)] : h("span", {}, question.message ?? question.reason)),
-          question.metadata?.arguments && valueView(question.metadata.arguments, { open: 1 }),
-          h("div.buttons", {}, h("button.primary", { type: "button", onclick: () => this._actions.answer(question.id, true) }, "Approve"), h("button", { type: "button", onclick: () => this._actions.answer(question.id, false) }, "Deny")),
-        ),
-      );
-    }
-    if (run.status === "waiting" && !parts.length) parts.push(this._signalForm(run, correlation));
-    if (ACTIVE.includes(run.status)) {
-      parts.push(h("div.buttons", {}, h("button.danger", { type: "button", onclick: () => this._act(run, "cancel") }, icon("stop"), "Cancel run")));
-    }
-    if (run.status === "failed" && run.handler && !run.handler.startsWith("agui/")) {
-      parts.push(h("div.buttons", {}, h("button", { type: "button", id: "retry-run", onclick: () => this._retry(run) }, icon("play"), "Retry")));
-    }
-    return parts.length ? h("div.run-actions", {}, parts) : null;
+  _bodyOf(run) {
+    const activity = this._activities.get(run.id) ?? {};
+    return [
+      run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: 1 })),
+      run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
+      activity.usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(activity.usage)) : null,
+      waterfall(run, activity, { hasWaited: this._actions.hasWaited, isActive: ACTIVE.includes(run.status) }),
+    ];
   }
 
-  _signalForm(run, correlation) {
-    const key = h("input", { type: "text", value: correlation ?? "", placeholder: "correlation key", "aria-label": "Correlation key", id: "signal-key" });
-    const payload = h("textarea", { rows: "3", placeholder: '{"approved": true}', "aria-label": "Payload as JSON", id: "signal-payload", spellcheck: "false" });
-    const send = h("button.primary", { type: "submit" }, icon("send"), "Send signal");
-    const form = h("form.signal", {}, h("div.label", {}, "Waiting for a signal"), key, payload, h("div.buttons", {}, send));
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      let body = null;
-      try {
-        body = payload.value.trim() ? JSON.parse(payload.value) : null;
-      } catch (error) {
-        return this._actions.failed(new Error(`The payload is not JSON: ${error.message}`));
-      }
-      await this._act(run, "signal", { correlation_key: key.value, payload: body });
-    });
-    return form;
+  /** What a person can do with the run. Drawn only when that changes, so that what is typed stays. */
+  _drawBox(run) {
+    const questions = run === this.runs[0] ? this._questions : [];
+    const correlation = run.wait?.correlation_key ?? null;
+    const print = JSON.stringify([run.id, run.status, run.handler, correlation, questions.map((question) => question.id), this._actions.may("admin"), this._actions.may("write")]);
+    if (print === this._boxPrint) return;
+    this._boxPrint = print;
+    const mayAct = this._actions.may("admin");
+    const parts = questions.map((question) => this._card(question).element);
+    if (mayAct && run.status === "waiting" && !parts.length) parts.push(signalForm({ key: correlation, send: (body) => this._act(run, "signal", body), failed: this._actions.failed }));
+    const buttons = [];
+    if (mayAct && ACTIVE.includes(run.status)) buttons.push(h("button.danger", { type: "button", onclick: () => this._act(run, "cancel") }, icon("stop"), "Cancel run"));
+    if (this._actions.may("write") && run.status === "failed" && run.handler && !run.handler.startsWith("agui/")) buttons.push(h("button", { type: "button", id: "retry-run", onclick: () => this._retry(run) }, icon("play"), "Retry"));
+    if (buttons.length) parts.push(h("div.buttons", {}, buttons));
+    replace(this._box, parts);
+    this._box.hidden = !parts.length;
+  }
+
+  _card(question) {
+    if (!this._cards.has(question.id)) {
+      const card = new QuestionCard(question, this._actions);
+      card.setOpen(true);
+      this._cards.set(question.id, card);
+    }
+    return this._cards.get(question.id);
   }
 
   async _retry(run) {
@@ -177,54 +194,8 @@ export class RunPanel {
   }
 
   _traceOf(run) {
-    const trace = this._steps.get(run.id)?.trace;
+    const trace = this._activities.get(run.id)?.trace;
     if (!trace?.url) return trace && h("code", {}, trace.id);
     return h("a", { href: trace.url, target: "_blank", rel: "noopener noreferrer" }, h("code", {}, trace.id));
   }
-
-  _usageOf(run) {
-    const usage = this._steps.get(run.id)?.usage;
-    return usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(usage)) : null;
-  }
-
-  /** Model calls, tools, steps, waits and thoughts in the order of their start, each with its share of the run's time. */
-  _waterfall(run) {
-    const { steps = [], calls = [], waits = [] } = this._steps.get(run.id) ?? {};
-    const others = [
-      ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
-      ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: this._actions.hasWaited(String(call.id)), values: { input: call.input, output: call.output } })),
-      ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
-      ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${wait.kind ?? "a signal"}`, values: { key: wait.key, reason: wait.reason } })),
-    ];
-    const began = new Date(run.started_at ?? run.created_at);
-    const models = calls.map((call) => ({ from: lastEnd(others, call.ended_at, began), to: call.ended_at, kind: "model", name: call.model, note: tokens(call), cost: call.cost }));
-    const rows = [...others, ...models].sort((one, other) => new Date(one.from) - new Date(other.from));
-    if (!rows.length) return null;
-    const start = Math.min(began, new Date(rows[0].from));
-    const end = new Date(run.completed_at ?? Math.max(...rows.map((row) => new Date(row.to ?? row.from))));
-    const share = (moment) => `${Math.min(100, Math.max(0, ((new Date(moment) - start) / Math.max(1, end - start)) * 100)).toFixed(2)}%`;
-    return h("section.block", { id: "run-waterfall" }, h("h3", {}, `Steps (${rows.length})`), h("ol.waterfall", {}, rows.slice(0, MOST_ROWS).map((row) => waterfallRow(row, share, ACTIVE.includes(run.status)))));
-  }
-}
-
-/** The end of the tool, step or wait before a moment. The start of a model call is not stored: it was not earlier than this. */
-function lastEnd(rows, moment, began) {
-  const ends = rows.filter((row) => row.kind !== "thought" && row.to && new Date(row.to) <= new Date(moment)).map((row) => new Date(row.to));
-  return new Date(Math.min(new Date(moment), Math.max(began, ...ends)));
-}
-
-const ICONS = { thought: "thought", tool: "tool", step: "play", wait: "clock", model: "pulse" };
-
-function waterfallRow(row, share, isActive) {
-  const length = row.to && duration(between(row.from, row.to));
-  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.kind === "model" ? `≤ ${length}` : length || (isActive ? "running" : "no result");
-  const head = h(
-    "div.waterfall-head", {}, icon(ICONS[row.kind]),
-    row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
-    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), row.note && h("span.muted", {}, row.note), typeof row.cost === "number" && h("span.muted", {}, cost(row.cost)),
-    h("span.waterfall-time", { title: row.kind === "model" ? "Since the end of the step before; the start of a model call is not stored" : undefined }, row.isError ? `error, ${took}` : took),
-  );
-  const bar = h("div.waterfall-bar", { vars: { "--start": share(row.from), "--end": share(row.to ?? row.from) } });
-  const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));
-  return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, Object.keys(values).length ? valueView(values, {}) : null);
 }

@@ -49,6 +49,11 @@ export class RunsPage {
     if (this.isOpen && /^run_/.test(type ?? "")) this._after(REFRESH_MS);
   }
 
+  /** Reads the page again if it is shown. */
+  refresh() {
+    if (this.isOpen) this._after(0);
+  }
+
   load() {
     return this._load(null);
   }

@@ -4,12 +4,13 @@
 // are filled, and emptied again when they are far away. So a thread of any length costs a screen or two of elements.
 
 import { get, thread } from "./api.js";
-import { QuestionCard, ToolCard, bubble, orphanResult, row, stateChips, thought } from "./cards.js";
+import { ToolCard, bubble, orphanResult, row, stateChips, thought } from "./cards.js";
 import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { PAGE } from "./event_cache.js";
 import { endsRun, readEvent } from "./event_reading.js";
 import { between, clock, duration, reasonOf, shortId } from "./format.js";
+import { QuestionCard } from "./question_card.js";
 
 const NEAR = "1500px 0px";
 const ESTIMATE = 46;
@@ -18,7 +19,7 @@ const ENDED = ["completed", "failed", "cancelled"];
 const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
 
 export class Timeline {
-  /** `actions`: select(sequence, key?), openRun(id), answer(questionId, approved), moved(atEnd), suggest(text). */
+  /** `actions`: select(sequence, key?), openRun(id), give(question, payload), withdraw(question), may(permission), moved(atEnd), suggest(text). */
   constructor(scroller, actions) {
     this._scroller = scroller;
     this._actions = actions;
@@ -305,9 +306,10 @@ export class Timeline {
         return part.waiting ? null : row(event, "tool", orphanResult(part));
       }
       case "question": {
-        const card = new QuestionCard(part, this._actions.answer);
-        card.setOpen(this._openQuestions.has(part.id));
-        this._questions.set(part.id, card);
+        const card = this._questions.get(part.question.id) ?? new QuestionCard(part.question, this._actions);
+        card.setOpen(this._openQuestions.has(part.question.id));
+        this._questions.set(part.question.id, card);
+        this._calls.get(part.question.tool_call_id)?.finish({ waiting: true }, event);
         return row(event, "tool", card.element);
       }
       case "state":

@@ -1,0 +1,74 @@
+// The waterfall of a run: model calls, tools, steps, waits and thoughts, each at its share of the time of the run.
+
+import { h, icon } from "./dom.js";
+import { between, clock, cost, duration, exact, tokens } from "./format.js";
+import { valueView } from "./value_tree.js";
+
+const MOST_ROWS = 300;
+const ICONS = { thought: "thought", tool: "tool", step: "play", wait: "clock", model: "pulse" };
+
+/**
+ * The waterfall, or null for a run without steps. `activity` has the model calls, waits and steps of the run.
+ * `hasWaited(callId)` says whether a tool call waited for a person; `now` ends what is open of an active run.
+ */
+export function waterfall(run, activity, { hasWaited, isActive, now = new Date() }) {
+  const rows = rowsOf(run, activity, hasWaited);
+  if (!rows.length) return null;
+  const start = Math.min(new Date(run.started_at ?? run.created_at), ...rows.map((row) => new Date(row.from)));
+  const last = Math.max(...rows.map((row) => new Date(row.to ?? row.from)));
+  const end = isActive ? Math.max(now, last) : Math.max(new Date(run.completed_at ?? last), last);
+  const share = (moment) => `${Math.min(100, Math.max(0, ((new Date(moment) - start) / Math.max(1, end - start)) * 100)).toFixed(2)}%`;
+  const shown = rows.slice(0, MOST_ROWS);
+  return h(
+    "section.block", { id: "run-waterfall" }, h("h3", {}, `Steps (${rows.length})`),
+    axis(start, end),
+    h("ol.waterfall", {}, shown.map((row) => rowView(row, { share, isActive, start, end }))),
+    rows.length > shown.length && h("p.empty-line", {}, `The first ${MOST_ROWS} are shown.`),
+  );
+}
+
+function rowsOf(run, { steps = [], calls = [], waits = [], nodes = [] }, hasWaited) {
+  const others = [
+    ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
+    ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: hasWaited(String(call.id)), values: { input: call.input, output: call.output } })),
+    ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
+    ...nodes.map((node) => ({ from: node.started_at, to: node.ended_at, kind: "step", name: node.name, isOuter: true })),
+    ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${wait.kind ?? "a signal"}`, values: { key: wait.key, reason: wait.reason } })),
+  ];
+  const began = new Date(run.started_at ?? run.created_at);
+  const models = calls.map((call) => ({ from: lastEnd(others, call.ended_at, began), to: call.ended_at, kind: "model", name: call.model, note: tokens(call), cost: call.cost }));
+  return [...others, ...models].sort((one, other) => new Date(one.from) - new Date(other.from));
+}
+
+/** The end of the tool, step or wait before a moment. The start of a model call is not stored: it was not earlier than this. */
+function lastEnd(rows, moment, began) {
+  const ended = rows.filter((row) => row.kind !== "thought" && row.to && new Date(row.to) <= new Date(moment)).map((row) => new Date(row.to));
+  const begun = rows.filter((row) => row.isOuter && new Date(row.from) <= new Date(moment)).map((row) => new Date(row.from));
+  return new Date(Math.min(new Date(moment), Math.max(began, ...ended, ...begun)));
+}
+
+/** The time axis: where the run starts and ends, and how long that is. */
+function axis(start, end) {
+  const length = end - start;
+  return h(
+    "div.waterfall-axis", { "aria-hidden": "true" },
+    h("span", { title: exact(start) }, clock(start)), h("span", {}, `+ ${duration(length / 2)}`), h("span", { title: exact(end) }, `+ ${duration(length)}`),
+  );
+}
+
+function rowView(row, { share, isActive, start, end }) {
+  const length = row.to && duration(between(row.from, row.to));
+  const open = row.kind === "wait" ? "waiting" : "running";
+  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.kind === "model" ? `≤ ${length}` : length || (isActive ? open : "no result");
+  const head = h(
+    "div.waterfall-head", {}, icon(ICONS[row.kind]),
+    row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
+    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), row.note && h("span.muted", {}, row.note), typeof row.cost === "number" && h("span.muted", {}, cost(row.cost)),
+    h("span.waterfall-start", { title: exact(row.from) }, `+ ${duration(Math.max(0, new Date(row.from) - start))}`),
+    h("span.waterfall-time", { title: row.kind === "model" ? "Since the end of the step before; the start of a model call is not stored" : undefined }, row.isError ? `error, ${took}` : took),
+  );
+  const until = row.to ?? (isActive ? end : row.from);
+  const bar = h("div.waterfall-bar", { "data-open": String(!row.to && isActive), vars: { "--start": share(row.from), "--end": share(until) } });
+  const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));
+  return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, Object.keys(values).length ? valueView(values, {}) : null);
+}
