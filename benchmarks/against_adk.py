@@ -40,7 +40,7 @@ from append import measure_rate
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import DATABASE
-from cognizes.engine.database.notifier import APPLICATION_NAME as NOTIFIER
+from cognizes.engine.database.notifications import NOTIFIER_NAME as NOTIFIER
 from report import Bars, Grid, Report, Target, format_number
 from wire_counter import WireCounter
 

@@ -10,8 +10,8 @@ from cognizes.engine.agui.monitor import MonitorFrames
 from cognizes.engine.agui.observation import Observer
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database, EmbeddedPostgres
-from cognizes.engine.database.listener import PgNotifyListener
 from cognizes.engine.database.maintenance import Maintenance
+from cognizes.engine.database.notifications import PgNotifyListener
 from cognizes.engine.database.replicas import ReadDatabase
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.state_debug import StateDebugService

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cognizes.engine.pulse.pg_notify_listener import APPLICATION_NAME
+from cognizes.engine.pulse.pg_notify_listener import LISTENER_NAME
 
 
 async def kill_listeners(pool: Any) -> int:
@@ -12,6 +12,6 @@ async def kill_listeners(pool: Any) -> int:
     killed = await pool.fetch(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name = $1",
-        APPLICATION_NAME,
+        LISTENER_NAME,
     )
     return len(killed)

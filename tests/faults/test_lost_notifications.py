@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.database import listener
+from cognizes.engine.database import notifications
 from cognizes.engine.database.hosts import HostConnector
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 from cognizes.engine.feed.feed import SWEEP_SECONDS, Feed
 from tests.engine_parts import bridge_of, listener_of
 from tests.listeners import kill_listeners
@@ -23,7 +23,7 @@ _THREADS = 6
 _KILLED_AFTER_THE_COMMIT = """
 import asyncio, os, signal, sys
 from cognizes.engine import Engine
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 
 Notifier.notify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -117,13 +117,14 @@ async def test_a_third_of_the_notifications_lost_and_listeners_killed(
 
 def connect_when(may_connect: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let listeners connect only while the event is set."""
-    connect = listener.connect_directly
+    connect = notifications.connect_directly
 
     async def wait_and_connect(connector: HostConnector, name: str) -> asyncpg.Connection:
-        await may_connect.wait()
+        if name == notifications.LISTENER_NAME:
+            await may_connect.wait()
         return await connect(connector, name)
 
-    monkeypatch.setattr(listener, "connect_directly", wait_and_connect)
+    monkeypatch.setattr(notifications, "connect_directly", wait_and_connect)
 
 
 @pytest.mark.parametrize("fault", ["3 of 10 lost", "all lost", "listener killed"])

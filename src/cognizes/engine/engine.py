@@ -20,16 +20,16 @@ from cognizes.engine.artifacts import Artifacts, Attachments
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database, EmbeddedPostgres
 from cognizes.engine.database.connection_pool import SERVER_ROLE
-from cognizes.engine.database.listener import (
+from cognizes.engine.database.maintenance import Maintenance
+from cognizes.engine.database.migrations import Migrator
+from cognizes.engine.database.notifications import (
     ACCESS_CHANNEL,
     DEFAULT_CHANNEL,
     STREAM_CHANNEL,
+    Notifier,
     PgNotifyListener,
     parse_payload,
 )
-from cognizes.engine.database.maintenance import Maintenance
-from cognizes.engine.database.migrations import Migrator
-from cognizes.engine.database.notifier import Notifier
 from cognizes.engine.database.replicas import ReadDatabase
 from cognizes.engine.errors import DatabaseUnavailableError, SetupError
 from cognizes.engine.feed import Feed

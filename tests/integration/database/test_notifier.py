@@ -11,8 +11,13 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.database.listener import ENGINE_CHANNELS, PgNotifyListener
-from cognizes.engine.database.notifier import APPLICATION_NAME, MAX_WAITING, Notifier
+from cognizes.engine.database.notifications import (
+    ENGINE_CHANNELS,
+    MAX_WAITING,
+    NOTIFIER_NAME,
+    Notifier,
+    PgNotifyListener,
+)
 from cognizes.engine.database.queries import channel_suffix
 from cognizes.engine.pulse.state_manager import Event, StateManager
 
@@ -33,7 +38,7 @@ async def kill_notifiers(pool: asyncpg.Pool) -> None:
     await pool.fetch(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
         "AND application_name = $1",
-        APPLICATION_NAME,
+        NOTIFIER_NAME,
     )
 
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent, AgUiEventType, PulseEventBridge
 from cognizes.engine.pulse.pg_notify_listener import PgNotifyListener

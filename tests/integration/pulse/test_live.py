@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from cognizes.engine import Engine, Event, NotFoundError, Session
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 from tests.listeners import kill_listeners
 
 

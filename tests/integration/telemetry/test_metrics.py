@@ -21,7 +21,7 @@ from cognizes.engine import ConcurrencyConflictError, Engine, PoolTimeoutError, 
 from cognizes.engine.api.main import create_app
 from cognizes.engine.api.metrics import MetricsExport, ProcessGroup
 from cognizes.engine.database import EmbeddedPostgres
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import HandledRun
 from tests.engine_parts import database_of

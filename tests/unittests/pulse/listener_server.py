@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from cognizes.engine.database.listener import PgNotifyListener
+from cognizes.engine.database.notifications import PgNotifyListener
 
 
 class Connection:
@@ -95,6 +95,4 @@ class Server:
 
 
 def new_listener(server: Server, *, check_seconds: float = 5.0) -> PgNotifyListener:
-    return PgNotifyListener(
-        "postgresql://", connect=server.connect, first_pause=0.0, check_seconds=check_seconds, stop_seconds=0.01
-    )
+    return PgNotifyListener("postgresql://", connect=server.connect, check_seconds=check_seconds, stop_seconds=0.01)

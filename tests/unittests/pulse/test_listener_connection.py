@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import asyncpg
 import pytest
 
-from cognizes.engine.database.listener import PgNotifyListener
+from cognizes.engine.database.notifications import PgNotifyListener
 from tests.unittests.pulse.listener_server import Server, new_listener
 
 

@@ -12,7 +12,7 @@ import asyncpg
 
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import load_json
-from cognizes.engine.database.listener import DEFAULT_CHANNEL
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import LeaseLostError
 from cognizes.engine.models import Event, JsonObject, new_id

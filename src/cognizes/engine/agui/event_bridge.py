@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, raw_frame
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, parse_payload
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, parse_payload
 
 __all__ = ["AgUiEvent", "AgUiEventType", "PulseEventBridge"]
 

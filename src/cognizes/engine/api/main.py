@@ -39,7 +39,7 @@ from cognizes.engine.api.routes import (
     usage,
 )
 from cognizes.engine.api.sse import HeartbeatTimer
-from cognizes.engine.database.listener import DEFAULT_CHANNEL
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.monitor.pulse_meter import PulseMeter
 from cognizes.engine.settings import Settings

@@ -18,8 +18,15 @@ from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, load_s
 from cognizes.engine.cli.connections import check_urls, has_data, hide_password, naming_server, open_database
 from cognizes.engine.database import EmbeddedPostgres
 from cognizes.engine.database.embedded import binaries
-from cognizes.engine.database.migration_plan import FUNCTIONS, ScriptPlan, make_plan
-from cognizes.engine.database.migrations import Migrator, functions, migrations, whole_schema
+from cognizes.engine.database.migrations import (
+    FUNCTIONS,
+    Migrator,
+    ScriptPlan,
+    functions,
+    make_plan,
+    migrations,
+    whole_schema,
+)
 from cognizes.engine.settings import Settings
 
 

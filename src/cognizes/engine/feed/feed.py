@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener, parse_payload
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, STREAM_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.feed.channel_reader import SWEEP_SLICE, UNAVAILABLE, ChannelReader, rewound
 from cognizes.engine.feed.subscription import AwaitedRuns, Inboxes, Subscription
 from cognizes.engine.feed.thread_channel import FeedItem, FeedSizes, Notification, StreamView

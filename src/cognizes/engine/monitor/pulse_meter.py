@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cognizes.engine.database.listener import parse_payload
+from cognizes.engine.database.notifications import parse_payload
 
 _SECONDS = 120
 _SAMPLES = 512

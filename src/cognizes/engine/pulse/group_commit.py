@@ -22,8 +22,7 @@ from opentelemetry.trace import SpanContext
 from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
-from cognizes.engine.database.listener import DEFAULT_CHANNEL
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
 from cognizes.engine.telemetry import batch_span, current_context, instruments, is_tracing

@@ -1,5 +1,5 @@
-"""The import path of seed 000 for `cognizes.engine.database.listener`."""
+"""The import path of seed 000 for the listener of `cognizes.engine.database.notifications`."""
 
-from cognizes.engine.database.listener import APPLICATION_NAME, DEFAULT_CHANNEL, NotifyEvent, PgNotifyListener
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, LISTENER_NAME, NotifyEvent, PgNotifyListener
 
-__all__ = ["APPLICATION_NAME", "DEFAULT_CHANNEL", "NotifyEvent", "PgNotifyListener"]
+__all__ = ["DEFAULT_CHANNEL", "LISTENER_NAME", "NotifyEvent", "PgNotifyListener"]

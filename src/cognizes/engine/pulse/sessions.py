@@ -15,7 +15,7 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database import Database
-from cognizes.engine.database.notifier import Notifier
+from cognizes.engine.database.notifications import Notifier
 from cognizes.engine.errors import (
     ConcurrencyConflictError,
     DuplicateEventError,

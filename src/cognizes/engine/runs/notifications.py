@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, WakeUp
 from cognizes.engine.database import Database
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, PgNotifyListener, parse_payload
 from cognizes.engine.models import RunStatus
 from cognizes.engine.supervision import SupervisedLoop
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
-from cognizes.engine.database.listener import PgNotifyListener
+from cognizes.engine.database.notifications import PgNotifyListener
 from cognizes.engine.errors import (
     ConflictError,
     DatabaseUnavailableError,

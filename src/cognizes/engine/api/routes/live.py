@@ -22,7 +22,7 @@ from cognizes.engine.api.authorization import LARGEST, Caller, CurrentEngine, Re
 from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.api.sse import EventStream, Heartbeats
 from cognizes.engine.database.documents import dump_json
-from cognizes.engine.database.listener import DEFAULT_CHANNEL, STREAM_CHANNEL
+from cognizes.engine.database.notifications import DEFAULT_CHANNEL, STREAM_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError, FeedRewoundError, NotFoundError
 from cognizes.engine.models import Event, JsonObject, new_id

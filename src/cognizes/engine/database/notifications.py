@@ -1,7 +1,12 @@
-"""`PgNotifyListener`: receives PostgreSQL's notifications on one direct connection, and reconnects by itself.
+"""Notifications of PostgreSQL: `PgNotifyListener` receives them, `Notifier` sends them; each on a direct connection.
 
-PostgreSQL keeps no notifications for a disconnected listener. After every reconnection the listener calls the callbacks
-of `on_reconnect`, so that they read what they missed.
+A notification is a hint to read the database. One that is lost, because the process was killed between the commit and
+the notification, costs subscribers one interval of their sweep. PostgreSQL keeps none for a disconnected listener.
+After every reconnection the listener calls the callbacks of `on_reconnect`, so that they read what they missed.
+
+NOTIFY in a writing transaction holds a lock of the whole server until the commit is flushed and replicated, so writers
+of several processes wait for each other's disk. The engine notifies after the commit instead: one statement for all
+notifications that came in since the previous one, in a transaction that does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import asyncpg
 
+from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
 from cognizes.engine.database.hosts import HostConnector
-from cognizes.engine.database.queries import channel_suffix
-from cognizes.engine.errors import EngineError
+from cognizes.engine.database.queries import Queries, channel_suffix
 from cognizes.engine.models import JsonObject
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
@@ -36,13 +42,22 @@ ACCESS_CHANNEL = "access_changed"
 """Announces the id of a key that changed."""
 ENGINE_CHANNELS = frozenset({DEFAULT_CHANNEL, STREAM_CHANNEL, ACCESS_CHANNEL})
 """The channels of the engine. In a schema other than `public` PostgreSQL knows them by another name."""
-APPLICATION_NAME = "cognizes-listener"
+LISTENER_NAME = "cognizes-listener"
 """The name of a listener's connection in `pg_stat_activity`."""
+NOTIFIER_NAME = "cognizes-notifier"
+"""The name of a notifier's connection in `pg_stat_activity`."""
+MAX_WAITING = 20_000
+"""The notifications that are kept while PostgreSQL is away; older ones are dropped, and sweeps replace them."""
 EventCallback = Callable[["NotifyEvent"], Awaitable[None]]
 TextCallback = Callable[[str, str], Any]
 Reconnected = Callable[[], Awaitable[None]]
 Connect = Callable[[], Awaitable["asyncpg.Connection[Any]"]]
 _LONGEST_PAUSE = 2.0
+_CONNECT_SECONDS = 10.0
+_PER_STATEMENT = 1000
+_INTERVAL = 0.004
+_LONGEST_SEND_PAUSE = 1.0
+_LAST_SECONDS = 2.0
 
 
 @dataclass
@@ -65,8 +80,7 @@ class PgNotifyListener:
     schema; the listener adds the suffix of the schema. Other channels are global.
 
     `connect` opens the connection; by default it connects to the primary among the hosts of the DSN. The listener
-    checks a silent connection every `check_seconds`, pauses for `first_pause` seconds before the second attempt to
-    reconnect, and gives callbacks `stop_seconds` to return when it stops.
+    checks a silent connection every `check_seconds`, and gives callbacks `stop_seconds` to return when it stops.
     """
 
     def __init__(
@@ -79,15 +93,13 @@ class PgNotifyListener:
         connect_seconds: float = 10.0,
         connect: Connect | None = None,
         check_seconds: float = 5.0,
-        first_pause: float = 0.05,
         stop_seconds: float = 10.0,
     ) -> None:
         self.dsn = dsn
         self._open_connection = connect or partial(
-            connect_directly, HostConnector(dsn, seconds=connect_seconds), APPLICATION_NAME
+            connect_directly, HostConnector(dsn, seconds=connect_seconds), LISTENER_NAME
         )
         self._check_seconds = check_seconds
-        self._first_pause = first_pause
         self._stop_seconds = stop_seconds
         suffix = channel_suffix(schema)
         self._names_on_server = {name: name + suffix for name in ENGINE_CHANNELS}
@@ -230,10 +242,15 @@ class PgNotifyListener:
                 connection.terminate()
 
     async def _keep_connected(self) -> None:
-        await self._wait_for_loss()
-        logger.warning("the listener lost its connection; connecting again")
-        await self._disconnect()
-        await self._reconnect()
+        """Replace the connection when it is lost. After a failed attempt the supervisor begins the next round."""
+        if self._connection is not None:
+            await self._wait_for_loss()
+            logger.warning("the listener lost its connection; connecting again")
+            await self._disconnect()
+        try:
+            await self._connect()
+        except DRIVER_ERRORS as error:
+            raise translate(error) from error
         self.reconnections += 1
         logger.info("the listener is connected again")
         for callback in list(self._reconnect_listeners):
@@ -255,24 +272,6 @@ class PgNotifyListener:
             except DRIVER_ERRORS as error:
                 logger.debug("the listener's connection does not answer: %s", error)
                 return
-
-    async def _reconnect(self) -> None:
-        pause = self._first_pause
-        while True:
-            try:
-                await self._connect()
-                return
-            except Exception as error:
-                # Retry after any error: without a listener, subscribers wait for the sweep.
-                known = isinstance(error, (*DRIVER_ERRORS, EngineError))
-                logger.log(
-                    logging.DEBUG if known else logging.ERROR,
-                    "the listener cannot connect yet: %s",
-                    error,
-                    exc_info=None if known else error,
-                )
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _handle_notification(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
         text = str(payload)
@@ -309,6 +308,99 @@ class PgNotifyListener:
                 await result
         except Exception:
             logger.exception("a callback of the listener failed")
+
+
+class Notifier:
+    """Sends notifications in the order of `notify`. It connects when there is something to send.
+
+    A single notification is sent at once; while there are many, a statement follows the previous one after a short
+    interval.
+    """
+
+    def __init__(self, dsn: str, *, schema: str = "public", supervisor: Supervisor | None = None) -> None:
+        self._connector = HostConnector(dsn, seconds=_CONNECT_SECONDS)
+        self._statement = Queries(schema)["notify_many"]
+        self._supervisor = supervisor or Supervisor()
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._in_flight: list[tuple[str, str]] = []
+        self._changed = WakeUp()
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._sender: SupervisedLoop | None = None
+        self._sent_at = 0.0
+        self.dropped = 0
+        """The number of notifications that were dropped, because too many waited or PostgreSQL refused them."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of notifications that PostgreSQL has not accepted yet."""
+        return len(self._waiting) + len(self._in_flight)
+
+    def notify(self, channel: str, payload: str) -> None:
+        """Send a notification soon. `payload` has at most 7999 bytes."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append((channel, payload))
+        if len(self._waiting) == 1:
+            self._changed.notify()
+
+    async def start(self) -> None:
+        if self._sender is None:
+            self._sender = self._supervisor.start("notifier", self._send_waiting, longest_pause=_LONGEST_SEND_PAUSE)
+
+    async def close(self) -> None:
+        """Send what waits, unless PostgreSQL is away, then disconnect."""
+        if self._sender is None:
+            return
+        version = self._changed.version
+        while self.waiting and await self._changed.wait(version, timeout=_LAST_SECONDS):
+            version = self._changed.version
+        if self.waiting:
+            logger.warning("%d notifications were not sent; sweeps of other processes replace them", self.waiting)
+        await self._sender.stop()
+        self._sender = None
+        await self._disconnect()
+
+    async def _send_waiting(self) -> None:
+        while not self._waiting:
+            await self._changed.wait(self._changed.version)
+        loop = asyncio.get_running_loop()
+        if (pause := self._sent_at + _INTERVAL - loop.time()) > 0:
+            await asyncio.sleep(pause)
+        self._sent_at = loop.time()
+        self._in_flight = list(islice(self._waiting, _PER_STATEMENT))
+        for _ in self._in_flight:
+            self._waiting.popleft()
+        try:
+            await retry_while_unavailable(self._send)
+        except Exception:
+            self.dropped += len(self._in_flight)
+            raise
+        finally:
+            self._in_flight = []
+            self._changed.notify()
+
+    async def _send(self) -> None:
+        """Send what is in flight. After a lost connection it may be sent twice, which a hint tolerates."""
+        channels, payloads = zip(*self._in_flight, strict=True)
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect_directly(self._connector, NOTIFIER_NAME)
+            await self._connection.execute(self._statement, channels, payloads)
+        except DRIVER_ERRORS as error:
+            if self._connection is not None:
+                self._connection.terminate()
+                self._connection = None
+            raise translate(error) from error
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            try:
+                await connection.close(timeout=_LAST_SECONDS)
+            except DRIVER_ERRORS as error:
+                logger.debug("the notifier's connection did not close cleanly: %s", error)
+                connection.terminate()
 
 
 async def connect_directly(connector: HostConnector, name: str) -> asyncpg.Connection[Any]:
