@@ -1,0 +1,47 @@
+"""docs/architecture.md lists the modules that a request enters, and no other is entered."""
+
+from __future__ import annotations
+
+import httpx
+
+from cognizes.engine import Engine, Settings
+from cognizes.engine.access import Permission
+from tests.integration.walks import Follower, followed_server, listed_modules
+
+POST_EVENT = "POST /api/sessions/{thread_id}/events with a state delta"
+_BATCH = "group-commit"
+_EVENT = {
+    "author": "agent",
+    "event_type": "assistant_message",
+    "content": {"text": "hello"},
+    "actions": {"state_delta": {"step": 1}},
+}
+
+
+async def _post_events(client: httpx.AsyncClient, thread_id: str, headers: dict[str, str]) -> list[str]:
+    """Return the modules that the append of an event enters on a warm server."""
+    path = f"/api/sessions/{thread_id}/events"
+    for _ in range(3):
+        (await client.post(path, json=_EVENT, headers=headers)).raise_for_status()
+    follower = Follower(_BATCH)
+    with follower.recording():
+        response = await client.post(path, json=_EVENT, headers=headers)
+    assert response.status_code == 201
+    return follower.modules
+
+
+async def test_an_event_without_keys_enters_the_listed_modules(engine: Engine) -> None:
+    session = await engine.sessions.create("shop", "ada")
+    async with followed_server(engine) as client:
+        found = await _post_events(client, session.id, {})
+    assert set(found) == listed_modules(POST_EVENT, "Without keys"), found
+
+
+async def test_an_event_with_a_key_enters_a_few_more(database_url: str) -> None:
+    async with Engine(Settings(db_url=database_url, auth="required")) as engine:
+        session = await engine.sessions.create("shop", "ada")
+        _, key = await engine.access.keys.create(permissions=[Permission.READ, Permission.WRITE], app_names=["shop"])
+        async with followed_server(engine) as client:
+            found = await _post_events(client, session.id, {"authorization": f"Bearer {key}"})
+    listed = listed_modules(POST_EVENT, "Without keys") | listed_modules(POST_EVENT, "With API keys")
+    assert set(found) == listed, found
