@@ -1,4 +1,4 @@
-"""The engine's primitives for waiting: one wake-up, one lock per key, one retry loop, one sweeper.
+"""The engine's primitives for waiting: one wake-up, one lock per key, one queue and one loop of retries, one sweeper.
 
 Every part that waits for something uses these. A part that needs a periodic job registers it with the engine's
 `Sweeper`; a part that calls PostgreSQL while it may be away uses `retry_while_unavailable`.
@@ -113,13 +113,13 @@ class _KeyLock:
                 queue.remove(future)
             elif not future.cancelled():
                 # The lock was handed over in the same step as the cancellation.
-                self._release()
+                self.release()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
         queue = self._waiters[self._key]
         while queue:
             future = queue.popleft()
@@ -127,6 +127,82 @@ class _KeyLock:
                 future.set_result(None)
                 return
         del self._waiters[self._key]
+
+
+class RetryQueue:
+    """Queues tasks that retry after a conflict, per key: one reads and writes after the other.
+
+    Otherwise all of them read the same version, and all but one conflict again. Only speed depends on the queue: the
+    expected version of a write decides. A task that had no conflict never waits.
+
+    After a conflict a task acquires the lock of the key before its next read. It holds the lock until its next write
+    that is not a conflict, its end, or for `longest_hold` seconds. It waits for the lock, and then until
+    `wait_for_writes` has seen no write of the key in flight, for at most `longest_wait` seconds.
+    """
+
+    def __init__(self, wait_for_writes: Callable[[Hashable], Awaitable[None]]) -> None:
+        self.wait_for_writes = wait_for_writes
+        self.longest_hold = 0.05
+        self.longest_wait = 0.2
+        self.locks = KeyedLock()
+        self.retries: dict[tuple[asyncio.Task[Any] | None, Hashable], _Retry] = {}
+
+    def note_conflict(self, key: Hashable, *, writes: Hashable) -> None:
+        """Note that a write of the calling task was refused; `writes` is the key for `wait_for_writes`."""
+        task = asyncio.current_task()
+        if task is not None and (task, key) not in self.retries:
+            self.retries[task, key] = _Retry(self, task, key, writes)
+
+    async def acquire(self, key: Hashable) -> None:
+        """Acquire the lock for the calling task; return at once if the task had no conflict on this key."""
+        if self.retries and (retry := self.retries.get((asyncio.current_task(), key))) is not None:
+            await retry.acquire()
+
+    def release(self, key: Hashable) -> None:
+        """Release the lock of the calling task, if it has one, and forget its conflict."""
+        if self.retries and (retry := self.retries.get((asyncio.current_task(), key))) is not None:
+            retry.end()
+
+
+class _Retry:
+    def __init__(self, queue: RetryQueue, task: asyncio.Task[Any], key: Hashable, writes: Hashable) -> None:
+        self._queue = queue
+        self._task = task
+        self._key = key
+        self._writes = writes
+        self._lock: _KeyLock | None = None
+        # A conflict of a task that does not read again is forgotten.
+        self._timer = asyncio.get_running_loop().call_later(queue.longest_wait, self.end)
+        task.add_done_callback(self.end)
+
+    async def acquire(self) -> None:
+        is_first = self._lock is None
+        if is_first:
+            self._timer.cancel()
+        try:
+            async with asyncio.timeout(self._queue.longest_wait):
+                if self._lock is None:
+                    lock = self._queue.locks.acquire(self._key)
+                    await lock.__aenter__()
+                    self._lock = lock
+                await self._queue.wait_for_writes(self._writes)
+        except TimeoutError:
+            # The task reads without waiting any longer.
+            if self._lock is None:
+                self.end()
+        except BaseException:
+            self.end()
+            raise
+        if is_first and self._lock is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._queue.longest_hold, self.end)
+
+    def end(self, _: object = None) -> None:
+        if self._queue.retries.pop((self._task, self._key), None) is None:
+            return
+        self._timer.cancel()
+        self._task.remove_done_callback(self.end)
+        if self._lock is not None:
+            self._lock.release()
 
 
 class SharedCalls:

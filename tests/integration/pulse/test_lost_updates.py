@@ -183,3 +183,32 @@ async def test_tasks_that_share_a_rebuilt_object_keep_the_order_of_their_calls(
     await asyncio.gather(first, second)
     events = await engine.sessions.log.read(UUID(created.thread_id))
     assert [event.id for event in events] == ["first", "second"]
+
+
+@pytest.mark.parametrize("reads", ["get", "refresh"])
+async def test_tasks_that_retry_after_a_conflict_queue(engine: Engine, reads: str) -> None:
+    queue = engine.sessions.retry_queue
+    queue.longest_hold = queue.longest_wait = 600.0
+    created = await engine.sessions.create("app", "user", state={"n": 0})
+    copies = [await engine.sessions.get("app", "user", created.id) for _ in range(10)]
+    attempts = 0
+
+    async def write(session: Session | None) -> None:
+        nonlocal attempts
+        for _ in range(5):
+            while True:
+                assert session is not None
+                attempts += 1
+                try:
+                    await engine.sessions.append_event(session, message(n=session.state["n"] + 1))
+                    break
+                except ConcurrencyConflictError:
+                    if reads == "refresh":
+                        await engine.sessions.refresh(session)
+                    else:
+                        session = await engine.sessions.get("app", "user", created.id)
+
+    await asyncio.gather(*map(write, copies))
+    assert await stored_state(engine, created) == {"n": 50}
+    # Each of the other nine has one conflict, with the writer that was first.
+    assert attempts <= 50 + 9

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanContext
 
-from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
+from cognizes.engine.concurrency import WakeUp, create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.notifications import DEFAULT_CHANNEL, Notifier
@@ -89,6 +89,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._max_bytes = max_bytes
         self._queues: dict[Hashable, deque[Entry[Item, Answer]]] = {}
         self._ready: OrderedDict[Hashable, deque[Hashable]] = OrderedDict()
+        self._emptied: dict[Hashable, WakeUp] = {}
         self._queued = 0
         self._in_flight = 0
         self._bytes_in_flight = 0
@@ -114,6 +115,12 @@ class GroupCommit(Generic[Item, Answer]):
     @property
     def is_idle(self) -> bool:
         return not self._queues
+
+    async def wait_until_answered(self, key: Hashable) -> None:
+        """Return when no item of a key is queued or in flight."""
+        while key in self._queues:
+            emptied = self._emptied.setdefault(key, WakeUp())
+            await emptied.wait(emptied.version)
 
     async def close(self) -> None:
         """Refuse new items, and return when every submitted item has been answered."""
@@ -231,6 +238,8 @@ class GroupCommit(Generic[Item, Answer]):
             self._use_free_sender()
         else:
             del self._queues[key]
+            if self._emptied and (emptied := self._emptied.pop(key, None)) is not None:
+                emptied.notify()
 
     def _make_ready(self, key: Hashable, tenant_key: Hashable) -> None:
         ready = self._ready.get(tenant_key)
@@ -410,6 +419,10 @@ class AppendBatcher:
         if (measured := instruments()) is not None:
             return await measured.time_append(lambda: self._groups.submit(item))
         return await self._groups.submit(item)
+
+    async def wait_until_answered(self, thread: Hashable) -> None:
+        """Return when no append to a thread, given by its `order_key`, is queued or in flight."""
+        await self._groups.wait_until_answered(thread)
 
     async def close(self) -> None:
         """Refuse new items, and return when every submitted item has been answered."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from cognizes.engine.concurrency import KeyedLock
+from cognizes.engine.concurrency import KeyedLock, RetryQueue
 from cognizes.engine.database import Database
 from cognizes.engine.database.notifications import Notifier
 from cognizes.engine.errors import (
@@ -44,6 +44,8 @@ from cognizes.engine.pulse.time_travel import TimeTravel
 from cognizes.engine.settings import Settings
 
 StateFunction = Callable[[JsonObject], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
+SessionName = tuple[str, str, str]
+"""App name, user id, session id."""
 Events = list[Event]
 Conversation = list[Message]
 _WIDER_SCOPES = ScopedDelta(user={"": None}, app={"": None})
@@ -146,6 +148,7 @@ class Sessions:
             retry_seconds=settings.retry_seconds,
             notifier=notifier,
         )
+        self.retry_queue = RetryQueue(self._batcher.wait_until_answered)
         self._object_locks = KeyedLock()
         self._thread_locks = KeyedLock()
         self._newest: dict[UUID, Session] = {}
@@ -174,7 +177,12 @@ class Sessions:
         )
 
     async def get(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        return await self.store.get(app_name, user_id, session_id)
+        """Return a session; None if there is none. After a conflict the task waits in `retry_queue`."""
+        await self.retry_queue.acquire((app_name, user_id, session_id))
+        session = await self.store.get(app_name, user_id, session_id)
+        if session is None:
+            self.retry_queue.release((app_name, user_id, session_id))
+        return session
 
     async def list(
         self,
@@ -210,6 +218,7 @@ class Sessions:
     async def refresh(self, session: Session) -> None:
         """Update a session object to what is stored; never to an older version than it shows."""
         thread_id = await self.store.find_thread(session)
+        await self.retry_queue.acquire(_name_of(session))
         while True:
             known = session.version
             fresh = await self.store.get_thread(thread_id)
@@ -273,14 +282,16 @@ class Sessions:
         *,
         expected_version: int | None = None,
         expected_sequence: int | None = None,
+        session: SessionName | None = None,
     ) -> bool:
         """Append without a `Session` object; return False when the event was stored already.
 
-        With an `expected_sequence` a later event of the conversation is a conflict too.
+        With an `expected_sequence` a later event of the conversation is a conflict too. With a session's name the
+        task waits in `retry_queue` before it reads the session again.
         """
         item = self._item(event, state_delta(event), thread_id=thread_id, expected_version=expected_version)
         item.expected_sequence = expected_sequence
-        answer = await self._submit(event, item)
+        answer = await self._submit(event, item, session)
         return answer.status == "stored"
 
     async def _append(
@@ -295,7 +306,7 @@ class Sessions:
             # The thread's version does not cover wider scopes: other threads write them too.
             item.expected_user_version = versions.user if delta.user else None
             item.expected_app_version = versions.app if delta.app else None
-        answer = await self._submit(event, item)
+        answer = await self._submit(event, item, _name_of(session))
         _advance(session, event, delta, answer, versions)
         return event
 
@@ -312,10 +323,19 @@ class Sessions:
             item.fence = fence.run_id, fence.attempt
         return item
 
-    async def _submit(self, event: Event, item: AppendItem) -> AppendAnswer:
-        answer = await self._batcher.submit(item)
-        if answer.status != "stored":
-            await self._raise_refusal(answer, item)
+    async def _submit(self, event: Event, item: AppendItem, session: SessionName | None) -> AppendAnswer:
+        try:
+            answer = await self._batcher.submit(item)
+            if answer.status != "stored":
+                await self._raise_refusal(answer, item)
+        except ConcurrencyConflictError:
+            if session is not None:
+                self.retry_queue.note_conflict(session, writes=item.order_key)
+            raise
+        except BaseException:
+            self.retry_queue.release(session)
+            raise
+        self.retry_queue.release(session)
         event.id = item.event_id
         event.thread_id = str(item.thread_id)
         event.created_at = answer.created_at
@@ -480,6 +500,10 @@ class Sessions:
     async def snapshot(self, session: Session) -> int:
         """Store the present state as a starting point for replays; return its version."""
         return await self.time_travel.snapshot(await self.store.find_thread(session))
+
+
+def _name_of(session: Session) -> SessionName:
+    return session.app_name, session.user_id, session.id
 
 
 def _state_update(session: Session, delta: JsonObject, *, author: str, invocation_id: str) -> Event:

@@ -107,7 +107,12 @@ class OpenSessionService(EngineUser, BaseSessionService):
     ) -> Session | None:
         """Return a session with its events, or those that `config` selects; None when there is none."""
         engine = await self.engine()
-        return await self._reader.read(engine._database, _key(app_name, user_id, session_id), config or _EVERYTHING)
+        key = _key(app_name, user_id, session_id)
+        await engine.sessions.retry_queue.acquire(key)
+        session = await self._reader.read(engine._database, key, config or _EVERYTHING)
+        if session is None:
+            engine.sessions.retry_queue.release(key)
+        return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """Return all sessions of a user, or of the app, oldest update first, without events."""
@@ -158,6 +163,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
                     row,
                     expected_version=revision.version if is_strict else None,
                     expected_sequence=revision.sequence if is_strict else None,
+                    session=(session.app_name, session.user_id, session.id),
                 )
             if is_new or all(known.id != event.id for known in session.events):
                 _advance(session, event, revision, row)
