@@ -154,7 +154,7 @@ async def test_feed_lag_and_missed_notifications(
     assert after("cognizes_feed_lag_seconds_count") - before("cognizes_feed_lag_seconds_count") == 2, (
         "history is not live"
     )
-    for name in ("cognizes_notifications_missed_total", "cognizes_notifications_healed_total"):
+    for name in ("cognizes_notifications_missed_total", "cognizes_notifications_recovered_total"):
         assert after(name) - before(name) == 1, name
 
 

@@ -25,7 +25,7 @@ from cognizes.engine.feed import (
     StreamView,
     feed,
 )
-from cognizes.engine.feed.thread_channel import FeedSizes
+from cognizes.engine.feed.thread_channel import FeedPage, FeedSizes
 from cognizes.engine.models import Event
 from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, StreamRow, format_notifications
 from cognizes.engine.streams.writer import LiveMessage
@@ -467,6 +467,58 @@ async def test_more_than_a_page_is_read_back_whole(live: Live) -> None:
         assert await following == list(range(2, 52))
 
 
+@pytest.mark.parametrize("live", [FeedSizes(page=100, subscriber_page=8, recent=100)], indirect=True)
+async def test_subscribers_find_all_events_of_a_large_read_in_memory(live: Live) -> None:
+    thread = live.log.create(1)
+    followers = [asyncio.create_task(numbers(live.feed.events(thread, after=1), 90)) for _ in range(20)]
+    await idle()
+    before = live.log.queries
+    for _ in range(89):
+        live.append(thread, notify=False)
+    live.append(thread)
+    for following in followers:
+        assert await following == list(range(2, 92))
+    assert live.log.queries == before + 1
+
+
+@pytest.mark.parametrize("live", [FeedSizes(page=2, subscriber_page=8, recent=2)], indirect=True)
+async def test_subscribers_that_are_behind_read_the_same_pages_once(live: Live) -> None:
+    """They begin at different events, and meet at the end of the first page."""
+    thread = live.log.create(80)
+    first = live.feed.follow(thread, after=80)
+    await anext(first)
+    before = live.log.queries
+    followers = [asyncio.create_task(numbers(live.feed.events(thread, after=after), 80 - after)) for after in range(8)]
+    for after, following in enumerate(followers):
+        assert await following == list(range(after + 1, 81))
+    assert live.log.queries - before == 8 + 9, "the first pages differ; the nine others are read once"
+    await first.aclose()
+
+
+async def test_what_an_encoder_makes_of_a_page_is_shared(live: Live) -> None:
+    thread = live.log.create(1)
+    live.log.append(thread, "run")
+    made: list[list[object]] = []
+
+    def encode(items: list[FeedItem]) -> list[object]:
+        made.append(described(items))
+        return made[-1]
+
+    of_run = [live.feed.follow_run("run", 2) for _ in range(3)]
+    of_thread = [live.feed.follow(thread, after=2) for _ in range(3)]
+    for pages in (*of_run, *of_thread):
+        await anext(pages)
+    live.log.append(thread)
+    live.append(thread, "run")
+    for followed, expected in ((of_run, [4]), (of_thread, [3, 4])):
+        for pages in followed:
+            page = await anext(pages)
+            assert isinstance(page, FeedPage)
+            assert page.encoded(encode) == expected
+            await pages.aclose()
+    assert made == [[4], [3, 4]]
+
+
 async def test_an_unreadable_row_does_not_end_the_feed(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     bad, good = live.log.create(), live.log.create()
     one = asyncio.create_task(numbers(live.feed.events(bad), 1))
@@ -810,7 +862,7 @@ async def test_an_event_that_is_read_back_during_a_sweep_is_no_rewind(live: Live
     await pages.aclose()
 
 
-@pytest.mark.parametrize("live", [FeedSizes(page=3, catch_up_page=2, recent=4)], indirect=True)
+@pytest.mark.parametrize("live", [FeedSizes(page=3, subscriber_page=2, recent=4)], indirect=True)
 @pytest.mark.parametrize("seed", range(60))
 async def test_any_order_of_subscribing_and_writing(seed: int, live: Live) -> None:
     """Small pages, slow responses, a third of the notifications lost: every subscriber has a part of the log without a

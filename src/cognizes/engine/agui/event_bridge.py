@@ -29,7 +29,9 @@ class Subscribable(Protocol):
     async def unsubscribe(self, channel: str) -> None: ...
 
 
-class FrameGroup(Protocol):
+class ItemFrames(Protocol):
+    """The frames of one item of the feed."""
+
     @property
     def frames(self) -> list[AgUiEvent]: ...
 
@@ -37,7 +39,7 @@ class FrameGroup(Protocol):
 class FrameSource(Protocol):
     def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
-    ) -> AsyncGenerator[Sequence[FrameGroup], None]: ...
+    ) -> AsyncGenerator[Sequence[ItemFrames], None]: ...
 
 
 class _Done:

@@ -18,9 +18,8 @@ client may begin at any event and all clients share the frames. Only a message t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 from uuid import UUID
@@ -32,15 +31,13 @@ from cognizes.engine.agui.json_patch import json_patch
 from cognizes.engine.agui.translator import Profile, StreamTranslator, Translator
 from cognizes.engine.errors import FeedRewoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
+from cognizes.engine.feed.thread_channel import FeedPage
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.streams.chunks import StreamHead
 from cognizes.engine.timeline.event_reading import adk_field, is_partial, read_parts
 
 _RUN_STATUS = {"run_finished": "completed", "run_failed": "failed", "run_cancelled": "cancelled"}
-_STEPS_KEPT = 256
-_LARGEST_KEPT = 16 * 1024
 _LARGEST_PUT = 16 * 1024
-_PAGES_KEPT = 16
 _OUTER = ("type", "timestamp")
 
 
@@ -88,7 +85,7 @@ def _camel(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-class Step:
+class FrameGroup:
     """The frames of one feed item: of a stored event, of new chunks, of a stream's end, or of a notification.
 
     `is_streamed` says that these are frames of a message that was streamed, or of an event that its stream stored.
@@ -124,7 +121,7 @@ class Step:
         return self._text
 
 
-class Outlet(Protocol):
+class FrameSink(Protocol):
     """A connection; `put` returns when it has room for more."""
 
     async def put(self, frames: str | bytes) -> None: ...
@@ -135,93 +132,64 @@ class MonitorFrames:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._steps: dict[tuple[str, int | None], Step] = {}
-        self._pages: dict[tuple[str, str, int | None], _EncodedPage] = {}
 
     async def follow_run(
         self, run_id: str, *, after: int = 0, thread_id: UUID | None = None
-    ) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of a run after an event, existing and future ones. The run may not exist yet.
+    ) -> AsyncGenerator[list[FrameGroup], None]:
+        """Yield the frame groups of a run after an event, existing and future ones. The run may not exist yet.
 
         The first page comes at once and may be empty.
         """
-        encoder = _StepEncoder(self, run_id)
+        encoder = _GroupEncoder(run_id)
         async with aclosing(self._feed.follow_run(run_id, after, thread_id, notifications=True)) as pages:
             async for items in pages:
                 yield encoder.encode(items)
 
-    async def follow_thread(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of a thread like `follow_run`."""
-        encoder = _StepEncoder(self, None)
+    async def follow_thread(self, thread_id: UUID, *, after: int = 0) -> AsyncGenerator[list[FrameGroup], None]:
+        """Yield the frame groups of a thread like `follow_run`."""
+        encoder = _GroupEncoder(None)
         async with aclosing(self._feed.follow(thread_id, after, notifications=True)) as pages:
             async for items in pages:
                 yield encoder.encode(items)
 
     async def send(
-        self, run_id: str, outlet: Outlet, *, after: int = 0, greeting: str = "", thread_id: UUID | None = None
+        self, run_id: str, sink: FrameSink, *, after: int = 0, greeting: str = "", thread_id: UUID | None = None
     ) -> None:
         """Send the frames of a run until the feed ends, first the greeting.
 
         The subscription exists before the greeting is sent: a client that has it misses no notification.
         """
-        encoder = _StepEncoder(self, run_id)
+        encoder = _GroupEncoder(run_id)
         try:
             async with aclosing(self._feed.follow_run(run_id, after, thread_id, notifications=True)) as pages:
                 async for items in pages:
                     if greeting:
-                        await outlet.put(greeting)
+                        await sink.put(greeting)
                         greeting = ""
-                    for body in self._encode_page(encoder, items):
-                        await outlet.put(body)
+                    for body in _bodies(items, encoder):
+                        await sink.put(body)
         except FeedRewoundError as error:
             data = {"message": str(error), "code": "FEED_REWOUND"}
-            await outlet.put(AgUiEvent(AgUiEventType.RUN_ERROR, run_id, data=data).to_sse())
-
-    def _encode_page(self, encoder: _StepEncoder, items: list[FeedItem]) -> Sequence[bytes]:
-        """Return the frames of a page. Subscribers of a run at the same position share them."""
-        first, last = (items[0], items[-1]) if items else (None, None)
-        # Notifications precede events, and chunks follow them: between two events are only events.
-        if not isinstance(first, Event) or not isinstance(last, Event) or encoder.is_streaming:
-            return list(_joined(step.text for step in encoder.encode(items)))
-        key = (first.thread_id, first.run_id or "", first.sequence_num)
-        page = self._pages.get(key)
-        if page is None or page.first is not first or page.last is not last or page.length != len(items):
-            bodies = tuple(_joined(step.text for step in encoder.encode(items)))
-            self._pages.pop(key, None)
-            page = self._pages[key] = _EncodedPage(first, last, len(items), bodies)
-            if len(self._pages) > _PAGES_KEPT:
-                del self._pages[next(iter(self._pages))]
-        return page.bodies
-
-    def step_of(self, event: Event) -> Step:
-        """Return the step of an event of a run; all its subscribers share the step and its text."""
-        key = (event.thread_id, event.sequence_num)
-        if (step := self._steps.get(key)) is None:
-            step = Step(event)
-            if len(step.text) <= _LARGEST_KEPT:
-                self._steps[key] = step
-                if len(self._steps) > _STEPS_KEPT:
-                    del self._steps[next(iter(self._steps))]
-        return step
+            await sink.put(AgUiEvent(AgUiEventType.RUN_ERROR, run_id, data=data).to_sse())
 
 
-@dataclass(frozen=True, slots=True)
-class _EncodedPage:
-    """The frames of consecutive events of a run, with the first and the last of the events."""
-
-    first: Event
-    last: Event
-    length: int
-    bodies: tuple[bytes, ...]
+def _bodies(items: list[FeedItem], encoder: _GroupEncoder) -> Sequence[bytes]:
+    """Return the frames of a page. Subscribers at the same position share those of stored events."""
+    if isinstance(items, FeedPage) and not encoder.is_streaming:
+        return items.encoded(_event_bodies)
+    return _joined(group.text for group in encoder.encode(items))
 
 
-class _StepEncoder:
+def _event_bodies(items: list[FeedItem]) -> Sequence[bytes]:
+    return _joined(FrameGroup(item).text for item in items if isinstance(item, Event))
+
+
+class _GroupEncoder:
     """Encodes the feed for one subscriber. It has a translator only while a message is being streamed."""
 
-    __slots__ = ("_monitor", "_run_id", "_streamed")
+    __slots__ = ("_run_id", "_streamed")
 
-    def __init__(self, monitor: MonitorFrames, run_id: str | None) -> None:
-        self._monitor = monitor
+    def __init__(self, run_id: str | None) -> None:
         self._run_id = run_id
         self._streamed: StreamTranslator | None = None
 
@@ -229,46 +197,48 @@ class _StepEncoder:
     def is_streaming(self) -> bool:
         return self._streamed is not None
 
-    def encode(self, items: Iterable[FeedItem]) -> list[Step]:
-        steps = [step for item in items if (step := self._encode(item)) is not None]
+    def encode(self, items: Iterable[FeedItem]) -> list[FrameGroup]:
+        groups = [group for item in items if (group := self._encode(item)) is not None]
         if self._streamed is not None and self._streamed.is_idle:
             self._streamed = None
-        return steps
+        return groups
 
-    def _encode(self, item: FeedItem) -> Step | None:
+    def _encode(self, item: FeedItem) -> FrameGroup | None:
         match item:
             case Event():
                 if self._streamed is not None and self._streamed.forget(item):
-                    return Step(item, frames_of(item, self._streamed.translator), is_streamed=True)
-                return Step(item) if self._run_id is None else self._monitor.step_of(item)
+                    return FrameGroup(item, frames_of(item, self._streamed.translator), is_streamed=True)
+                return FrameGroup(item)
             case Chunks():
                 if self._streamed is None:
                     translator = Translator(
                         thread_id=item.head.thread_id, run_id=self._run_id or "", profile=Profile.MONITOR
                     )
                     self._streamed = StreamTranslator(translator)
-                return _streamed_step(item.head, self._streamed.translate_chunks(item))
+                return _streamed_group(item.head, self._streamed.translate_chunks(item))
             case StreamEnd():
-                return _streamed_step(item.head, self._streamed.end(item)) if self._streamed is not None else None
+                return _streamed_group(item.head, self._streamed.end(item)) if self._streamed is not None else None
             case Notification():
                 frames = [raw_frame(self._run_id, item.payload)] if self._run_id is not None else []
-                return Step(frames=frames, notification=item.payload)
+                return FrameGroup(frames=frames, notification=item.payload)
 
 
-def _streamed_step(head: StreamHead, frames: Iterable[BaseEvent]) -> Step | None:
+def _streamed_group(head: StreamHead, frames: Iterable[BaseEvent]) -> FrameGroup | None:
     moment = now()
     plain = [AgUiEvent(kind, head.run_id or "", moment, data) for kind, data in map(_plain, frames)]
-    return Step(frames=plain, is_streamed=True) if plain else None
+    return FrameGroup(frames=plain, is_streamed=True) if plain else None
 
 
-def _joined(texts: Iterable[str]) -> Iterator[bytes]:
+def _joined(texts: Iterable[str]) -> list[bytes]:
     """Join and encode texts, but only up to the size that a slow reader may cost."""
+    bodies: list[bytes] = []
     together, length = list[str](), 0
     for text in texts:
         together.append(text)
         length += len(text)
         if length >= _LARGEST_PUT:
-            yield "".join(together).encode()
+            bodies.append("".join(together).encode())
             together, length = [], 0
     if length:
-        yield "".join(together).encode()
+        bodies.append("".join(together).encode())
+    return bodies

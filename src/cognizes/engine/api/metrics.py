@@ -237,9 +237,9 @@ def _live(engine: Engine, connections: Mapping[str, int]) -> Iterator[Metric]:
         value=feed.missed_notifications,
     )
     yield CounterMetricFamily(
-        "cognizes_notifications_healed",
+        "cognizes_notifications_recovered",
         "Threads whose events were read after their notification was missed.",
-        value=feed.healed_notifications,
+        value=feed.recovered_notifications,
     )
     yield CounterMetricFamily(
         "cognizes_notifications_dropped",

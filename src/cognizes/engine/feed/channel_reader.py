@@ -14,12 +14,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
+from itertools import count
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import asyncpg
+from cachetools import LRUCache
 
-from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import KeyedLock, WakeUp, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.errors import (
     DatabaseUnavailableError,
@@ -29,7 +31,7 @@ from cognizes.engine.errors import (
     NotFoundError,
     PoolTimeoutError,
 )
-from cognizes.engine.feed.thread_channel import FeedSizes, StreamView, ThreadChannel
+from cognizes.engine.feed.thread_channel import FeedPage, FeedSizes, StreamView, ThreadChannel
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus, parse_notifications
@@ -53,10 +55,15 @@ _COMMIT_SECONDS = 40.0
 _TRUSTED_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 _CHANNELS_KEPT = 10_000
+_PAGES_BYTES = 8 * 1024 * 1024
+_EVENT_OVERHEAD = 2048
+"""What an event in memory takes beside its JSON."""
 _FAR = 2**63
 _SECONDS_PER_SUBSCRIBER = 80e-6
 _LONGEST_DELAY = 0.02
 """A delivery costs time for each subscriber: a busy thread with many of them is read less often, in larger pages."""
+_PageKey = tuple[int, int, str | None]
+"""The number of a channel, the event before the page, and the run whose events the page has."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -93,7 +100,12 @@ class ChannelReader:
         # What all subscribers of a thread share is read by the engine, not for the tenant that came first.
         self._shared = database.without_tenants()
         self._streams = streams
-        self._log = EventLog(database)
+        self._log = EventLog(self._shared)
+        self._numbers = count()
+        self._pages: LRUCache[_PageKey, FeedPage] = LRUCache(
+            _PAGES_BYTES, getsizeof=lambda page: page.size + (len(page) + 1) * _EVENT_OVERHEAD
+        )
+        self._page_reads = KeyedLock()
         self._channels: dict[UUID, ThreadChannel] = {}
         self._due_events: _WorkSet[UUID] = _WorkSet()
         self._due_streams: _WorkSet[UUID] = _WorkSet()
@@ -103,7 +115,7 @@ class ChannelReader:
         self._failovers_checked = 0
         self.is_closed = False
         self.missed_notifications = 0
-        self.healed_notifications = 0
+        self.recovered_notifications = 0
         self._missed: set[UUID] = set()
 
     @property
@@ -131,7 +143,7 @@ class ChannelReader:
         """Return the channel of a thread. It records notifications from now on."""
         channel = self._channels.get(thread_id)
         if channel is None:
-            channel = ThreadChannel(thread_id, recent_events=self._sizes.recent)
+            channel = ThreadChannel(thread_id, number=next(self._numbers), recent_events=self._sizes.recent)
             if self.is_closed:
                 channel.end()
             else:
@@ -178,11 +190,41 @@ class ChannelReader:
     async def find_existing_runs(self, run_ids: list[str]) -> list[str]:
         return [row["run_id"] for row in await self._shared.fetch("find_existing_runs", run_ids)]
 
-    async def read_page(self, channel: ThreadChannel, after: int) -> list[Event]:
-        """Return the events after a sequence, from memory or from the database."""
-        if (recent := channel.recent_after(after)) is not None:
-            return recent
-        return await self._retry(self._log.read, channel.thread_id, after=after, limit=self._sizes.catch_up_page)
+    def find_page(self, channel: ThreadChannel, after: int, run_id: str | None) -> FeedPage | None:
+        """Return the events after a sequence, of one run or of all; None if they are not in memory."""
+        key = (channel.number, after, run_id)
+        if (page := self._pages.get(key)) is not None:
+            is_full = page.last_sequence % self._sizes.subscriber_page == 0
+            if is_full or page.last_sequence == channel.head:
+                return page
+        if (recent := channel.recent_after(after, limit=self._page_limit(after))) is None:
+            return None
+        return self._keep_page(key, [event for event, _ in recent], sum(size for _, size in recent))
+
+    async def read_page(self, channel: ThreadChannel, after: int, run_id: str | None) -> FeedPage | None:
+        """Read a page from the database, once for all subscribers that wait for it; None if there are no events.
+
+        `open_channel` has checked that the tenants of these subscribers may see the thread.
+        """
+        key = (channel.number, after, run_id)
+        async with self._page_reads.acquire(key):
+            if (page := self.find_page(channel, after, run_id)) is not None:
+                return page
+            found = await self._retry(
+                self._log.read_page, channel.thread_id, after=after, limit=self._page_limit(after)
+            )
+            return self._keep_page(key, found.events, found.size) if found.events else None
+
+    def _page_limit(self, after: int) -> int:
+        return self._sizes.subscriber_page - after % self._sizes.subscriber_page
+
+    def _keep_page(self, key: _PageKey, events: list[Event], size: int) -> FeedPage:
+        run_id = key[2]
+        mine = events if run_id is None else [event for event in events if event.run_id == run_id]
+        page = FeedPage(mine, last_sequence=events[-1].sequence_num or key[1], size=size)
+        if size < _PAGES_BYTES // 4:
+            self._pages[key] = page
+        return page
 
     async def find_run(self, run_id: str, thread_id: UUID | None) -> asyncpg.Record | None:
         """Return the thread of a run and the sequence before its first event."""
@@ -301,7 +343,7 @@ class ChannelReader:
                 channels[thread_id].advance(rows)
                 self._set_delay(channels[thread_id])
                 self._database.note_sequence(thread_id, channels[thread_id].head)
-                self._note_healed(thread_id)
+                self._note_recovered(thread_id)
             if self._channels.get(thread_id) is not channels[thread_id]:
                 self._due_events.add(thread_id)
         for thread_id in large:
@@ -327,15 +369,15 @@ class ChannelReader:
         if page.rows:
             channel.advance(page.rows)
             self._database.note_sequence(channel.thread_id, channel.head)
-            self._note_healed(channel.thread_id)
+            self._note_recovered(channel.thread_id)
         if page.has_more:
             self._due_events.add(channel.thread_id)
 
-    def _note_healed(self, thread_id: UUID) -> None:
+    def _note_recovered(self, thread_id: UUID) -> None:
         """Count a thread whose events were read although their notification was missed."""
         if self._missed and thread_id in self._missed:
             self._missed.discard(thread_id)
-            self.healed_notifications += 1
+            self.recovered_notifications += 1
 
     # Reading back streams
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -21,6 +22,7 @@ _RECENT_BYTES = 1024 * 1024
 _CHUNKS_PER_ITEM = 1000
 _ENDS_KEPT = 256
 _ENDED_KEPT = 4096
+_Encoded = TypeVar("_Encoded")
 
 
 class StreamView(Enum):
@@ -54,6 +56,28 @@ class Notification:
 
 
 FeedItem = Event | Chunks | StreamEnd | Notification
+
+
+class FeedPage(list[FeedItem]):
+    """The next events of all subscribers at one position, with what an encoder made of them.
+
+    `last_sequence` is the last event that the page covers: of a page for a run, it may belong to another run. `size` is
+    the JSON size of all covered events.
+    """
+
+    __slots__ = ("_encoded", "last_sequence", "size")
+
+    def __init__(self, items: Iterable[Event], *, last_sequence: int, size: int) -> None:
+        super().__init__(items)
+        self.last_sequence = last_sequence
+        self.size = size
+        self._encoded: tuple[object, object] | None = None
+
+    def encoded(self, encode: Callable[[list[FeedItem]], _Encoded]) -> _Encoded:
+        """Return what `encode` makes of the page. Subscribers that use the same function share the result."""
+        if self._encoded is None or self._encoded[0] is not encode:
+            self._encoded = (encode, encode(self))
+        return cast(_Encoded, self._encoded[1])
 
 
 class Position:
@@ -116,11 +140,15 @@ class FollowedStream:
 
 @dataclass(frozen=True, slots=True)
 class FeedSizes:
-    """Numbers of events: of a page of the shared reader, of a page for a subscriber that is behind, in memory."""
+    """Numbers of events: of a page of the shared reader, of a page for subscribers, and in memory.
+
+    Pages for subscribers end at the multiples of their size, so that subscribers that are behind meet at the same
+    position and share pages again. `recent` is not less than `page`: subscribers find all events of a page in memory.
+    """
 
     page: int = 500
-    catch_up_page: int = 64
-    recent: int = 256
+    subscriber_page: int = 128
+    recent: int = 512
 
 
 class ThreadChannel:
@@ -128,7 +156,8 @@ class ThreadChannel:
 
     `head` is -1 until it is read for the first time; until then the channel records the sequences of notifications in
     `notified`. `head_id` is the id of the event at the head: after a failover that lost events, another event may have
-    its sequence. `wanted` holds the positions from which long-polls follow remote streams.
+    its sequence. `wanted` holds the positions from which long-polls follow remote streams. `number` differs from the
+    numbers of all other channels of the process.
     """
 
     __slots__ = (
@@ -136,7 +165,6 @@ class ThreadChannel:
         "_ended",
         "_ends",
         "_ends_dropped",
-        "_page",
         "_recent",
         "_recent_events",
         "changed",
@@ -149,6 +177,7 @@ class ThreadChannel:
         "kept_until",
         "needs_refresh",
         "notified",
+        "number",
         "read_again_at",
         "streams",
         "subscribers",
@@ -158,8 +187,9 @@ class ThreadChannel:
         "wanted",
     )
 
-    def __init__(self, thread_id: UUID, *, recent_events: int) -> None:
+    def __init__(self, thread_id: UUID, *, number: int, recent_events: int) -> None:
         self.thread_id = thread_id
+        self.number = number
         self._recent_events = recent_events
         self.head = -1
         self.head_id: str | None = None
@@ -177,7 +207,6 @@ class ThreadChannel:
         self.checked_at = 0.0
         self.read_again_at = 0.0
         self.is_delayed = False
-        self._page: tuple[int, list[Event]] | None = None
         self._recent: deque[tuple[Event, int]] | None = None
         self._bytes = 0
         self._ended: dict[str, None] | None = None
@@ -205,6 +234,11 @@ class ThreadChannel:
     def recent_count(self) -> int:
         return len(self._recent) if self._recent else 0
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether a stream is open or an end is known."""
+        return bool(self.streams) or self._ends is not None
+
     def count_view(self, view: StreamView, change: int) -> None:
         """Count a subscriber that enters (1) or leaves (-1)."""
         self.subscribers += change
@@ -223,7 +257,6 @@ class ThreadChannel:
         """Take in the events after the head, which have no gap. The newest is always kept, older ones within limits."""
         if self._recent is None:
             self._recent = deque()
-        self._page = None
         for row in rows:
             event = event_from_row(row)
             self._recent.append((event, row["bytes"]))
@@ -235,28 +268,13 @@ class ThreadChannel:
                 self._mark_stored(event)
         self.changed.notify()
 
-    def recent_after(self, sequence: int) -> list[Event] | None:
-        """Return the events after a sequence; None if memory does not reach back to it.
-
-        Subscribers at the same position share the list.
-        """
-        if self._page is not None and self._page[0] == sequence:
-            return self._page[1]
-        events = self._find_recent(sequence)
-        if events is not None:
-            self._page = (sequence, events)
-        return events
-
-    def _find_recent(self, sequence: int) -> list[Event] | None:
+    def recent_after(self, sequence: int, *, limit: int) -> list[tuple[Event, int]] | None:
+        """Return the events after a sequence and their sizes; None if memory does not reach back to it."""
         if not self._recent or (self._recent[0][0].sequence_num or 0) > sequence + 1:
             return None
-        first = self._recent[0][0].sequence_num or 0
-        skip = sequence + 1 - first
-        if skip == 0:
-            return [event for event, _ in self._recent]
-        # Subscribers are usually near the head: take the end of the deque.
-        count = len(self._recent) - skip
-        return [self._recent[place][0] for place in range(-count, 0)]
+        # Subscribers are usually near the head: count from the end of the deque.
+        first = sequence + 1 - (self._recent[0][0].sequence_num or 0) - len(self._recent)
+        return [self._recent[place] for place in range(first, min(first + limit, 0))]
 
     def _mark_stored(self, event: Event) -> None:
         given = event.content.get("message_id")

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, milliseconds
-from cognizes.engine.agui.monitor import Step
+from cognizes.engine.agui.monitor import FrameGroup
 from cognizes.engine.api.agents import Streams
 from cognizes.engine.api.authorization import LARGEST, Caller, CurrentEngine, Reach, ThreadOfRun, access
 from cognizes.engine.api.responses import DocumentResponse
@@ -155,8 +155,8 @@ async def _thread_items(engine: Engine, name: str, after: int | None) -> AsyncGe
 
 async def _feed_items(engine: Engine, thread_id: UUID, after: int) -> AsyncGenerator[list[JsonObject], None]:
     async with aclosing(engine._monitor_frames.follow_thread(thread_id, after=after)) as pages:
-        async for steps in pages:
-            yield [item for step in steps for item in _step_items(str(thread_id), step)]
+        async for groups in pages:
+            yield [item for group in groups for item in _group_items(str(thread_id), group)]
 
 
 async def _notification_items(engine: Engine, name: str) -> AsyncGenerator[list[JsonObject], None]:
@@ -165,15 +165,15 @@ async def _notification_items(engine: Engine, name: str) -> AsyncGenerator[list[
             yield [_item(notification.payload) for notification in page]
 
 
-def _step_items(thread_id: str, step: Step) -> list[JsonObject]:
-    if step.notification is not None:
-        return [_item(step.notification)]
+def _group_items(thread_id: str, group: FrameGroup) -> list[JsonObject]:
+    if group.notification is not None:
+        return [_item(group.notification)]
     items = [
         _item({"thread_id": thread_id, **frame.to_json()}, channel=STREAM_CHANNEL)
-        for frame in (step.frames if step.is_streamed else ())
+        for frame in (group.frames if group.is_streamed else ())
         if frame.type.startswith(("TEXT_", "REASONING_"))
     ]
-    return items if step.event is None else [*items, _item(_event_payload(step.event))]
+    return items if group.event is None else [*items, _item(_event_payload(group.event))]
 
 
 def _item(payload: JsonObject, *, channel: str = DEFAULT_CHANNEL) -> JsonObject:
