@@ -46,7 +46,7 @@ from cognizes.engine.streams.writer import MessageWriter
 from cognizes.engine.supervision import Supervisor
 from cognizes.engine.sync.branches import Branches
 from cognizes.engine.sync.contexts import Contexts
-from cognizes.engine.sync.signal_subscription import Signals
+from cognizes.engine.sync.signals import Signals
 from cognizes.engine.sync.tool_approvals import ToolApprovals
 from cognizes.engine.telemetry import detect_tracing, enable_metrics
 from cognizes.engine.timeline.timeline import Timeline

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cognizes.engine import Engine, InvalidInputError, Session
-from cognizes.engine.sync.llm_context import estimate_tokens
+from cognizes.engine.sync.contexts import estimate_tokens
 from tests.engine_parts import database_of
 from tests.unittests.agui.conftest import adk, call, response, said
 

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from cognizes.engine import InvalidInputError
-from cognizes.engine.runs.recurrence import Recurrence
+from cognizes.engine.runs.schedules import Recurrence
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

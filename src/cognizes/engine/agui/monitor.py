@@ -28,7 +28,8 @@ from ag_ui.core import BaseEvent
 
 from cognizes.engine.agui.frames import AgUiEvent, AgUiEventType, encode, milliseconds, now, raw_frame
 from cognizes.engine.agui.json_patch import json_patch
-from cognizes.engine.agui.translator import Profile, StreamTranslator, Translator
+from cognizes.engine.agui.stream_translator import StreamTranslator
+from cognizes.engine.agui.translator import Profile, Translator
 from cognizes.engine.errors import FeedRewoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
 from cognizes.engine.feed.thread_channel import FeedPage

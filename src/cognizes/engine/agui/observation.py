@@ -16,7 +16,8 @@ from ag_ui.core import PROTOCOL_VERSION, BaseEvent, RunErrorEvent, RunFinishedEv
 
 from cognizes.engine.agui.frames import now
 from cognizes.engine.agui.snapshot import History, Snapshot, read_history
-from cognizes.engine.agui.translator import StreamTranslator, Translator
+from cognizes.engine.agui.stream_translator import StreamTranslator
+from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
 from cognizes.engine.models import Event, RunStatus

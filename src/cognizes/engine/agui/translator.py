@@ -57,10 +57,9 @@ from pydantic import TypeAdapter, ValidationError
 from cognizes.engine.agui.call_arguments import ArgumentsWriter, StreamedText
 from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_text, milliseconds, now, to_json
 from cognizes.engine.agui.json_patch import json_patch
-from cognizes.engine.feed import Chunks, StreamEnd
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
-from cognizes.engine.streams.chunks import CALL, CALL_INFIX, THOUGHT, THOUGHT_SUFFIX, CallHead
+from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, CallHead
 from cognizes.engine.timeline.event_reading import (
     CLIENT_HISTORY_MARK,
     REQUEST_PREFIX,
@@ -92,8 +91,6 @@ _PARTS: TypeAdapter[list[ContentPart]] = TypeAdapter(list[ContentPart])
 _AGENT_KINDS = ("interrupt", "step_start", "step_end", "activity", "agui_frame")
 PARTS_FORMAT = "parts"
 """The `format` of a tool result that consists of text, images and other parts."""
-_STREAMED_ROLES = ("assistant", "system", THOUGHT)
-"""The roles whose chunks become frames; other messages are sent when they are stored."""
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
 _CONFIRMATION_ANSWER: JsonObject = {
     "type": "object",
@@ -514,66 +511,6 @@ class Translator:
         followed = self._followed.pop(_message_id(event), None)
         if turn := followed or self._turns.pop(_place(event), None):
             yield from turn.close()
-
-
-class StreamTranslator:
-    """Translates chunks with a translator, which then translates only the rest of the stored event.
-
-    Reasoning is a stream of its own, whose id is that of the message and a suffix. So is each tool call.
-    """
-
-    def __init__(self, translator: Translator) -> None:
-        self.translator = translator
-        self._open: set[str] = set()
-        self._calls: dict[str, CallHead] = {}
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._open
-
-    def translate_chunks(self, item: Chunks) -> list[BaseEvent]:
-        head = item.head
-        if head.role == CALL:
-            return self._translate_call(item)
-        if head.role not in _STREAMED_ROLES:
-            return []
-        self._open.add(head.message_id)
-        is_thought = head.role == THOUGHT
-        turn = head.message_id.removesuffix(THOUGHT_SUFFIX) if is_thought else head.message_id
-        deltas = [chunk.delta for chunk in item.chunks if chunk.delta]
-        return self.translator.stream(turn, head.role, head.author, deltas, is_thought=is_thought)
-
-    def _translate_call(self, item: Chunks) -> list[BaseEvent]:
-        name, deltas = item.head.message_id, [chunk.delta for chunk in item.chunks]
-        if (head := self._calls.get(name)) is None:
-            found = CallHead.split(deltas[0]) if deltas else None
-            if found is None:
-                return []
-            head, deltas = found[0], deltas[1:]
-            self._calls[name] = head
-            self._open.add(name)
-        return self.translator.stream_call(head, item.head.author, deltas)
-
-    def forget(self, event: Event) -> bool:
-        """Return whether chunks of an event's message, of the reasoning before it or of its calls were sent, and forget
-        them."""
-        given = event.content.get("message_id")
-        sent = {event.id, event.id + THOUGHT_SUFFIX, given} & self._open
-        sent |= {name for name in self._calls if name.startswith(event.id + CALL_INFIX)}
-        self._open -= sent
-        self._calls = {name: head for name, head in self._calls.items() if name not in sent}
-        return bool(sent)
-
-    def end(self, item: StreamEnd) -> list[BaseEvent]:
-        """Close a message whose stream ended without a stored event."""
-        name = item.head.message_id
-        if name not in self._open:
-            return []
-        self._open.discard(name)
-        if head := self._calls.pop(name, None):
-            return self.translator.break_off_call(head.call_id)
-        turn = name.removesuffix(THOUGHT_SUFFIX) if item.head.role == THOUGHT else name
-        return [] if turn in self._open else self.translator.break_off(turn)
 
 
 def _place(event: Event) -> tuple[str, str]:

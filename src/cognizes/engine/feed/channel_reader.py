@@ -34,9 +34,8 @@ from cognizes.engine.errors import (
 from cognizes.engine.feed.thread_channel import FeedPage, FeedSizes, StreamView, ThreadChannel
 from cognizes.engine.models import Event
 from cognizes.engine.pulse.events import EventLog
-from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus, parse_notifications
+from cognizes.engine.streams.chunks import MAX_PAGE, ChunkPage, StreamKey, StreamStatus, parse_notifications
 from cognizes.engine.streams.message_streams import MessageStreams
-from cognizes.engine.streams.reader import MAX_PAGE
 from cognizes.engine.streams.stream_rows import read_row
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import SupervisedLoop, Supervisor

@@ -3,9 +3,9 @@
 from cognizes.engine.runs.consolidations import Consolidations
 from cognizes.engine.runs.context import HandledRun, InProcessRun, RunContext, RunMemory, WriteMessage
 from cognizes.engine.runs.queues import Queue, Queues
+from cognizes.engine.runs.run_rows import Step
 from cognizes.engine.runs.runs import CLIENT_LEASE, Runs
 from cognizes.engine.runs.schedules import CatchUp, Firing, Schedule, Schedules
-from cognizes.engine.runs.steps import Step
 from cognizes.engine.runs.waits import Resumption, RunSuspended, SignalOutcome, WaitKind
 from cognizes.engine.runs.worker import Handler, Worker
 

@@ -35,7 +35,7 @@ from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, T
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, StateFunction, fence_of_thread, fenced_by
 from cognizes.engine.runs.leases import Lease
-from cognizes.engine.runs.steps import Step, Steps
+from cognizes.engine.runs.run_rows import Step, Steps
 from cognizes.engine.runs.waits import Resolution, Resumption, RunSuspended, Wait, WaitKind, check_wait, read_resolution
 from cognizes.engine.telemetry import record_span, tool_attributes
 from cognizes.engine.usage import trace_model_call

@@ -38,8 +38,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, Sessions, attempt_at, fenced_by, releasing
 from cognizes.engine.runs.batcher import RunBatcher, RunClaim, RunEnd
 from cognizes.engine.runs.context import InProcessRun, WriteMessage
-from cognizes.engine.runs.leases import LeaseKeeper, new_worker_id
-from cognizes.engine.runs.notifications import RunNotifications, RunSweep
+from cognizes.engine.runs.leases import LeaseKeeper, RunNotifications, RunSweep, new_worker_id
 from cognizes.engine.runs.queues import check_priority
 from cognizes.engine.runs.run_rows import RunReader, attempt_span, checked_document, run_from_row
 from cognizes.engine.runs.waits import Resumption, SignalOutcome, Wait, WaitKind, check_wait, read_resumption

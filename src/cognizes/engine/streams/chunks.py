@@ -17,6 +17,8 @@ from functools import cached_property
 from itertools import accumulate, chain
 from uuid import UUID
 
+MAX_PAGE = 10_000
+"""The largest number of chunks of one read."""
 THOUGHT = "thought"
 """The role of a stream that carries a model's reasoning and becomes no message."""
 THOUGHT_SUFFIX = "/thought"

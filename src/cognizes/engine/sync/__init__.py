@@ -2,10 +2,15 @@
 
 from cognizes.engine.sync.branches import Branch, Branches
 from cognizes.engine.sync.context_state import ContextState
-from cognizes.engine.sync.contexts import ContextMessage, ContextMetadata, Contexts, FoundMessages, MessagesPage
-from cognizes.engine.sync.llm_context import LlmContext
-from cognizes.engine.sync.signal_subscription import Signals, SignalSubscription
-from cognizes.engine.sync.signals import Signal, SignalType
+from cognizes.engine.sync.contexts import (
+    ContextMessage,
+    ContextMetadata,
+    Contexts,
+    FoundMessages,
+    LlmContext,
+    MessagesPage,
+)
+from cognizes.engine.sync.signals import Signal, Signals, SignalSubscription, SignalType
 from cognizes.engine.sync.tool_approvals import ToolApproval, ToolApprovals
 
 __all__ = [

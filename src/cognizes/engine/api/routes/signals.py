@@ -27,8 +27,7 @@ from cognizes.engine.api.sse import EventStream, Heartbeats, HeartbeatTimer
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError
-from cognizes.engine.sync.signal_subscription import SignalSubscription
-from cognizes.engine.sync.signals import Signal
+from cognizes.engine.sync.signals import Signal, SignalSubscription
 
 logger = logging.getLogger(__name__)
 
