@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from ag_ui.core import (
@@ -180,15 +180,16 @@ async def test_the_history_of_an_end_user_for_adk(engine: Engine) -> None:
 
 
 async def test_an_interrupted_beginning_is_completed(engine: Engine) -> None:
-    """The process died while it stored the history; the client sends the same input again."""
+    """A process of an earlier version died while it stored the history; the client sends the same input again."""
     echo, thread_id = Echo(), str(uuid4())
     source = source_of(echo)
     assert source is not None
     agent = AguiAgent(source, name="generic", engine=engine)
     brought = [*history(), UserMessage(id=str(uuid4()), content="And now?")]
     turn = await agent.read_turn(an_input(thread_id, brought), "ada", is_end_user=True)
-    for event in turn.client_history[:2]:
-        await engine.sessions.append_to_thread(turn.thread_id, event)
+    session = await engine.sessions.create("generic", "ada", session_id=thread_id)
+    for event in turn.events[:2]:
+        await engine.sessions.append_to_thread(UUID(session.thread_id), event)
     host = AgentHost(engine, [agent])
     await finish(host, "generic", an_input(thread_id, brought), is_end_user=True)
     assert [message.id for message in echo.got] == [message.id for message in brought]

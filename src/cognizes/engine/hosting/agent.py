@@ -7,7 +7,7 @@ continues it on another server and lets clients re-attach. An adapter reads the 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from ag_ui.core import BaseEvent, Message, RunAgentInput, Tool
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
-from cognizes.engine.models import JsonObject, Run, Session, TokenUsage
+from cognizes.engine.models import Event, JsonObject, Run, Session, TokenUsage
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
 from cognizes.engine.usage import trace_model_call
@@ -62,10 +62,33 @@ class AgentCapabilities:
 
 @dataclass(frozen=True)
 class Turn:
-    """The new part of a client's input on a thread. Adapters extend it with what their agent needs."""
+    """The new part of a client's input on a thread. Adapters extend it with what their agent needs.
 
-    thread_id: UUID
+    - `thread_id`: None for a thread that does not exist yet; it is created with `initial_state` when the run begins.
+    - `events` are stored in the transaction that begins the run, or before another attempt continues it.
+    - `expected_sequence` is the head of the thread from which the turn was computed; None if any head will do.
+      `is_cached`: the events up to it come from a cache, which is not used for threads with branches.
+    """
+
+    thread_id: UUID | None = None
     new_messages: Sequence[Message] = ()
+    initial_state: JsonObject = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    expected_sequence: int | None = None
+    is_cached: bool = False
+
+    def begun(self, session: Session, *, is_branched: bool) -> Turn:
+        """Return the turn of a run that has begun; `session` contains what its events have changed."""
+        return replace(self, thread_id=UUID(session.thread_id))
+
+    def forget(self) -> None:
+        """Forget what is known of the thread: it was deleted."""
+
+    async def prepare(self, engine: Engine) -> None:
+        """Complete what the agent reads of the thread: the run begins, and its events are stored."""
+
+    async def close(self) -> None:
+        """Prepare the next turn on the thread: the run has ended."""
 
 
 @dataclass
@@ -137,11 +160,14 @@ class HostedAgent(Protocol):
         """Return what the agent can do."""
         ...
 
-    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> Turn:
-        """Open the thread of an input, create it if it does not exist, and return the new part of the input.
+    async def read_turn(
+        self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool, thread_id: UUID | None = None
+    ) -> Turn:
+        """Return the new part of an input.
 
-        `InvalidInputError` when there is nothing to answer, `PermissionDeniedError` when an end user brings results of
-        tools that run on the server. No run has begun yet.
+        Without a `thread_id`, the agent may compute the turn of a new thread: if the thread exists, or its head is not
+        the expected one, the host asks again with its id. `InvalidInputError` when there is nothing to answer,
+        `PermissionDeniedError` when an end user brings results of tools that run on the server. No run has begun yet.
         """
         ...
 

@@ -11,23 +11,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from ag_ui.core import AgentCapabilities, RunAgentInput
+from ag_ui.core import AgentCapabilities as ProtocolCapabilities
+from ag_ui.core import RunAgentInput
 
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
-from cognizes.engine.database.documents import load_jsonb
+from cognizes.engine.database.documents import check_depth, dump_jsonb, load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError, OpenInterruptsError
-from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey, Turn, handler_of
+from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.attachments import check_attachments
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
-from cognizes.engine.models import JsonObject, Run, Session, new_id
-from cognizes.engine.pulse.events import SESSION, check_name, join_state, parse_state_prefix
+from cognizes.engine.hosting.turns import client_state_delta
+from cognizes.engine.models import Event, JsonObject, Run, Session, new_id, new_thread_id, user_slot
+from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
+from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
@@ -41,6 +44,7 @@ _BUSY_SECONDS = 1.0
 UNFIT = "the server that executed the run stopped, and another one cannot continue it"
 _RECOVERY_SECONDS = 1.5
 _RECOVERY_BATCH = 10
+_NO_THREAD = UUID(int=0)
 
 
 class AgentHost:
@@ -63,12 +67,13 @@ class AgentHost:
         """Return the agents with what they can do, and what they cannot."""
         return [describe_agent(agent) for agent in self._agents.values()]
 
-    def capabilities(self, name: str) -> AgentCapabilities:
+    def capabilities(self, name: str) -> ProtocolCapabilities:
         """Return the capabilities of an agent in the form of AG-UI; `NotFoundError` when there is no such agent."""
         return protocol_capabilities(self._agent(name))
 
     def start(self) -> None:
-        """Begin to continue runs that lost their server."""
+        """Extend leases, and begin to continue runs that lost their server."""
+        self._engine.runs.leases.start()
         self._recovery.start()
 
     async def close(self, *, seconds: float) -> None:
@@ -114,18 +119,44 @@ class AgentHost:
     async def _begin_run(
         self, agent: HostedAgent, key: ThreadKey, run_input: RunAgentInput, policy: RunPolicy, *, is_end_user: bool
     ) -> HostedRun:
+        """Begin a run in the database and execute it; no other run of this process executes on its thread."""
+        known: UUID | None = None
+        while True:
+            try:
+                turn = await agent.read_turn(run_input, key[1], is_end_user=is_end_user, thread_id=known)
+            except InvalidInputError as error:
+                # The input may be late: a run of another server has answered the same question.
+                session = await self._engine.sessions.get(*key)
+                if session and (elsewhere := await self._find_active_run(key[0], thread_uuid(session.thread_id))):
+                    raise executes_on_thread(elsewhere) from error
+                raise
+            await check_attachments(self._engine, Session(key[2], key[0], key[1]), turn.new_messages)
+            begun = await begin_hosted(
+                self._engine,
+                key,
+                turn,
+                run_id=run_input.run_id,
+                input=_kept_input(run_input, turn, agent.capabilities),
+                answered=[entry.interrupt_id for entry in run_input.resume or ()],
+                withdraws=policy.on_busy is OnBusy.CANCEL,
+            )
+            if isinstance(begun, BegunRun):
+                break
+            if (known := begun.thread_id) is None:
+                turn.forget()
+        context = await self._with_client_changes(begun, run_input)
+        return self._start(agent, key, context, run_input, start_sequence=begun.sequence)
+
+    async def _with_client_changes(self, begun: BegunRun, run_input: RunAgentInput) -> RunContext:
+        run, session = begun.run, begun.session
         try:
-            turn = await agent.read_turn(run_input, key[1], is_end_user=is_end_user)
-        except InvalidInputError as error:
-            # The input may be late: a run of another server has answered the same question.
-            session = await self._engine.sessions.get(*key)
-            if session and (elsewhere := await self._find_active_run(key[0], thread_uuid(session.thread_id))):
-                raise executes_on_thread(elsewhere) from error
+            if delta := await self._client_changes(session, run_input):
+                await self._engine.sessions.update(session, delta, author="user", run_id=run.id)
+                session = await self._engine.sessions.store.get_thread(run.thread_id)
+        except BaseException as error:
+            await self._engine.runs.fail(run.thread_id, run.id, error=f"the run could not be started: {error!r}")
             raise
-        place = Session(key[2], key[0], key[1], thread_id=str(turn.thread_id))
-        await check_attachments(self._engine, place, turn.new_messages)
-        context = await self._begin(key, run_input, turn, withdraws=policy.on_busy is OnBusy.CANCEL)
-        return self._start(agent, key, context, run_input)
+        return self._context(run, session, begun.turn)
 
     async def _end_active(self, active: HostedRun, on_busy: OnBusy) -> None:
         """Return when no run executes on the thread any more; `ThreadBusyError` when the policy is to refuse."""
@@ -199,8 +230,18 @@ class AgentHost:
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [run.task for run in self._active.values() if run.task is not None]
 
-    def _start(self, agent: HostedAgent, key: ThreadKey, context: RunContext, run_input: RunAgentInput) -> HostedRun:
+    def _start(
+        self,
+        agent: HostedAgent,
+        key: ThreadKey,
+        context: RunContext,
+        run_input: RunAgentInput,
+        *,
+        start_sequence: int | None = None,
+    ) -> HostedRun:
         run = HostedRun(agent, key, context, run_input, asked_id=run_input.run_id)
+        if start_sequence is not None:
+            run.start_sequence = start_sequence
         run.begin()
         self._active[key] = run
         run.task = self._executor.begin(run)
@@ -212,27 +253,6 @@ class AgentHost:
     async def _find_active_run(self, name: str, thread_id: UUID) -> str | None:
         found: str | None = await self._engine._database.fetch_value("find_active_run", thread_id, handler_of(name))
         return found
-
-    async def _begin(self, key: ThreadKey, run_input: RunAgentInput, turn: Turn, *, withdraws: bool) -> RunContext:
-        """Begin the run in the database; no other run executes on its thread."""
-        app_name, user_id, session_id = key
-        run, session = await begin_hosted(
-            self._engine,
-            Session(session_id, app_name, user_id, thread_id=str(turn.thread_id)),
-            run_id=run_input.run_id,
-            handler=handler_of(app_name),
-            input=_kept_input(run_input),
-            answered=[entry.interrupt_id for entry in run_input.resume or ()],
-            withdraws=withdraws,
-        )
-        try:
-            if delta := await self._client_changes(session, run_input):
-                await self._engine.sessions.update(session, delta, author="user")
-                session = await self._engine.sessions.store.get_thread(run.thread_id)
-        except BaseException as error:
-            await self._engine.runs.fail(run.thread_id, run.id, error=f"the run could not be started: {error!r}")
-            raise
-        return self._context(run, session, turn)
 
     def _context(self, run: Run, session: Session, turn: Turn) -> RunContext:
         fence = RunFence(thread_uuid(run.thread_id), run.id, run.attempt)
@@ -324,30 +344,59 @@ def executes_on_thread(run_id: str) -> ThreadBusyError:
     return ThreadBusyError(run_id)
 
 
+@dataclass(frozen=True)
+class BegunRun:
+    """A run that has begun: its session, its turn, and the sequence number of its first event."""
+
+    run: Run
+    session: Session
+    turn: Turn
+    sequence: int
+
+
+@dataclass(frozen=True)
+class MovedThread:
+    """A thread that is not as its turn was read: it exists, was deleted (None), or has other events."""
+
+    thread_id: UUID | None
+
+
 async def begin_hosted(
     engine: Engine,
-    session: Session,
+    key: ThreadKey,
+    turn: Turn,
     *,
-    run_id: str,
-    handler: str,
-    input: Any,  # noqa: A002
-    answered: Sequence[str],
-    withdraws: bool,
-) -> tuple[Run, Session]:
-    """Begin a run of a hosted agent in one round trip; return it and its session as they are then.
+    run_id: str = "",
+    input: Any = None,  # noqa: A002
+    answered: Sequence[str] = (),
+    withdraws: bool = False,
+) -> BegunRun | MovedThread:
+    """Begin a run of a hosted agent in one round trip: create its thread if there is none, and store the turn.
 
-    The session needs its ids only. Runs of the handler that wait for a person end: completed when `answered` names
-    questions, cancelled when the input `withdraws` them. `ConflictError` when another run executes on the thread, when
-    the run that asked was cancelled, or when a run waits and the input has no answer for it.
+    Runs of the agent that wait for a person end: completed when `answered` names questions, cancelled when the input
+    `withdraws` them. `ConflictError` when another run executes on the thread, when the run that asked was cancelled, or
+    when a run waits and the input has no answer for it.
     """
     runs, settings = engine.runs, engine.settings
-    runs.leases.start()
-    thread_id = thread_uuid(session.thread_id)
+    app_name, user_id = check_name("app_name", key[0]), check_name("user_id", key[1])
+    items = [_item(engine, event) for event in turn.events]
+    if len({item.event_id for item in items}) < len(items):
+        raise InvalidInputError("two messages of the input have one id; give every message an id of its own")
+    state = dump_jsonb(turn.initial_state) if turn.initial_state else None
+    if state is not None:
+        check_depth(state, turn.initial_state, settings.max_json_depth)
     arguments = (
-        thread_id,
+        app_name,
+        user_id,
+        check_session_id(key[2]),
+        turn.thread_id,
+        new_thread_id(user_slot(app_name, user_id)),
+        state,
+        turn.expected_sequence,
+        turn.is_cached,
         check_name("run_id", run_id) if run_id else str(new_id()),
         str(new_id()),
-        handler,
+        handler_of(app_name),
         checked_document(
             "the input of a run", input, max_depth=settings.max_json_depth, max_bytes=settings.max_event_bytes
         ),
@@ -358,54 +407,72 @@ async def begin_hosted(
         list(answered),
         withdraws,
         current_traceparent(),
+        [item.event_id for item in items],
+        [item.author for item in items],
+        [item.event_type for item in items],
+        [item.content for item in items],
+        [item.role for item in items],
+        [item.text for item in items],
+        [item.message_id for item in items],
+        settings.snapshot_every,
+        settings.max_state_bytes,
     )
     row = await retry_while_unavailable(
-        lambda: engine._database.fetch_row("begin_hosted_run", *arguments), seconds=settings.retry_seconds
+        lambda: engine._database.fetch_row("start_hosted_run", *arguments), seconds=settings.retry_seconds
     )
     assert row is not None  # noqa: S101 - the function returns one row
-    if row["outcome"] == "busy":
-        raise executes_on_thread(row["id"])
-    if row["outcome"] == "waiting":
-        raise OpenInterruptsError(row["id"], (row["wait_key"] or "").split(","), reason=row["wait_reason"])
-    if row["outcome"] == "withdrawn":
-        raise ConflictError(f"run {row['id']}, which asked, was cancelled with its question; connect again")
+    match row["outcome"]:
+        case "moved":
+            return MovedThread(row["started_thread_id"])
+        case "busy":
+            raise executes_on_thread(row["id"])
+        case "waiting":
+            raise OpenInterruptsError(row["id"], (row["wait_key"] or "").split(","), reason=row["wait_reason"])
+        case "withdrawn":
+            raise ConflictError(f"run {row['id']}, which asked, was cancelled with its question; connect again")
     states = (load_jsonb(row[name] or "{}") for name in ("state", "user_state", "app_state"))
-    current = replace(
-        session,
+    run = run_from_row(row)
+    session = Session(
+        key[2],
+        app_name,
+        user_id,
+        thread_id=run.thread_id,
         state=join_state(*states),
         version=row["version"],
         last_sequence=row["last_sequence"],
         user_version=row["user_version"],
         app_version=row["app_version"],
     )
-    return run_from_row(row), current
+    for event in turn.events:
+        event.thread_id, event.run_id, event.invocation_id = run.thread_id, run.id, run.id
+    begun = turn.begun(session, is_branched=row["is_branched"])
+    return BegunRun(run, session, begun, row["begun_sequence"])
 
 
-async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
-    """End the runs of a thread that wait for a person: another run continues with the answers, or without them."""
-    for row in await engine._database.fetch("find_waiting_runs", thread_id, handler):
-        end = engine.runs.finish if is_answered else engine.runs.cancel
-        await end(thread_id, row["id"])
+def _item(engine: Engine, event: Event) -> AppendItem:
+    return append_item(
+        event,
+        ScopedDelta(),
+        thread_id=_NO_THREAD,
+        expected_version=None,
+        max_bytes=engine.settings.max_event_bytes,
+        max_depth=engine.settings.max_json_depth,
+    )
 
 
-def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
-    """Return what a client has changed in the session's own state.
-
-    A client cannot remove keys, because one that has just connected holds none. It cannot write state of the user or of
-    the app, because its copy may be older than what others wrote.
-    """
-    if not isinstance(client_state, dict):
-        return {}
-    return {
-        key: value
-        for key, value in client_state.items()
-        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
-    }
+def check_session_id(session_id: str) -> str:
+    """Return the id of a session; `InvalidInputError` for one that is blank."""
+    if not check_text("threadId", session_id).strip():
+        raise InvalidInputError("threadId is blank; give the thread a name")
+    return session_id
 
 
-def _kept_input(run_input: RunAgentInput) -> JsonObject:
-    """Return what another server needs to continue: messages and state are in the thread."""
-    kept: JsonObject = run_input.model_copy(update={"messages": [], "state": {}, "resume": None}).model_dump(
+def _kept_input(run_input: RunAgentInput, turn: Turn, can: AgentCapabilities) -> JsonObject:
+    """Return what another server needs to continue: the state is in the thread, and so are messages and answers, unless
+    the agent stores them itself."""
+    messages = (list(turn.new_messages) or run_input.messages[-1:]) if can.keeps_own_history else []
+    resume = run_input.resume if can.keeps_own_history else None
+    kept: JsonObject = run_input.model_copy(update={"messages": messages, "state": {}, "resume": resume}).model_dump(
         mode="json", by_alias=True
     )
     return kept

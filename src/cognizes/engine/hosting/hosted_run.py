@@ -41,7 +41,6 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.hosting.recorder import FrameRecorder
-from cognizes.engine.hosting.turns import ThreadTurn, store_turn
 from cognizes.engine.models import UNKNOWN_MODEL, Run, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
@@ -330,8 +329,12 @@ class RunExecutor:
             await self._run_in_span(run)
 
     async def _run_in_span(self, run: HostedRun) -> None:
-        if isinstance(run.context.turn, ThreadTurn):
-            await store_turn(run.context, run.context.turn)
+        context = run.context
+        if context.is_continuation:
+            for event in context.turn.events:
+                event.run_id = event.invocation_id = context.run_id
+                await self._engine.sessions.append_to_thread(context.thread_id, event)
+        await context.turn.prepare(self._engine)
         if not run.agent.capabilities.keeps_own_history:
             client_tools = [tool.name for tool in run.agent.capabilities.offered_tools(run.run_input.tools)]
             run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
@@ -429,14 +432,28 @@ class RunExecutor:
     async def _store_end(self, run: HostedRun, change_row: Callable[..., Awaitable[Run]]) -> None:
         """Change the row, also when PostgreSQL is unavailable for a moment; write the episode in the background."""
         ended = await change_row()
-        task = asyncio.create_task(self._engine.runs.remember(ended), name=f"remember-{run.run_id}")
+        task = asyncio.create_task(self._remember(run, ended), name=f"remember-{run.run_id}")
         self._episodes.add(task)
         task.add_done_callback(self._episodes.discard)
+
+    async def _remember(self, run: HostedRun, ended: Run) -> None:
+        await self._engine.runs.remember(ended)
+        try:
+            await run.context.turn.close()
+        except EngineError as error:
+            logger.info("the end of run %s is not read ahead for the next one: %s", run.run_id, error)
 
 
 async def wait_for_person(engine: Engine, run: Run, questions: Collection[str], *, reason: str | None = None) -> None:
     """Let a run wait for the answers to the questions of its agent."""
     await engine.runs.wait(run, kind=WaitKind.HUMAN, correlation_key=wait_key_of(questions), reason=reason)
+
+
+async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
+    """End the runs of a thread that wait for a person: another run continues with the answers, or without them."""
+    for row in await engine._database.fetch("find_waiting_runs", thread_id, handler):
+        end = engine.runs.finish if is_answered else engine.runs.cancel
+        await end(thread_id, row["id"])
 
 
 def _interrupts(last: BaseEvent | None) -> list[Interrupt]:

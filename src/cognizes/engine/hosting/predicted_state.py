@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from uuid import UUID
 
 from ag_ui.core import BaseEvent, CustomEvent, RunAgentInput, ToolCallChunkEvent, ToolCallStartEvent
 
@@ -64,8 +65,10 @@ class PredictingAgent:
     def capabilities(self) -> AgentCapabilities:
         return self._agent.capabilities
 
-    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> Turn:
-        return await self._agent.read_turn(run_input, user_id, is_end_user=is_end_user)
+    async def read_turn(
+        self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool, thread_id: UUID | None = None
+    ) -> Turn:
+        return await self._agent.read_turn(run_input, user_id, is_end_user=is_end_user, thread_id=thread_id)
 
     async def read_continuation(
         self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None

@@ -7,113 +7,78 @@ new thread also takes the client's own history (`client_history`).
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from cognizes.engine.agui.snapshot import History, HistoryBuilder
+from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import AlreadyExistsError, InvalidInputError
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn
 from cognizes.engine.hosting.client_history import history_events, marked, messages_before
 from cognizes.engine.models import Event, JsonObject, Session, new_id
-from cognizes.engine.pulse.events import without_temp
+from cognizes.engine.pulse.events import SESSION, parse_state_prefix, without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.runs import Resumption
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 _ANSWERS: TypeAdapter[list[ResumeEntry]] = TypeAdapter(list[ResumeEntry])
+_EVENT_BYTES = 500
 NO_RESULT = "There is no result: the run ended before the tool returned."
 """The result that models get for a call without one, because they refuse such a call."""
 
 
-@dataclass(frozen=True)
-class ThreadTurn(Turn):
-    """A turn on a thread whose history the host keeps.
+class Conversation:
+    """The history of a thread as far as it was read, the questions of its agents, and the answers that runs got."""
 
-    `builder` continues when others have written to the thread. `waiting_calls` are the tool calls about which the
-    interrupts that `resume` answers have asked: the agent itself brings their results. `client_history` are the events
-    of the history that the client brought, which `new_messages` begins with.
-
-    `is_stored`: an earlier attempt of the run stored the answers; the agent may have applied them, too.
-    """
-
-    builder: HistoryBuilder = field(default_factory=HistoryBuilder)
-    resume: Sequence[ResumeEntry] = ()
-    waiting_calls: Sequence[str] = ()
-    client_history: Sequence[Event] = ()
-    is_stored: bool = False
+    def __init__(self, thread_id: UUID | None = None) -> None:
+        self.thread_id = thread_id
+        self.size = 0
+        """The approximate size of its texts in bytes."""
+        self._builder = HistoryBuilder()
+        self._calls: dict[str, str] = {}
+        self._answers: dict[str, tuple[ResumeEntry, ...]] = {}
+        self._reading = asyncio.Lock()
 
     @property
     def history(self) -> History:
-        return self.builder.history
+        return self._builder.history
 
+    def add(self, events: Sequence[Event]) -> None:
+        self._builder.add(events)
+        for event in events:
+            self.size += _EVENT_BYTES + sum(len(text) for text in event.content.values() if isinstance(text, str))
+            if event.event_type == "interrupt":
+                for asked in event.content.get("interrupts") or ():
+                    self._calls[str(asked.get("id"))] = str(asked.get("toolCallId") or "")
+            elif event.event_type == "resume" and event.run_id:
+                with suppress(ValidationError):
+                    self._answers[event.run_id] = tuple(_ANSWERS.validate_python(event.content.get("answers")))
+        self._builder.finish()
 
-async def read_thread_turn(
-    engine: Engine, key: ThreadKey, run_input: RunAgentInput, *, initial_state: JsonObject, is_end_user: bool
-) -> ThreadTurn:
-    """Open the thread of an input, create it if it does not exist, and return the new part of the input."""
-    session = await _open_session(engine, key, initial_state)
-    thread_id = thread_uuid(session.thread_id)
-    builder = await _read(engine, thread_id)
-    history = builder.history
-    check_answers(run_input.resume or (), history)
-    new = _new_messages(run_input.messages, history)
-    if not new and not run_input.resume:
-        new = _asked_again(run_input.messages, history)
-    resume = tuple(run_input.resume or ())
-    earlier: list[Message] = []
-    # Also a thread whose first input was interrupted while its history was stored.
-    if all(message["id"] in history.client_history for message in history.snapshot.messages):
-        earlier = messages_before(run_input.messages, new, stored=history.client_history)
-    return ThreadTurn(
-        thread_id,
-        new_messages=[*marked(earlier, is_end_user=is_end_user), *new],
-        client_history=list(history_events(earlier, agent=key[0], is_end_user=is_end_user)),
-        builder=builder,
-        resume=resume,
-        waiting_calls=_asked_calls(history, resume),
-    )
-
-
-async def read_thread_continuation(
-    engine: Engine, thread_id: UUID, *, run_id: str = "", resume: Sequence[ResumeEntry] = ()
-) -> ThreadTurn:
-    """Return the turn with which another attempt continues a run: with the answers that a signal brought, else with
-    those that an earlier attempt of `run_id` stored."""
-    questions = _Questions()
-    builder = await _read(engine, thread_id, questions)
-    check_answers(resume, builder.history)
-    answers = tuple(resume) or questions.answers_of(run_id)
-    return ThreadTurn(
-        thread_id,
-        builder=builder,
-        resume=answers,
-        waiting_calls=questions.calls_of(answers),
-        is_stored=bool(answers and not resume),
-    )
-
-
-class _Questions:
-    """The tool calls about which the interrupts of a thread ask, and the last answers that each run got."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, str] = {}
-        self._answers: dict[str, tuple[ResumeEntry, ...]] = {}
-
-    def add(self, event: Event) -> None:
-        if event.event_type == "interrupt":
-            for asked in event.content.get("interrupts") or ():
-                self._calls[str(asked.get("id"))] = str(asked.get("toolCallId") or "")
-        elif event.event_type == "resume" and event.run_id:
-            with suppress(ValidationError):
-                self._answers[event.run_id] = tuple(_ANSWERS.validate_python(event.content.get("answers")))
+    async def read_on(self, engine: Engine) -> None:
+        """Add the events behind the last one that is known."""
+        if self.thread_id is None:
+            return
+        async with self._reading:
+            after = self.history.last_sequence
+            async for events in engine.sessions.log.iterate_pages(self.thread_id, after=after, only_shown=True):
+                # Another task may have added some of them since.
+                self.add([event for event in events if (event.sequence_num or 0) > self.history.last_sequence])
 
     def answers_of(self, run_id: str) -> tuple[ResumeEntry, ...]:
+        """Return the last answers that a run got."""
         return self._answers.get(run_id, ())
 
     def calls_of(self, resume: Sequence[ResumeEntry]) -> list[str]:
@@ -121,9 +86,196 @@ class _Questions:
         return [call for entry in resume if (call := self._calls.get(entry.interrupt_id))]
 
 
-def _asked_calls(history: History, resume: Sequence[ResumeEntry]) -> list[str]:
-    given = {entry.interrupt_id for entry in resume}
-    return [asked.tool_call_id for asked in history.interrupts if asked.tool_call_id and asked.id in given]
+class ConversationCache:
+    """The conversations of the threads that were used last, bounded by their size.
+
+    It is never trusted to be current: `start_hosted_run` compares the head of the thread.
+    """
+
+    def __init__(self, *, size: int = 32 * 1024 * 1024) -> None:
+        self._size = size
+        self._entries: OrderedDict[ThreadKey, Conversation] = OrderedDict()
+
+    def get(self, key: ThreadKey) -> Conversation | None:
+        return self._entries.get(key)
+
+    def put(self, key: ThreadKey, conversation: Conversation) -> None:
+        self._entries[key] = conversation
+        self._entries.move_to_end(key)
+        while len(self._entries) > 1 and sum(entry.size for entry in self._entries.values()) > self._size:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: ThreadKey) -> None:
+        self._entries.pop(key, None)
+
+
+@dataclass(frozen=True)
+class ThreadTurn(Turn):
+    """A turn on a thread whose history the host keeps.
+
+    `waiting_calls` are the tool calls about which the interrupts that `resume` answers have asked: the agent itself
+    brings their results. `is_stored`: an earlier attempt of the run stored the answers; the agent may have applied
+    them, too. `keep` puts the conversation, with the events of the run, where the next turn finds it.
+    """
+
+    conversation: Conversation = field(default_factory=Conversation)
+    resume: Sequence[ResumeEntry] = ()
+    waiting_calls: Sequence[str] = ()
+    is_stored: bool = False
+    keep: Callable[[Conversation, bool], Awaitable[None]] | None = None
+    drop: Callable[[], None] | None = None
+    is_branched: bool = False
+
+    @property
+    def history(self) -> History:
+        return self.conversation.history
+
+    @override
+    def begun(self, session: Session, *, is_branched: bool) -> ThreadTurn:
+        self.conversation.thread_id = UUID(session.thread_id)
+        if not is_branched and self.history.last_sequence == self.expected_sequence:
+            # No other event came in between: PostgreSQL compared the head.
+            self.conversation.add(self.events)
+            self.history.last_sequence = session.last_sequence
+        return replace(self, thread_id=self.conversation.thread_id, is_branched=is_branched)
+
+    @override
+    def forget(self) -> None:
+        if self.drop is not None:
+            self.drop()
+
+    @override
+    async def prepare(self, engine: Engine) -> None:
+        if self.is_branched or self.expected_sequence is None:
+            await self.conversation.read_on(engine)
+
+    @override
+    async def close(self) -> None:
+        if self.keep is not None:
+            await self.keep(self.conversation, self.is_branched)
+
+
+class ThreadTurns:
+    """Reads the turns of one agent's threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cache = ConversationCache()
+
+    async def read(
+        self, key: ThreadKey, run_input: RunAgentInput, *, is_end_user: bool, thread_id: UUID | None
+    ) -> ThreadTurn:
+        """Return the new part of an input on a thread; without a `thread_id` of one that is cached, or new."""
+        conversation = self._cache.get(key)
+        if thread_id is not None:
+            if conversation is None or conversation.thread_id != thread_id:
+                conversation = Conversation(thread_id)
+            await conversation.read_on(self._engine)
+            self._cache.drop(key)
+            return self._turn(key, run_input, conversation, is_end_user=is_end_user)
+        try:
+            return self._turn(
+                key,
+                run_input,
+                conversation or Conversation(),
+                is_end_user=is_end_user,
+                is_cached=conversation is not None,
+            )
+        except InvalidInputError:
+            # Perhaps not on the thread as it is now.
+            session = await self._engine.sessions.get(*key)
+            if session is None:
+                raise
+            found = thread_uuid(session.thread_id)
+            return await self.read(key, run_input, is_end_user=is_end_user, thread_id=found)
+
+    def _turn(
+        self,
+        key: ThreadKey,
+        run_input: RunAgentInput,
+        conversation: Conversation,
+        *,
+        is_end_user: bool,
+        is_cached: bool = False,
+    ) -> ThreadTurn:
+        history, resume = conversation.history, tuple(run_input.resume or ())
+        check_answers(resume, history)
+        new = _new_messages(run_input.messages, history)
+        if not new and not resume:
+            new = _asked_again(run_input.messages, history)
+        earlier: list[Message] = []
+        # Also a thread whose first input was interrupted while an earlier version stored its history.
+        if all(message["id"] in history.client_history for message in history.snapshot.messages):
+            earlier = messages_before(run_input.messages, new, stored=history.client_history)
+        brought = history_events(earlier, agent=key[0], is_end_user=is_end_user)
+        return ThreadTurn(
+            conversation.thread_id,
+            new_messages=[*marked(earlier, is_end_user=is_end_user), *new],
+            initial_state=client_state_delta(run_input.state, {}),
+            events=[*_answer_events(resume), *brought, *_message_events(new)],
+            expected_sequence=history.last_sequence,
+            is_cached=is_cached,
+            conversation=conversation,
+            resume=resume,
+            waiting_calls=conversation.calls_of(resume),
+            keep=partial(self._keep, key),
+            drop=partial(self._cache.drop, key),
+        )
+
+    async def _keep(self, key: ThreadKey, conversation: Conversation, is_branched: bool) -> None:
+        await conversation.read_on(self._engine)
+        if is_branched:
+            self._cache.drop(key)
+        else:
+            self._cache.put(key, conversation)
+
+    async def read_continuation(
+        self, thread_id: UUID, run_id: str, answers_of: Callable[[History], Sequence[ResumeEntry]]
+    ) -> ThreadTurn:
+        """Return the turn with which another attempt continues a run: with the answers that a signal brought
+        (`answers_of` the open questions), else with those that an earlier attempt of the run stored."""
+        conversation = Conversation(thread_id)
+        await conversation.read_on(self._engine)
+        brought = tuple(answers_of(conversation.history))
+        check_answers(brought, conversation.history)
+        answers = brought or conversation.answers_of(run_id)
+        return ThreadTurn(
+            thread_id,
+            events=list(_answer_events(brought)),
+            conversation=conversation,
+            resume=answers,
+            waiting_calls=conversation.calls_of(answers),
+            is_stored=bool(answers and not brought),
+        )
+
+
+def signalled_answers(resumption: Resumption | None, history: History) -> list[ResumeEntry]:
+    """Return the answers with which a signal ended the wait for the open questions of a history; none without one.
+
+    `InvalidInputError` when the payload of the signal does not answer the questions.
+    """
+    questions = {interrupt.id for interrupt in history.interrupts}
+    if resumption is None or not questions or resumption.correlation_key != wait_key_of(questions):
+        return []
+    answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
+    if not isinstance(answers, dict):
+        raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
+    return [ResumeEntry(interrupt_id=one, status="resolved", payload=given) for one, given in answers.items()]
+
+
+def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
+    """Return what a client has changed in the session's own state.
+
+    A client cannot remove keys, because one that has just connected holds none. It cannot write state of the user or of
+    the app, because its copy may be older than what others wrote.
+    """
+    if not isinstance(client_state, dict):
+        return {}
+    return {
+        key: value
+        for key, value in client_state.items()
+        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
+    }
 
 
 def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:
@@ -138,19 +290,9 @@ def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:
 
 async def read_thread_messages(engine: Engine, thread_id: UUID) -> list[Message]:
     """Return the conversation of a thread as an agent gets it; none if there is no such thread."""
-    turn = ThreadTurn(thread_id, builder=await _read(engine, thread_id))
-    return _MESSAGES.validate_python(list(_complete_calls(turn)))
-
-
-async def store_turn(context: RunContext, turn: ThreadTurn) -> None:
-    """Store the new part of the input, and add to the history what others wrote since it was read."""
-    engine, thread_id = context.engine, context.thread_id
-    for event in () if turn.is_stored else _turn_events(turn):
-        event.thread_id, event.run_id, event.invocation_id = str(thread_id), context.run.id, context.run.id
-        await engine.sessions.append_to_thread(thread_id, event)
-    async for events in engine.sessions.log.iterate_pages(thread_id, after=turn.history.last_sequence, only_shown=True):
-        turn.builder.add(events)
-    turn.builder.finish()
+    conversation = Conversation(thread_id)
+    await conversation.read_on(engine)
+    return _MESSAGES.validate_python(list(_complete_calls(ThreadTurn(thread_id, conversation=conversation))))
 
 
 def agent_input(run_input: RunAgentInput, context: RunContext, turn: ThreadTurn) -> RunAgentInput:
@@ -166,26 +308,6 @@ def agent_input(run_input: RunAgentInput, context: RunContext, turn: ThreadTurn)
             "resume": list(turn.resume) or None,
         }
     )
-
-
-async def _open_session(engine: Engine, key: ThreadKey, initial_state: JsonObject) -> Session:
-    while True:
-        if session := await engine.sessions.get(*key):
-            return session
-        # When another process creates the same session first, this one reads it.
-        with suppress(AlreadyExistsError):
-            return await engine.sessions.create(key[0], key[1], session_id=key[2], state=initial_state)
-
-
-async def _read(engine: Engine, thread_id: UUID, questions: _Questions | None = None) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    async for events in engine.sessions.log.iterate_pages(thread_id, only_shown=True):
-        builder.add(events)
-        if questions is not None:
-            for event in events:
-                questions.add(event)
-    builder.finish()
-    return builder
 
 
 def _new_messages(messages: Sequence[Message], history: History) -> list[Message]:
@@ -212,15 +334,14 @@ def _asked_again(messages: Sequence[Message], history: History) -> list[Message]
     return [again.model_copy(update={"id": str(new_id())})]
 
 
-def _turn_events(turn: ThreadTurn) -> Iterable[Event]:
-    if turn.resume:
-        answers = [entry.model_dump(mode="json", by_alias=True) for entry in turn.resume]
-        yield _event("resume", {"answered": [entry.interrupt_id for entry in turn.resume], "answers": answers})
-    yield from turn.client_history
-    brought = {event.content["message_id"] for event in turn.client_history}
-    for message in turn.new_messages:
-        if message.id in brought:
-            continue
+def _answer_events(resume: Sequence[ResumeEntry]) -> Iterable[Event]:
+    if resume:
+        answers = [entry.model_dump(mode="json", by_alias=True) for entry in resume]
+        yield _event("resume", {"answered": [entry.interrupt_id for entry in resume], "answers": answers})
+
+
+def _message_events(messages: Iterable[Message]) -> Iterable[Event]:
+    for message in messages:
         if isinstance(message, UserMessage):
             yield user_message_event(message)
         elif isinstance(message, ToolMessage):

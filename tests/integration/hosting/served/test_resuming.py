@@ -146,6 +146,24 @@ async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
     assert ends.count("run_finished") == 1
 
 
+@pytest.mark.parametrize(("agent", "status"), [("steady", RunStatus.COMPLETED), ("slow", RunStatus.FAILED)])
+async def test_an_input_survives_a_server_that_dies_before_adk_stores_it(
+    servers: tuple[Server, Server], agent: str, status: RunStatus
+) -> None:
+    first, second = servers
+    gate = Gate()
+    gate.open()
+    run = await first.say(agent, gate.text, thread_id=str(uuid4()), run_id="r1")
+    # The agent's task has not begun: no await lies between its creation and here.
+    run.lose()
+    await expire_lease(second.engine, await stored(second.engine, run))
+    done = await until_status(second.engine, await stored(second.engine, run), RunStatus.COMPLETED, RunStatus.FAILED)
+    assert done.status is status
+    session = await second.engine.sessions.store.get_thread(run.thread_id)
+    said = [one.content for one in await second.engine.sessions.messages(session) if one.role == "user"]
+    assert said == [gate.text]
+
+
 async def test_a_server_that_was_paused_goes_on_with_its_own_run(servers: tuple[Server, Server]) -> None:
     """A restarted server finds its own run with an expired lease: it resumes the run like any other."""
     _, only = servers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,6 @@ from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps.app import App
-from google.adk.errors.already_exists_error import AlreadyExistsError as AdkAlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
@@ -37,7 +37,7 @@ from cognizes.engine.adapters.adk.run_input import (
     server_tools,
     with_client_tools,
 )
-from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey
+from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session, marker_of
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
@@ -48,10 +48,9 @@ from cognizes.engine.errors import (
     DuplicateEventError,
     EngineError,
     InvalidInputError,
-    NotFoundError,
 )
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
-from cognizes.engine.hosting.host import client_state_delta
+from cognizes.engine.hosting.turns import client_state_delta
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import attempt_at
@@ -73,6 +72,13 @@ class AdkTurn(Turn):
     message_ids: Sequence[str] = ()
     session: Session | None = None
     invocation_id: str = ""
+
+    @override
+    def begun(self, session: models.Session, *, is_branched: bool) -> AdkTurn:
+        key = session.app_name, session.user_id, session.id
+        marker = marker_of(session.thread_id, session.version, session.last_sequence)
+        opened = self.session or make_session(key, marker, state=session.state, last_update_time=time.time())
+        return replace(self, thread_id=thread_uuid(session.thread_id), session=opened)
 
 
 class AdkAgent:
@@ -110,13 +116,23 @@ class AdkAgent:
     async def close(self) -> None:
         await self._runner.close()
 
-    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> AdkTurn:
-        """Open the session and return the new part of the input."""
-        session = await self._open_session((self.name, user_id, run_input.thread_id), run_input)
+    async def read_turn(
+        self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool, thread_id: UUID | None = None
+    ) -> AdkTurn:
+        """Read the session and return the new part of the input."""
+        session_id = run_input.thread_id
+        if session_id.strip() != session_id:
+            raise InvalidInputError("ADK's session ids have no blanks at their ends; send such a threadId")
+        session = await self._service.get_session(app_name=self.name, user_id=user_id, session_id=session_id)
         reserved = self._server_tools if is_end_user else frozenset[str]()
+        events = session.events if session else []
+        return _turn(session, self._user_turn(run_input, events, reserved=reserved, is_end_user=is_end_user), run_input)
+
+    def _user_turn(
+        self, run_input: RunAgentInput, events: Sequence[Event], *, reserved: frozenset[str], is_end_user: bool
+    ) -> UserTurn:
         agent = self._app.root_agent.name if self._app.root_agent else self.name
-        turn = read_turn(run_input, session.events, reserved=reserved, agent=agent, is_end_user=is_end_user)
-        return _turn(session, turn)
+        return read_turn(run_input, events, reserved=reserved, agent=agent, is_end_user=is_end_user)
 
     async def read_continuation(
         self, run: Run, run_input: RunAgentInput, session: models.Session, *, resumption: Resumption | None
@@ -126,13 +142,27 @@ class AdkAgent:
         if opened is None:
             return None
         if resumption is not None and (answered := _signalled_turn(resumption, run_input, opened)):
-            return _turn(opened, answered)
-        if not self.capabilities.resumes_after_crash:
-            return None
+            return _turn(opened, answered, run_input)
         engine = await self._service.engine()
         thread_id = thread_uuid(run.thread_id)
         invocation_id = await engine._database.fetch_value("find_invocation_of_run", thread_id, run.id)
-        return AdkTurn(thread_id, session=opened, invocation_id=invocation_id) if invocation_id else None
+        if not invocation_id and run_input.messages:
+            # The server stopped before ADK stored the input.
+            turn = self._user_turn(run_input, opened.events, reserved=frozenset(), is_end_user=True)
+            if self.capabilities.resumes_after_crash:
+                return _turn(opened, turn, run_input)
+            await self._store_input(engine, run, turn)
+        if not self.capabilities.resumes_after_crash or not invocation_id:
+            return None
+        return AdkTurn(thread_id, session=opened, invocation_id=invocation_id)
+
+    async def _store_input(self, engine: Engine, run: Run, turn: UserTurn) -> None:
+        """Store the messages of a run that cannot continue: the next turn has them."""
+        said = [*turn.earlier, *([(turn.message_id, turn.content)] if turn.message_id else [])]
+        for message_id, content in said:
+            event = Event(id=message_id, author="user", invocation_id=run.id, content=content)
+            row = encode_event(event, thread_id=run.thread_id, run_id=run.id)
+            await engine.sessions.append_to_thread(thread_uuid(run.thread_id), row)
 
     async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         """Yield the frames of an invocation. ADK's runner stores its events through the session service."""
@@ -141,7 +171,7 @@ class AdkAgent:
             raise TypeError(f"{self.name} runs the turns that it has read, not a {type(turn).__name__}")
         key = (self.name, context.session.user_id, context.session.id)
         recording = _Recording(context, turn, root_agent=self._app.root_agent.name if self._app.root_agent else None)
-        self._service.active[key] = ActiveTurn(
+        active = self._service.active[key] = ActiveTurn(
             context.run.id, list(turn.message_ids), parts=message_parts(turn.new_messages)
         )
         try:
@@ -161,7 +191,9 @@ class AdkAgent:
             await recording.close()
             self._streamed_ids.forget(recording.invocation_id)
             self._service.forget_models(recording.invocation_id)
-            del self._service.active[key]
+            if self._service.active.get(key) is active:
+                # Else this run was abandoned, and the session has another one.
+                del self._service.active[key]
 
     def _events(self, turn: AdkTurn, run_input: RunAgentInput, key: SessionKey) -> AsyncGenerator[Event, None]:
         runner = self._runner
@@ -178,21 +210,6 @@ class AdkAgent:
 
     def _make_runner(self, app: App) -> Runner:
         return Runner(app=app, session_service=self._service, artifact_service=self._service.artifacts)
-
-    async def _open_session(self, key: SessionKey, run_input: RunAgentInput) -> Session:
-        app_name, user_id, session_id = key
-        while True:
-            session = await self._service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
-            if session is not None:
-                return session
-            # When another process creates the same session first, this one reads it.
-            with suppress(AdkAlreadyExistsError):
-                return await self._service.create_session(
-                    app_name=app_name,
-                    user_id=user_id,
-                    session_id=session_id,
-                    state=client_state_delta(run_input.state, {}),
-                )
 
 
 class _Recording:
@@ -274,13 +291,12 @@ class _Recording:
             await context.engine.sessions.append_to_thread(context.thread_id, event, expected_version=None)
 
 
-def _turn(session: Session, turn: UserTurn) -> AdkTurn:
-    revision = Revision.of(session)
-    if revision is None:
-        raise NotFoundError(f"the session {session.id} has no revision")
+def _turn(session: Session | None, turn: UserTurn, run_input: RunAgentInput) -> AdkTurn:
+    revision = Revision.of(session) if session else None
     return AdkTurn(
-        revision.thread_id,
+        revision.thread_id if revision else None,
         new_messages=turn.new_messages,
+        initial_state=client_state_delta(run_input.state, {}),
         content=turn.content,
         history=turn.history,
         earlier=turn.earlier,

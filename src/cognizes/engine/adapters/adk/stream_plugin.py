@@ -31,8 +31,7 @@ from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, EngineError
-from cognizes.engine.hosting.host import end_waiting_runs
-from cognizes.engine.hosting.hosted_run import wait_for_person
+from cognizes.engine.hosting.hosted_run import end_waiting_runs, wait_for_person
 from cognizes.engine.models import JsonObject, Run, RunStatus, new_id
 from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.runs.leases import Lease

@@ -6,19 +6,19 @@ import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import ag_ui.core
-from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
+from ag_ui.core import BaseEvent, RunAgentInput
 from pydantic import TypeAdapter, ValidationError
 
-from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import IllegalFrameError, InvalidInputError
+from cognizes.engine.errors import IllegalFrameError
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
 from cognizes.engine.hosting.attachments import with_attachments
-from cognizes.engine.hosting.host import client_state_delta
-from cognizes.engine.hosting.turns import ThreadTurn, agent_input, read_thread_continuation, read_thread_turn
+from cognizes.engine.hosting.turns import ThreadTurn, ThreadTurns, agent_input, signalled_answers
 from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.runs import Resumption
@@ -55,6 +55,7 @@ class AguiAgent:
     ) -> None:
         self._source = source
         self._engine = engine
+        self._turns = ThreadTurns(engine)
         self.name = name
         self.description = description
         self.capabilities = capabilities or AgentCapabilities(
@@ -64,29 +65,21 @@ class AguiAgent:
     async def close(self) -> None:
         """Do nothing: the source has no resources that the host knows."""
 
-    async def read_turn(self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool) -> ThreadTurn:
-        """Open the thread and return the new part of the input. Only calls of client tools wait for a client."""
-        return await read_thread_turn(
-            self._engine,
-            (self.name, user_id, run_input.thread_id),
-            run_input,
-            initial_state=client_state_delta(run_input.state, {}),
-            is_end_user=is_end_user,
-        )
+    async def read_turn(
+        self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool, thread_id: UUID | None = None
+    ) -> ThreadTurn:
+        """Return the new part of the input. Only calls of client tools wait for a client."""
+        key = self.name, user_id, run_input.thread_id
+        return await self._turns.read(key, run_input, is_end_user=is_end_user, thread_id=thread_id)
 
     async def read_continuation(
         self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
     ) -> Turn | None:
         """Return the turn with a signal's answers, or one that continues a run, if the source can continue runs."""
-        turn = await read_thread_continuation(self._engine, thread_uuid(run.thread_id), run_id=run.id)
-        questions = {interrupt.id for interrupt in turn.history.interrupts}
-        if resumption is not None and questions and resumption.correlation_key == wait_key_of(questions):
-            answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
-            if not isinstance(answers, dict):
-                raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
-            resume = [ResumeEntry(interrupt_id=one, status="resolved", payload=given) for one, given in answers.items()]
-            return await read_thread_continuation(self._engine, thread_uuid(run.thread_id), resume=resume)
-        return turn if self.capabilities.resumes_after_crash else None
+        turn = await self._turns.read_continuation(
+            thread_uuid(run.thread_id), run.id, partial(signalled_answers, resumption)
+        )
+        return turn if turn.events or self.capabilities.resumes_after_crash else None
 
     async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         """Yield the events of the source."""

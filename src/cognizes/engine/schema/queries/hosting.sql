@@ -1,6 +1,9 @@
--- begin_hosted_run: Begin a leased run of a hosted agent, and read the state of its thread.
-SELECT outcome, (run).*, state, user_state, app_state, version, last_sequence, user_version, app_version
-  FROM {schema}.begin_hosted_run($1, $2, $3, $4, $5::text::json, $6, $7, $8, $9, $10::text[], $11, $12);
+-- start_hosted_run: Start a leased run of a hosted agent with the events of its turn, and read the state of its thread.
+SELECT outcome, thread_id AS started_thread_id, (run).*, begun_sequence, is_branched, state, user_state, app_state,
+       version, last_sequence, user_version, app_version
+  FROM {schema}.start_hosted_run($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::json, $13, $14, $15, $16,
+                                 $17::text[], $18, $19, $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
+                                 $25::text[], $26::text[], $27, $28);
 
 -- find_active_run: Find the run of a thread that is executed, or that a server continues next because its lease expired: it is
 -- still running, or pending for this handler. The oldest one if there are two.

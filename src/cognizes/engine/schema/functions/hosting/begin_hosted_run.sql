@@ -1,3 +1,4 @@
+-- `start_hosted_run` replaced it; servers of version 0.2.0 and earlier call it.
 -- Begins a run of a hosted agent, leased to its worker, and returns it with the state of its thread. The row lock of the
 -- thread makes the checks and the creation one step: two servers cannot begin runs on one thread at once. Outcomes:
 --   begun      `run` executes; runs of the handler that waited for a person have ended: completed when p_answered names
