@@ -82,7 +82,7 @@ from cognizes.engine.timeline.event_reading import (
 Frames = Iterator[BaseEvent]
 _SILENT = (
     *("run_created", "run_started", "run_waiting", "run_signalled", "run_resumed", "run_released", "run_retried"),
-    *("state_update", "message"),
+    *("state_update", "message", "agent_checkpoint"),
 )
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 _INTERRUPTS: TypeAdapter[list[Interrupt]] = TypeAdapter(list[Interrupt])
@@ -172,7 +172,7 @@ class Translator:
         self._subagents = Subagents(root_agent)
         self._open_items = OpenItems()
         self._interrupts = dict(interrupts or {})
-        self._pending: dict[str, None] = dict.fromkeys(pending)
+        self._pending: dict[str, str | None] = dict.fromkeys(pending)
 
     @property
     def interrupts(self) -> list[Interrupt]:
@@ -344,6 +344,9 @@ class Translator:
             yield from self.fail(message or error, error)
 
     def _run_ends(self, event: Event) -> Frames:
+        if event.event_type != "run_finished":
+            # It may be a call of a tool of the server that the run did not execute: no client brings its result.
+            self._pending = {call: run_id for call, run_id in self._pending.items() if run_id != event.run_id}
         if event.event_type == "run_failed":
             yield from self.fail(str(event.content.get("error") or "the run failed"))
         elif event.event_type == "run_cancelled":
@@ -390,7 +393,8 @@ class Translator:
                 continue
             yield from turn.close()
             if isinstance(part, Call):
-                yield from self._call(part, turn.id, is_pending=part.id in long_running)
+                pending_of = (event.run_id or "") if part.id in long_running else None
+                yield from self._call(part, turn.id, pending_of=pending_of)
             elif isinstance(part, Question):
                 self._interrupts[part.id] = interrupt_of(part)
             elif isinstance(part, Result) and not self._is_preliminary(event, part):
@@ -462,9 +466,9 @@ class Translator:
                     frame.metadata = CLIENT_HISTORY_MARK
                 yield frame
 
-    def _call(self, call: Call, parent: str, *, is_pending: bool) -> Frames:
-        if is_pending:
-            self._pending[call.id] = None
+    def _call(self, call: Call, parent: str, *, pending_of: str | None) -> Frames:
+        if pending_of is not None:
+            self._pending[call.id] = pending_of
         arguments = to_json(call.arguments) if call.text is None else clean_text(call.text)
         if streamed := self._calls.pop(call.id, None):
             arguments = streamed.writer.rest(arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,13 +13,17 @@ from ag_ui.core import (
     BaseEvent,
     ContentPart,
     DataSource,
+    Interrupt,
     Message,
     ReasoningEndEvent,
     ReasoningMessageContentEvent,
     ReasoningMessageEndEvent,
     ReasoningMessageStartEvent,
     ReasoningStartEvent,
+    ResumeEntry,
     RunAgentInput,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
     StepFinishedEvent,
     StepStartedEvent,
     TextMessageContentEvent,
@@ -34,39 +39,55 @@ from ag_ui.core import (
     UrlSource,
     UserMessage,
 )
-from agents import Agent, FunctionTool, Runner, TResponseInputItem
+from agents import Agent, FunctionTool, Handoff, RunContextWrapper, Runner, RunState, TResponseInputItem
+from agents.items import ToolApprovalItem
 from agents.stream_events import AgentUpdatedStreamEvent, RawResponsesStreamEvent, RunItemStreamEvent, StreamEvent
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseInputFileParam, ResponseInputMessageContentListParam
 
 from cognizes.engine.adapters.agui import AguiAgent
+from cognizes.engine.adapters.conversations import new_event
 from cognizes.engine.adapters.openai_agents.items import as_text, item_text
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import RunFailedError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
+from cognizes.engine.hosting.turns import NO_RESULT
 from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
 
+CHECKPOINT = "agent_checkpoint"
+"""The kind of the event with the state of a run that asks for approvals. No view shows it."""
+_APPROVAL = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
 _REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
 def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
     """Return an agent of the OpenAI Agents SDK for the host.
 
-    The thread is its history. Handoffs are steps. A tool that needs an approval fails the run, since the agent does
-    not declare interrupts. The tools of the client are offered to this agent, not to those it hands over to. A run
-    whose server stops fails, and its partial answer is kept.
+    The thread is its history. Handoffs are steps. A tool that needs an approval lets the run wait; the answer continues
+    from the `RunState` that the thread keeps. The tools of the client are offered to this agent, not to those it hands
+    over to. A run whose server stops fails, and its partial answer is kept.
     """
     capabilities = AgentCapabilities(
+        interrupts=True,
         client_tools=True,
         streams_tool_arguments=True,
         multimodal=True,
-        own_tools=frozenset(tool.name for tool in agent.tools),
+        own_tools=frozenset(_tool_names(agent)),
     )
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         offered = with_client_tools(agent, run_input.tools or ())
-        result = Runner.run_streamed(offered, _items(run_input.messages), context=context)
         frames = _Frames(agent.name)
+        if run_input.resume:
+            state = await _answered_state(offered, run_input, context)
+            frames.know_calls(state.get_interruptions())
+            result = Runner.run_streamed(offered, state)
+        else:
+            result = Runner.run_streamed(offered, _items(run_input.messages), context=context)
         started = time.time_ns()
         try:
             async for event in result.stream_events():
@@ -80,18 +101,112 @@ def host_agent(agent: Agent[Any], *, name: str, engine: Engine) -> HostedAgent:
                         started = time.time_ns()
         finally:
             result.cancel()
+            if result.run_loop_task is not None:
+                # A cancelled run ends after the tools that it executes.
+                await asyncio.wait([result.run_loop_task])
         for frame in frames.finish():
             yield frame
         client_tools = {tool.name for tool in run_input.tools or ()}
-        if asked := {item.tool_name or "a tool" for item in result.interruptions} - client_tools:
-            names = ", ".join(sorted(asked))
-            raise RunFailedError(
-                f"the agent {name!r} asks for an approval of {names}, and hosted agents of the OpenAI Agents SDK "
-                "cannot wait for one; remove needs_approval"
-            )
+        if asked := [item for item in result.interruptions if item.tool_name not in client_tools]:
+            yield await _ask(asked, result.to_state(), run_input, context)
 
     description = agent.handoff_description or f"OpenAI agent {agent.name}"
     return AguiAgent(events, name=name, description=description, capabilities=capabilities, engine=engine)
+
+
+def _tool_names(agent: Agent[Any]) -> set[str]:
+    """Return the names of the tools and handoffs of an agent and of those that it hands over to, as far as known.
+
+    The tools of MCP servers are known while a run executes only.
+    """
+    names: set[str] = set()
+    seen: list[Agent[Any]] = []
+    found: list[Any] = [agent]
+    while found:
+        one = found.pop()
+        if isinstance(one, Handoff):
+            names.add(one.tool_name)
+            one = one._agent_ref() if one._agent_ref is not None else None
+        if not isinstance(one, Agent) or any(one is known for known in seen):
+            continue
+        seen.append(one)
+        names |= {tool.name for tool in one.tools} | {Handoff.default_tool_name(one)}
+        found += one.handoffs
+    return names
+
+
+async def _ask(
+    asked: Sequence[ToolApprovalItem], state: RunState[Any, Any], run_input: RunAgentInput, context: RunContext
+) -> RunFinishedEvent:
+    """Store the state of a run that asks for approvals, and return its questions."""
+    checkpoint = new_event(
+        CHECKPOINT,
+        author=context.session.app_name,
+        content={"openai_run_state": state.to_json(context_serializer=lambda _: {})},
+    )
+    checkpoint.thread_id, checkpoint.run_id = str(context.thread_id), context.run.id
+    await context.engine.sessions.append_to_thread(context.thread_id, checkpoint)
+    questions = [
+        Interrupt(
+            id=f"{checkpoint.id}/{_call_id(item)}",
+            reason="tool_call",
+            tool_call_id=_call_id(item),
+            message=f"Approve {item.tool_name}({item.arguments or ''})?",
+            response_schema=_APPROVAL,
+        )
+        for item in asked
+    ]
+    outcome = RunFinishedInterruptOutcome(interrupts=questions)
+    return RunFinishedEvent(thread_id=run_input.thread_id, run_id=run_input.run_id, outcome=outcome)
+
+
+async def _answered_state(
+    agent: Agent[Any], run_input: RunAgentInput, context: RunContext
+) -> RunState[Any, Agent[Any]]:
+    """Return the stored state of a run that asked, with the answers; `RunFailedError` for an answer that is none."""
+    answers: dict[str, ResumeEntry] = {}
+    for entry in run_input.resume or ():
+        checkpoint_id, _, call_id = entry.interrupt_id.partition("/")
+        answers[call_id] = entry
+    stored = await context.engine.sessions.log.find(context.thread_id, checkpoint_id)
+    if stored is None or stored.event_type != CHECKPOINT or stored.author != context.session.app_name:
+        raise RunFailedError(f"the state of the run that asked ({checkpoint_id!r:.80}) is not in the thread")
+    state = await RunState.from_json(
+        agent, stored.content["openai_run_state"], context_override=RunContextWrapper(context)
+    )
+    results = {
+        message.tool_call_id: message
+        for message in run_input.messages
+        if isinstance(message, ToolMessage) and message.content != NO_RESULT
+    }
+    for item in state.get_interruptions():
+        if answer := answers.get(_call_id(item)):
+            _apply(answer, state, item)
+        elif result := results.get(_call_id(item)):
+            # A tool of the client in the same turn: its result is what the model gets.
+            state.reject(item, rejection_message=_plain(result.content))
+    return state
+
+
+def _apply(entry: ResumeEntry, state: RunState[Any, Any], item: ToolApprovalItem) -> None:
+    given = {"approved": entry.payload} if isinstance(entry.payload, bool) else entry.payload
+    if entry.status == "cancelled":
+        state.reject(item)
+    elif not isinstance(given, dict) or not isinstance(given.get("approved"), bool):
+        raise RunFailedError(
+            f'the answer to {entry.interrupt_id} must be {{"approved": true or false, "reason": text}}'
+        )
+    elif given["approved"]:
+        state.approve(item)
+    else:
+        reason = given.get("reason")
+        state.reject(item, rejection_message=reason if isinstance(reason, str) and reason else None)
+
+
+def _call_id(item: ToolApprovalItem) -> str:
+    raw = item.raw_item
+    found = raw.get("call_id") or raw.get("id") if isinstance(raw, dict) else None
+    return str(found or getattr(raw, "call_id", None) or getattr(raw, "id", ""))
 
 
 def with_client_tools(agent: Agent[Any], tools: Collection[Tool]) -> Agent[Any]:
@@ -215,6 +330,10 @@ class _Frames:
         self._calls: set[str] = set()
         self._streamed_messages = 0
         self._streamed_thoughts = 0
+
+    def know_calls(self, items: Iterable[ToolApprovalItem]) -> None:
+        """Note the calls that an earlier run made, and whose results this one brings."""
+        self._calls |= {_call_id(item) for item in items}
 
     def translate(self, event: StreamEvent) -> Iterator[BaseEvent]:
         match event:
