@@ -13,7 +13,9 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.database.maintenance import jobs
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.records import EventSource, MemoryScope
+from cognizes.engine.memory.vectors import EmbeddingQueue
 from tests.engine_parts import database_of
+from tests.integration.memory.test_embedding_queue import FussyEmbedder
 
 ADA = MemoryScope("shop", "ada")
 MORNING = datetime(2026, 11, 1, 8, tzinfo=UTC)
@@ -80,6 +82,52 @@ class TestDuplicates:
         assert await engine.memory.forget("shop", "ada", hit.memory.id)
         assert await engine.memory.remember_turns(ADA, turns) == 0
         assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memories") == 0
+
+    async def test_the_expiry_of_an_original_keeps_its_duplicate(self, engine: Engine) -> None:
+        old = datetime.now(UTC) - timedelta(days=100)
+        await engine.memory.remember(ADA, [Remembered("1", "green tea", created_at=old), Remembered("2", "green tea")])
+        assert await engine.memory.upkeep.merge_duplicates("shop", "ada") == 1
+        assert await database_of(engine).fetch_value("expire_memories", '{"note": 90}', 100) == 1
+        (hit,) = await engine.memory.recall("green tea", app="shop", user="ada")
+        assert hit.memory.source_id == "2"
+
+    async def test_an_expired_memory_is_the_original_of_none(self, engine: Engine) -> None:
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        await engine.memory.remember(ADA, [Remembered("1", "green tea", expires_at=past), Remembered("2", "green tea")])
+        assert await engine.memory.upkeep.merge_duplicates("shop", "ada") == 0
+        assert await texts(engine, "green tea") == ["green tea"]
+        assert await database_of(engine).fetch_value("expire_memories", "{}", 100) == 1
+        assert await texts(engine, "green tea") == ["green tea"]
+
+    async def test_a_duplicate_returns_when_its_original_changes(self, engine: Engine) -> None:
+        await engine.memory.remember(ADA, [Remembered("1", "green tea"), Remembered("2", "green tea")])
+        assert await engine.memory.upkeep.merge_duplicates("shop", "ada") == 1
+        await engine.memory.remember(ADA, [Remembered("1", "black tea")])
+        assert set(await texts(engine, "tea")) == {"green tea", "black tea"}
+
+    async def test_equal_texts_with_other_tags_or_metadata_are_not_merged(self, engine: Engine) -> None:
+        items = [Remembered("1", "tea", tags=["a"]), Remembered("2", "tea", tags=["b"]), Remembered("3", "tea")]
+        await engine.memory.remember(ADA, [*items, Remembered("4", "tea", metadata={"cup": 1})])
+        assert await engine.memory.upkeep.merge_duplicates("shop", "ada") == 0
+
+    async def test_long_texts_are_merged_only_if_they_are_equal(self, engine: Engine) -> None:
+        long = "word " * 900
+        items = [Remembered("1", f"{long}red"), Remembered("2", f"{long}blue"), Remembered("3", f"{long}red")]
+        await engine.memory.remember(ADA, items)
+        assert await engine.memory.upkeep.merge_duplicates("shop", "ada") == 1
+
+    async def test_a_duplicate_has_no_vector_and_gets_one_when_it_returns(self, database_url: str) -> None:
+        async with Engine.open(database_url, memory_background=False) as engine:
+            queue, pool = engine.memory.queue, database_of(engine).pool
+            assert queue is not None
+            await engine.memory.remember(ADA, [Remembered("1", "green tea"), Remembered("2", "green tea")])
+            assert await queue.work() == 2
+            await engine.memory.upkeep.merge_duplicates("shop", "ada")
+            await queue.queue_all()
+            assert await queue.work() == 0
+            await pool.execute("DELETE FROM memories WHERE source_id = '1'")
+            assert await queue.work() == 1
+            assert await pool.fetchval("SELECT count(*) FROM memory_vectors") == 1
 
     async def test_invalid_arguments(self, engine: Engine) -> None:
         with pytest.raises(InvalidInputError, match="similarity"):
@@ -175,6 +223,42 @@ class TestRanking:
 
 
 class TestExpiry:
+    async def test_expired_memories_take_no_place_of_valid_ones(self, database_url: str) -> None:
+        async with Engine.open(database_url, memory_background=False) as engine:
+            past = datetime.now(UTC) - timedelta(seconds=1)
+            expired = [Remembered(str(number), "my automobile is broken", expires_at=past) for number in range(250)]
+            await engine.memory.remember(ADA, [*expired, Remembered("valid", "the vehicle is defective")])
+            assert engine.memory.queue is not None
+            while await engine.memory.queue.work():
+                pass
+            assert await texts(engine, "car damaged") == ["the vehicle is defective"]
+
+    async def test_tags_alone_do_not_clear_the_expiry(self, engine: Engine) -> None:
+        later = datetime.now(UTC) + timedelta(days=1)
+        await engine.memory.remember(ADA, [Remembered("1", "tea", expires_at=later)])
+        await engine.memory.remember(ADA, [Remembered("1", "tea", tags=["hot"])])
+        (stored,) = await engine.memory.list("shop", "ada")
+        assert (stored.expires_at, stored.tags) == (later, ["hot"])
+
+    async def test_a_note_moves_to_a_new_namespace_position_and_time(self, database_url: str) -> None:
+        async with Engine.open(database_url, memory_background=False) as engine:
+            await self.move_a_note(engine)
+
+    async def move_a_note(self, engine: Engine) -> None:
+        await engine.memory.remember(ADA, [Remembered("1", "tea", namespace="old", created_at=MORNING)])
+        assert await engine.memory.remember(ADA, [Remembered("1", "tea", namespace="new")]) == 1
+        (stored,) = await engine.memory.list("shop", "ada")
+        assert (stored.namespace, stored.created_at) == ("new", MORNING)
+        later = MORNING + timedelta(days=1)
+        queue = EmbeddingQueue(database_of(engine), FussyEmbedder())
+        assert await queue.work() == 1
+        assert await engine.memory.remember(ADA, [Remembered("1", "tea", namespace="new", created_at=later)]) == 1
+        # The text is the same, and so is its vector.
+        assert await queue.work() == 0
+        assert await database_of(engine).pool.fetchval("SELECT count(*) FROM memory_vectors") == 1
+        (stored,) = await engine.memory.list("shop", "ada")
+        assert stored.created_at == later
+
     async def test_an_expired_memory_is_not_recalled_and_then_deleted(self, engine: Engine) -> None:
         past = datetime.now(UTC) - timedelta(seconds=1)
         turn = Remembered("1", "tea today", session_id="s", position=1, expires_at=past)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -163,6 +164,7 @@ def _turn(number: int, row: asyncpg.Record) -> TranscriptTurn:
 _COMPARED = 10_000
 """Memories that one call compares, the newest ones."""
 _COMPARED_CHARACTERS = 4000
+"""Longer texts are merged only if they are equal."""
 _MERGED_KINDS = ("note", "episodic")
 
 
@@ -182,10 +184,11 @@ class Upkeep:
         similarity: float = 0.9,
         visibility: str = "user",
     ) -> int:
-        """Merge equal and near texts of one agent, kind, namespace and author; return the number of merged memories.
+        """Merge equal and near texts; return the number of merged memories.
 
-        The oldest stays. Recall and lists leave the others out; their rows and sources are kept, and they return when
-        the oldest is deleted with its session or when their text changes. `forget` deletes all of them.
+        Merged memories have the same agent, kind, namespace, author, tags, metadata and expiry. The oldest stays.
+        Recall and lists leave the others out; their rows and sources are kept, and they return when the oldest changes,
+        expires or is deleted with its session, or when they change. `forget` deletes all of them.
         """
         if not 0 < similarity <= 1:
             raise InvalidInputError(f"invalid similarity {similarity}; it must be above 0 and at most 1")
@@ -231,11 +234,14 @@ class Upkeep:
 
 
 def _find_pairs(rows: Sequence[asyncpg.Record], similarity: float) -> list[tuple[asyncpg.Record, asyncpg.Record]]:
-    groups: dict[tuple[str | None, ...], list[asyncpg.Record]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[asyncpg.Record]] = defaultdict(list)
     for row in reversed(rows):
-        groups[row["agent_id"], row["kind"], row["namespace"], row["author"]].append(row)
-    return [
-        (group[duplicate], group[original])
-        for group in groups.values()
-        for duplicate, original in find_duplicates([unescape_text(row["text"]) for row in group], similarity).items()
-    ]
+        # A filter that finds one memory of a group finds all of them, and they expire together.
+        names = row["agent_id"], row["kind"], row["namespace"], row["author"]
+        groups[*names, tuple(sorted(row["tags"])), row["metadata"], row["expires_at"]].append(row)
+    pairs = []
+    for group in groups.values():
+        # A text that is too long to compare repeats only equal ones.
+        texts = [unescape_text(row["text"]) or row["hash"] for row in group]
+        pairs += [(group[duplicate], group[first]) for duplicate, first in find_duplicates(texts, similarity).items()]
+    return pairs

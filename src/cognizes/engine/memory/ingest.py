@@ -25,7 +25,7 @@ class Remembered:
     """A text to store for recall. `source_id` is an id of the caller and makes storing idempotent.
 
     `tags` and `metadata` are for filters. `importance`, between 0 and 1, raises the score. A memory is not recalled
-    after `expires_at`, and deleted later. An item that has none of these keeps those that are stored.
+    after `expires_at`, and deleted later. Of these an item that is stored again keeps what it does not give.
     """
 
     source_id: str

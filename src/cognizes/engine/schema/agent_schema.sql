@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 52 OR max(number) > 140 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 53 OR max(number) > 140 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4452,15 +4452,16 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- memory/expire_memories.sql
 -- Delete memories whose `expires_at` has passed, and those of a kind that are older than the days of the rules
 -- ({"turn": 90}), at most p_limit of at most 100 users. A fact or episode is deleted with its memory; a message is recorded as
--- forgotten, so that storing its session again does not restore it. Returns the number of deleted memories.
+-- forgotten, so that storing its session again does not restore it. The duplicates of a deleted memory stay until they are due
+-- themselves. Returns the number of deleted memories.
 CREATE OR REPLACE FUNCTION "public".expire_memories(p_rules text, p_limit integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint := 0;
-    v_found boolean;
-    v_memory record;
+    v_user record;
 BEGIN
-    FOR v_memory IN
-        SELECT due.* FROM (
+    -- In the order in which forget_threads takes the locks of users.
+    FOR v_user IN
+        SELECT due.app_name, due.user_id, array_agg(due.id) AS ids FROM (
             SELECT d.*, dense_rank() OVER (ORDER BY d.app_name, d.user_id) AS number FROM (
                 (SELECT m.app_name, m.user_id, m.id FROM "public".memories m WHERE m.expires_at <= now() LIMIT p_limit)
                 UNION
@@ -4470,10 +4471,12 @@ BEGIN
                                    AND m.created_at < now() - rule.days::double precision * interval '1 day'
                                  LIMIT p_limit) old
             ) d
-        ) due WHERE number <= 100 ORDER BY app_name, user_id, id LIMIT p_limit
+             ORDER BY number LIMIT p_limit
+        ) due WHERE number <= 100
+        GROUP BY app_name, user_id
+        ORDER BY hashtextextended('memory ' || app_name || chr(1) || user_id, 0)
     LOOP
-        v_found := "public".forget_memory(v_memory.app_name, v_memory.user_id, v_memory.id);
-        v_count := v_count + v_found::integer;
+        v_count := v_count + cardinality("public".delete_memories(v_user.app_name, v_user.user_id, v_user.ids));
     END LOOP;
     RETURN v_count;
 END
@@ -4491,7 +4494,7 @@ CREATE OR REPLACE FUNCTION "public".prune_fact_history(p_kept interval, p_limit 
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/expire_memories.sql', 0, 'c1a6ddeaf8dbc233a569075f4d60349be4cd045beabb3e4403ea003697c379c1', '0.2.0')
+VALUES ('memory/expire_memories.sql', 0, '8f5d0257b326176cef374a893dd36070ab32dc88bde566ac4ba8cf29f506978e', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4565,24 +4568,22 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/forget_memory.sql
--- Delete a memory, its duplicates, and their facts or episodes. A forgotten message is recorded, so that storing its session
--- again does not restore it. Returns whether the memory existed.
-CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+-- Delete memories of a user, and their facts or episodes. A forgotten message is recorded, so that storing its session again
+-- does not restore it. Duplicates of a deleted memory are recalled again. Returns the ids of the deleted memories.
+CREATE OR REPLACE FUNCTION "public".delete_memories(p_app_name text, p_user_id text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
     v_gone "public".memories;
-    v_found boolean := false;
+    v_deleted bigint[] := '{}';
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     FOR v_gone IN
         DELETE FROM "public".memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id
-           AND m.id = ANY (ARRAY(SELECT p_id UNION ALL
-                                 SELECT d.id FROM "public".memories d
-                                  WHERE d.app_name = p_app_name AND d.user_id = p_user_id AND d.duplicate_of = p_id))
+           AND m.id = ANY (p_ids)
         RETURNING m.*
     LOOP
-        v_found := v_found OR v_gone.id = p_id;
+        v_deleted := v_deleted || v_gone.id;
         CASE v_gone.kind
             WHEN 'long_term' THEN
                 PERFORM "public".delete_long_term_memory(
@@ -4599,12 +4600,24 @@ BEGIN
             ELSE NULL;
         END CASE;
     END LOOP;
-    RETURN v_found;
+    RETURN v_deleted;
+END
+$$;
+
+-- Delete a memory, its duplicates, and their facts or episodes. Returns whether the memory existed.
+CREATE OR REPLACE FUNCTION "public".forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    RETURN p_id = ANY ("public".delete_memories(p_app_name, p_user_id, ARRAY(
+        SELECT p_id UNION ALL
+        SELECT d.id FROM "public".memories d
+         WHERE d.app_name = p_app_name AND d.user_id = p_user_id AND d.duplicate_of = p_id)));
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/forget_memory.sql', 0, 'db054d9291e3e22d9491cde0ab8b59a816f83660b1cbae53010f0e694dc10917', '0.2.0')
+VALUES ('memory/forget_memory.sql', 0, '95cb520705f09ae8a26aac443878722048170bfab15adef8feb4e36978e4cc5c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4801,12 +4814,11 @@ BEGIN
 END
 $$;
 
--- Trigger: queue a memory that is no longer a duplicate for its vector, if the memories of the user have vectors.
+-- Trigger: queue a memory that is no longer a duplicate for its vector. Without an embedder it waits in the queue.
 CREATE OR REPLACE FUNCTION "public".restore_duplicate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO "public".memory_embedding_queue (app_name, user_id, memory_id)
-    SELECT NEW.app_name, NEW.user_id, NEW.id
-     WHERE EXISTS (SELECT FROM "public".memory_vectors v WHERE v.app_name = NEW.app_name AND v.user_id = NEW.user_id)
+    VALUES (NEW.app_name, NEW.user_id, NEW.id)
     ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
@@ -4817,7 +4829,7 @@ CREATE OR REPLACE TRIGGER restore_duplicate AFTER UPDATE OF duplicate_of ON "pub
     EXECUTE FUNCTION "public".restore_duplicate();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/merge_memories.sql', 0, '70354c7dc2113ad2a0aad2d41d307dc88f4e431f988d2be9f29d1065ed6377fc', '0.2.0')
+VALUES ('memory/merge_memories.sql', 0, 'afb43b740bcab703a59381b9ace0f72f6252b3468cd5e95e33e4a54a8941b9ab', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -4855,6 +4867,10 @@ SET hnsw.iterative_scan = 'relaxed_order' SET hnsw.ef_search = 200 SET hnsw.max_
 DECLARE
     v_has_graph boolean;
     v_filter text := '';
+    -- Few: they are deleted soon. A duplicate has no vector.
+    v_expired bigint[] := ARRAY(SELECT m.id FROM "public".memories m
+                                 WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.expires_at <= now()
+                                 LIMIT 10000);
 BEGIN
     SELECT s.graph_is_ready AND s.graph_model = p_model AND NOT p_exact INTO v_has_graph
       FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
@@ -4865,6 +4881,8 @@ BEGIN
         v_filter := 'AND EXISTS (SELECT FROM "public".memories m
                                   WHERE m.app_name = v.app_name AND m.user_id = v.user_id AND m.id = v.memory_id
                                     AND "public".memory_passes(m, $4))';
+    ELSIF v_expired <> '{}' THEN
+        v_filter := 'AND memory_id <> ALL ($8)';
     END IF;
     IF v_has_graph THEN
         -- The planner underestimates the cost of sorting the rows of a btree scan.
@@ -4877,7 +4895,7 @@ BEGIN
              SELECT memory_id, 1 - (embedding <=> $3::halfvec) FROM "public".memory_vectors v
               WHERE app_name = $1 AND user_id = $2 AND memory_id = ANY ($6) AND model = %L',
             p_dimension, p_dimension, p_model, v_filter, p_dimension, p_dimension, p_model)
-        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected;
+        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected, v_expired;
         PERFORM set_config('enable_sort', 'on', true), set_config('enable_bitmapscan', 'on', true);
     ELSE
         RETURN QUERY EXECUTE format(
@@ -4887,13 +4905,13 @@ BEGIN
              (SELECT memory_id, 1 - distance FROM compared ORDER BY distance LIMIT $5)
              UNION ALL
              SELECT memory_id, 1 - distance FROM compared WHERE memory_id = ANY ($6)', p_model, v_filter)
-        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected;
+        USING p_app_name, p_user_id, p_query, p_filter, p_limit, p_ids, p_selected, v_expired;
     END IF;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_vector.sql', 0, '40dc56a7e9feafe9dc2a66f95e97d88642f126e0d16cb7a47f640248638aa47b', '0.2.0')
+VALUES ('memory/recall_by_vector.sql', 0, '3afcb40bf2a0275a8c620a81bab04a145797f55425f7eaaa446e3038f01d45ac', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5193,7 +5211,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/store_memories.sql
--- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
+-- Store new and changed memories of one user, and queue those with another text for embedding. An equal memory is not
 -- changed. An item without details keeps those that are stored. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
 -- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION "public".store_memories(
@@ -5232,53 +5250,66 @@ BEGIN
           LEFT JOIN "public".threads t
             ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
            AND t.session_id = sessions.session_id
+    ), ready AS MATERIALIZED (
+        SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
+               coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
+               coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
+               coalesce(d.expires_at, old.expires_at) AS expires_at, old.created_at AS old_created_at,
+               old.id AS old_id, (old.text, old.author) IS NOT DISTINCT FROM (g.text, g.author) AS is_same
+          FROM given g
+         CROSS JOIN LATERAL jsonb_populate_record(NULL::"public".memory_details, g.details::jsonb) d
+          LEFT JOIN "public".memories old
+            ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
+           AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
+           AND md5(old.source_id) = md5(g.source_id)
+         WHERE NOT EXISTS (
+               SELECT FROM deleted d
+                WHERE d.session_id = g.session_id
+                  AND (d.thread_id IS NULL
+                       OR p_kind = 'turn'
+                      AND NOT EXISTS (SELECT FROM "public".events e
+                                       WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
     ), stored AS (
         INSERT INTO "public".memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
                                             position, author, text, terms, length, content, created_at, tags,
                                             metadata, sources, importance, expires_at, labels)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
-               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp()), tags, metadata, sources,
+               terms, cardinality(terms), content::json,
+               coalesce(created_at, old_created_at, clock_timestamp()), tags, metadata, sources,
                importance, expires_at, "public".memory_labels(p_app_name, p_user_id, tags, metadata, sources)
-          FROM (SELECT g.*, "public".memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
-                       coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
-                       coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
-                       CASE WHEN g.details IS NULL THEN old.expires_at ELSE d.expires_at END AS expires_at
-                  FROM given g
-                 CROSS JOIN LATERAL jsonb_populate_record(NULL::"public".memory_details, g.details::jsonb) d
-                  LEFT JOIN "public".memories old
-                    ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
-                   AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
-                   AND md5(old.source_id) = md5(g.source_id)
-                 WHERE NOT EXISTS (
-                       SELECT FROM deleted d
-                        WHERE d.session_id = g.session_id
-                          AND (d.thread_id IS NULL
-                               OR p_kind = 'turn'
-                              AND NOT EXISTS (SELECT FROM "public".events e
-                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
-                 ORDER BY g.place) ready
+          FROM ready
          ORDER BY place
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
                author = excluded.author, position = excluded.position, created_at = excluded.created_at,
                namespace = excluded.namespace, tags = excluded.tags, metadata = excluded.metadata,
                sources = excluded.sources, importance = excluded.importance, expires_at = excluded.expires_at,
-               labels = excluded.labels, revision = m.revision + 1,
-               duplicate_of = CASE WHEN m.text = excluded.text THEN m.duplicate_of END
-         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at)
+               labels = excluded.labels, revision = m.revision + 1, duplicate_of = NULL
+         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at,
+                m.namespace, m.position, m.created_at)
                IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms, excluded.tags,
-                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at)
+                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at,
+                                 excluded.namespace, excluded.position, excluded.created_at)
         RETURNING m.id
     ), stale AS (
         DELETE FROM "public".memory_vectors v USING stored
          WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = stored.id
+           AND NOT EXISTS (SELECT FROM ready WHERE ready.old_id = stored.id AND ready.is_same)
     ), queued AS (
         INSERT INTO "public".memory_embedding_queue (app_name, user_id, memory_id)
-        SELECT p_app_name, p_user_id, id FROM stored WHERE p_embed
+        SELECT p_app_name, p_user_id, stored.id FROM stored
+         WHERE p_embed
+           AND NOT EXISTS (SELECT FROM ready
+                             JOIN "public".memory_vectors v
+                               ON v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = ready.old_id
+                            WHERE ready.old_id = stored.id AND ready.is_same)
         ON CONFLICT (app_name, user_id, memory_id)
            DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
     )
     SELECT coalesce(array_agg(id), '{}') INTO v_stored FROM stored;
+    -- What a memory stood for, it may not stand for any more.
+    UPDATE "public".memories SET duplicate_of = NULL
+     WHERE app_name = p_app_name AND user_id = p_user_id AND duplicate_of = ANY (v_stored);
     IF p_details IS NOT NULL THEN
         DELETE FROM "public".memory_metadata
          WHERE app_name = p_app_name AND user_id = p_user_id AND memory_id = ANY (v_stored);
@@ -5295,7 +5326,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/store_memories.sql', 0, '035339127e6b15d88154b5b511206b3d51c727cfff35dead7ada30dbe03033cf', '0.2.0')
+VALUES ('memory/store_memories.sql', 0, 'b73fc7e01aab7d8d098d035bfdb939ff35189bfe13f0d64b915ffb772369d413', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7468,5 +7499,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 52 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 53 WHERE number = 0;
 COMMIT;

@@ -265,13 +265,14 @@ SELECT app_name, user_id, memory_id, attempts, error FROM {schema}.memory_embedd
 
 -- queue_for_embedding: Queue the memories of a page, in the order of their keys, that have no vector of the model.
 WITH page AS (
-    SELECT m.app_name, m.user_id, m.id FROM {schema}.memories m
+    SELECT m.app_name, m.user_id, m.id, m.duplicate_of IS NOT NULL AS is_duplicate FROM {schema}.memories m
      WHERE (m.app_name, m.user_id, m.id) > ($2, $3, $4)
      ORDER BY m.app_name, m.user_id, m.id LIMIT $5
 ), queued AS (
     INSERT INTO {schema}.memory_embedding_queue AS q (app_name, user_id, memory_id)
     SELECT p.app_name, p.user_id, p.id FROM page p
-     WHERE NOT EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = p.app_name AND v.user_id = p.user_id
+     WHERE NOT p.is_duplicate
+       AND NOT EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = p.app_name AND v.user_id = p.user_id
                                                               AND v.memory_id = p.id AND v.model = $1)
     ON CONFLICT (app_name, user_id, memory_id)
        DO UPDATE SET is_parked = false, attempts = 0, due_at = clock_timestamp() WHERE q.is_parked

@@ -33,9 +33,13 @@ SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, conte
    AND m.app_name = $1 AND m.user_id = $2
  ORDER BY id;
 
--- read_texts_to_merge: Read the newest memories of a user of some kinds that are no duplicates, for the search for duplicates.
-SELECT id, agent_id, kind, namespace, author, left(text, $6) AS text, revision FROM {schema}.memories
+-- read_texts_to_merge: Read the newest memories of a user of some kinds that are no duplicates and have not expired, for the
+-- search for duplicates: the texts without those of more than $6 characters.
+SELECT id, agent_id, kind, namespace, author, tags, metadata::text AS metadata, expires_at, revision, md5(text) AS hash,
+       CASE WHEN length(text) <= $6 THEN text ELSE '' END AS text
+  FROM {schema}.memories
  WHERE app_name = $1 AND user_id = $2 AND kind = ANY ($3) AND ($4::text IS NULL OR agent_id = $4) AND duplicate_of IS NULL
+   AND (expires_at IS NULL OR expires_at > now())
  ORDER BY id DESC LIMIT $5;
 
 -- merge_memories: Mark memories as duplicates of others.

@@ -1,14 +1,15 @@
 -- Delete memories whose `expires_at` has passed, and those of a kind that are older than the days of the rules
 -- ({"turn": 90}), at most p_limit of at most 100 users. A fact or episode is deleted with its memory; a message is recorded as
--- forgotten, so that storing its session again does not restore it. Returns the number of deleted memories.
+-- forgotten, so that storing its session again does not restore it. The duplicates of a deleted memory stay until they are due
+-- themselves. Returns the number of deleted memories.
 CREATE OR REPLACE FUNCTION {schema}.expire_memories(p_rules text, p_limit integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint := 0;
-    v_found boolean;
-    v_memory record;
+    v_user record;
 BEGIN
-    FOR v_memory IN
-        SELECT due.* FROM (
+    -- In the order in which forget_threads takes the locks of users.
+    FOR v_user IN
+        SELECT due.app_name, due.user_id, array_agg(due.id) AS ids FROM (
             SELECT d.*, dense_rank() OVER (ORDER BY d.app_name, d.user_id) AS number FROM (
                 (SELECT m.app_name, m.user_id, m.id FROM {schema}.memories m WHERE m.expires_at <= now() LIMIT p_limit)
                 UNION
@@ -18,10 +19,12 @@ BEGIN
                                    AND m.created_at < now() - rule.days::double precision * interval '1 day'
                                  LIMIT p_limit) old
             ) d
-        ) due WHERE number <= 100 ORDER BY app_name, user_id, id LIMIT p_limit
+             ORDER BY number LIMIT p_limit
+        ) due WHERE number <= 100
+        GROUP BY app_name, user_id
+        ORDER BY hashtextextended('memory ' || app_name || chr(1) || user_id, 0)
     LOOP
-        v_found := {schema}.forget_memory(v_memory.app_name, v_memory.user_id, v_memory.id);
-        v_count := v_count + v_found::integer;
+        v_count := v_count + cardinality({schema}.delete_memories(v_user.app_name, v_user.user_id, v_user.ids));
     END LOOP;
     RETURN v_count;
 END

@@ -1,21 +1,19 @@
--- Delete a memory, its duplicates, and their facts or episodes. A forgotten message is recorded, so that storing its session
--- again does not restore it. Returns whether the memory existed.
-CREATE OR REPLACE FUNCTION {schema}.forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+-- Delete memories of a user, and their facts or episodes. A forgotten message is recorded, so that storing its session again
+-- does not restore it. Duplicates of a deleted memory are recalled again. Returns the ids of the deleted memories.
+CREATE OR REPLACE FUNCTION {schema}.delete_memories(p_app_name text, p_user_id text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
     v_gone {schema}.memories;
-    v_found boolean := false;
+    v_deleted bigint[] := '{}';
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     FOR v_gone IN
         DELETE FROM {schema}.memories m
          WHERE m.app_name = p_app_name AND m.user_id = p_user_id
-           AND m.id = ANY (ARRAY(SELECT p_id UNION ALL
-                                 SELECT d.id FROM {schema}.memories d
-                                  WHERE d.app_name = p_app_name AND d.user_id = p_user_id AND d.duplicate_of = p_id))
+           AND m.id = ANY (p_ids)
         RETURNING m.*
     LOOP
-        v_found := v_found OR v_gone.id = p_id;
+        v_deleted := v_deleted || v_gone.id;
         CASE v_gone.kind
             WHEN 'long_term' THEN
                 PERFORM {schema}.delete_long_term_memory(
@@ -32,6 +30,18 @@ BEGIN
             ELSE NULL;
         END CASE;
     END LOOP;
-    RETURN v_found;
+    RETURN v_deleted;
+END
+$$;
+
+-- Delete a memory, its duplicates, and their facts or episodes. Returns whether the memory existed.
+CREATE OR REPLACE FUNCTION {schema}.forget_memory(p_app_name text, p_user_id text, p_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
+    RETURN p_id = ANY ({schema}.delete_memories(p_app_name, p_user_id, ARRAY(
+        SELECT p_id UNION ALL
+        SELECT d.id FROM {schema}.memories d
+         WHERE d.app_name = p_app_name AND d.user_id = p_user_id AND d.duplicate_of = p_id)));
 END
 $$;

@@ -35,12 +35,11 @@ BEGIN
 END
 $$;
 
--- Trigger: queue a memory that is no longer a duplicate for its vector, if the memories of the user have vectors.
+-- Trigger: queue a memory that is no longer a duplicate for its vector. Without an embedder it waits in the queue.
 CREATE OR REPLACE FUNCTION {schema}.restore_duplicate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.memory_embedding_queue (app_name, user_id, memory_id)
-    SELECT NEW.app_name, NEW.user_id, NEW.id
-     WHERE EXISTS (SELECT FROM {schema}.memory_vectors v WHERE v.app_name = NEW.app_name AND v.user_id = NEW.user_id)
+    VALUES (NEW.app_name, NEW.user_id, NEW.id)
     ON CONFLICT DO NOTHING;
     RETURN NULL;
 END

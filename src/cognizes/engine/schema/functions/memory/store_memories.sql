@@ -1,4 +1,4 @@
--- Store new and changed memories of one user, and queue them for embedding. An existing memory with the same text is not
+-- Store new and changed memories of one user, and queue those with another text for embedding. An equal memory is not
 -- changed. An item without details keeps those that are stored. Forgotten messages are not stored again, nor are memories of a deleted session; of a session that was deleted
 -- and created again, only messages that it contains. Returns the number of new or changed memories.
 CREATE OR REPLACE FUNCTION {schema}.store_memories(
@@ -37,53 +37,66 @@ BEGIN
           LEFT JOIN {schema}.threads t
             ON t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(sessions.session_id)
            AND t.session_id = sessions.session_id
+    ), ready AS MATERIALIZED (
+        SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
+               coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
+               coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
+               coalesce(d.expires_at, old.expires_at) AS expires_at, old.created_at AS old_created_at,
+               old.id AS old_id, (old.text, old.author) IS NOT DISTINCT FROM (g.text, g.author) AS is_same
+          FROM given g
+         CROSS JOIN LATERAL jsonb_populate_record(NULL::{schema}.memory_details, g.details::jsonb) d
+          LEFT JOIN {schema}.memories old
+            ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
+           AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
+           AND md5(old.source_id) = md5(g.source_id)
+         WHERE NOT EXISTS (
+               SELECT FROM deleted d
+                WHERE d.session_id = g.session_id
+                  AND (d.thread_id IS NULL
+                       OR p_kind = 'turn'
+                      AND NOT EXISTS (SELECT FROM {schema}.events e
+                                       WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
     ), stored AS (
         INSERT INTO {schema}.memories AS m (app_name, user_id, agent_id, kind, namespace, source_id, session_id,
                                             position, author, text, terms, length, content, created_at, tags,
                                             metadata, sources, importance, expires_at, labels)
         SELECT p_app_name, p_user_id, agent_id, p_kind, namespace, source_id, session_id, position, author, text,
-               terms, cardinality(terms), content::json, coalesce(created_at, clock_timestamp()), tags, metadata, sources,
+               terms, cardinality(terms), content::json,
+               coalesce(created_at, old_created_at, clock_timestamp()), tags, metadata, sources,
                importance, expires_at, {schema}.memory_labels(p_app_name, p_user_id, tags, metadata, sources)
-          FROM (SELECT g.*, {schema}.memory_term_keys(p_app_name, p_user_id, g.words) AS terms,
-                       coalesce(d.tags, old.tags, '{}') AS tags, coalesce(d.metadata, old.metadata, '{}') AS metadata,
-                       coalesce(d.sources, old.sources) AS sources, coalesce(d.importance, old.importance) AS importance,
-                       CASE WHEN g.details IS NULL THEN old.expires_at ELSE d.expires_at END AS expires_at
-                  FROM given g
-                 CROSS JOIN LATERAL jsonb_populate_record(NULL::{schema}.memory_details, g.details::jsonb) d
-                  LEFT JOIN {schema}.memories old
-                    ON old.app_name = p_app_name AND old.user_id = p_user_id AND old.kind = p_kind
-                   AND old.agent_id = g.agent_id AND md5(coalesce(old.session_id, '')) = md5(coalesce(g.session_id, ''))
-                   AND md5(old.source_id) = md5(g.source_id)
-                 WHERE NOT EXISTS (
-                       SELECT FROM deleted d
-                        WHERE d.session_id = g.session_id
-                          AND (d.thread_id IS NULL
-                               OR p_kind = 'turn'
-                              AND NOT EXISTS (SELECT FROM {schema}.events e
-                                               WHERE e.thread_id = d.thread_id AND md5(e.id) = md5(g.source_id))))
-                 ORDER BY g.place) ready
+          FROM ready
          ORDER BY place
         ON CONFLICT (app_name, user_id, kind, agent_id, md5(coalesce(session_id, '')), md5(source_id)) DO UPDATE
            SET text = excluded.text, terms = excluded.terms, length = excluded.length, content = excluded.content,
                author = excluded.author, position = excluded.position, created_at = excluded.created_at,
                namespace = excluded.namespace, tags = excluded.tags, metadata = excluded.metadata,
                sources = excluded.sources, importance = excluded.importance, expires_at = excluded.expires_at,
-               labels = excluded.labels, revision = m.revision + 1,
-               duplicate_of = CASE WHEN m.text = excluded.text THEN m.duplicate_of END
-         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at)
+               labels = excluded.labels, revision = m.revision + 1, duplicate_of = NULL
+         WHERE (m.text, m.author, m.content::text, m.terms, m.tags, m.metadata, m.sources, m.importance, m.expires_at,
+                m.namespace, m.position, m.created_at)
                IS DISTINCT FROM (excluded.text, excluded.author, excluded.content::text, excluded.terms, excluded.tags,
-                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at)
+                                 excluded.metadata, excluded.sources, excluded.importance, excluded.expires_at,
+                                 excluded.namespace, excluded.position, excluded.created_at)
         RETURNING m.id
     ), stale AS (
         DELETE FROM {schema}.memory_vectors v USING stored
          WHERE v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = stored.id
+           AND NOT EXISTS (SELECT FROM ready WHERE ready.old_id = stored.id AND ready.is_same)
     ), queued AS (
         INSERT INTO {schema}.memory_embedding_queue (app_name, user_id, memory_id)
-        SELECT p_app_name, p_user_id, id FROM stored WHERE p_embed
+        SELECT p_app_name, p_user_id, stored.id FROM stored
+         WHERE p_embed
+           AND NOT EXISTS (SELECT FROM ready
+                             JOIN {schema}.memory_vectors v
+                               ON v.app_name = p_app_name AND v.user_id = p_user_id AND v.memory_id = ready.old_id
+                            WHERE ready.old_id = stored.id AND ready.is_same)
         ON CONFLICT (app_name, user_id, memory_id)
            DO UPDATE SET attempts = 0, due_at = clock_timestamp(), is_parked = false, error = NULL
     )
     SELECT coalesce(array_agg(id), '{}') INTO v_stored FROM stored;
+    -- What a memory stood for, it may not stand for any more.
+    UPDATE {schema}.memories SET duplicate_of = NULL
+     WHERE app_name = p_app_name AND user_id = p_user_id AND duplicate_of = ANY (v_stored);
     IF p_details IS NOT NULL THEN
         DELETE FROM {schema}.memory_metadata
          WHERE app_name = p_app_name AND user_id = p_user_id AND memory_id = ANY (v_stored);
