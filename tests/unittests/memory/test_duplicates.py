@@ -26,6 +26,29 @@ def test_a_number_an_identifier_or_a_negation_makes_another_statement(other: str
     assert find_duplicates([LONG, other], 0.8) == {}
 
 
+_FILLER = "while the others waited in the long hall of the old station and talked about nothing at all that evening"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("you can park in the yard", "you can't park in the yard"),
+        ("you can park in the yard", "you cannot park in the yard"),
+        (LONG, LONG.replace("was", "wasn\u2019t")),
+        ("Bob paid Ada", "Ada paid Bob"),
+        (f"then Bob paid Ada {_FILLER}", f"then Ada paid Bob {_FILLER} long"),
+        (f"yesterday Alice left {_FILLER}", f"yesterday Bob left {_FILLER}"),
+        (
+            "我们明天下午三点在公司门口的咖啡馆见面然后一起去参加新产品的发布会议你要准时来",
+            "我们明天下午三点在公司门口的咖啡馆见面然后一起去参加新产品的发布会议你要不准时来",
+        ),
+        ("明日は会社に行きます", "明日は会社に行きません"),
+    ],
+)
+def test_texts_that_say_something_else_are_no_duplicates(first: str, second: str) -> None:
+    assert find_duplicates([first, second], 0.8) == {}
+
+
 def test_a_duplicate_is_never_the_original_of_another() -> None:
     texts = [LONG, LONG + " yesterday", LONG + " yesterday evening"]
     found = find_duplicates(texts, 0.85)
@@ -35,7 +58,7 @@ def test_a_duplicate_is_never_the_original_of_another() -> None:
 def test_the_search_misses_no_pair() -> None:
     dice = random.Random(3)
     words = [f"w{'abcdefghij'[n]}" for n in range(10)]
-    texts = [" ".join(dice.sample(words, dice.randint(3, 8))) for _ in range(60)]
+    texts = [" ".join(sorted(dice.sample(words, dice.randint(3, 8)))) for _ in range(60)]
     found = find_duplicates(texts, 0.6)
     originals = [place for place in range(len(texts)) if place not in found]
     for place, second in enumerate(originals):

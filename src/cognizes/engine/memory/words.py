@@ -15,7 +15,8 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -137,43 +138,88 @@ def identifiers(text: str) -> list[str]:
         token
         for token in found
         if not _RUN_OF_UNSPACED.match(token)
-        and (any(character.isdigit() for character in token) or "_" in token or _PART.findall(token) != [token])
+        and (_has_digit(token) or "_" in token or _PART.findall(token) != [token])
         and len(token) > 2
     ]
 
 
 _NEGATIONS = frozenset(
-    {"no", "not", "never", "none", "nothing", "nor", "without", "nicht", "kein", "keine", "ohne", "pas", "sans", "sin"}
+    {
+        "no",
+        "not",
+        "never",
+        "none",
+        "nothing",
+        "nor",
+        "without",
+        "cannot",
+        "nicht",
+        "kein",
+        "keine",
+        "ohne",
+        "pas",
+        "sans",
+        "sin",
+    }
 )
+_NEGATING = re.compile(
+    "\\w+n't\\b|[\u4e0d\u6ca1\u7121\u65e0\u975e\u672a\u52ff\u522b]|\u306a\u3044|\u307e\u305b\u3093|\uc54a"
+)
+"""Contractions, and negations in Chinese, Japanese and Korean."""
+_NAME = re.compile(r"(?<=[^\W\d_][,;:)'\" ])[ '\"(]*([^\W\d_]\w*)")
+"""A word that does not begin a sentence."""
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A text to compare: its words in order, and what must be equal in two texts that say the same."""
+
+    sequence: list[str]
+    words: frozenset[str]
+    negations: frozenset[tuple[str, int]]
+    particulars: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> _Statement:
+        sequence = split_words(text)
+        words = frozenset(sequence)
+        negating = Counter(_NEGATING.findall(text[:_INDEXED].casefold().replace("\u2019", "'")))
+        negations = frozenset(negating.items()) | {(word, 1) for word in words & _NEGATIONS}
+        names = {name.casefold() for name in _NAME.findall(text[:_INDEXED]) if name[0].isupper()}
+        return cls(sequence, words, negations, frozenset(names) | {word for word in words if _has_digit(word)})
 
 
 def find_duplicates(texts: Sequence[str], similarity: float) -> dict[int, int]:
     """Return the place of each duplicate and the place of the earlier text that it repeats.
 
-    A duplicate has the same text, or nearly the same words: the Jaccard index of both sets of words reaches
-    `similarity`, and no number, identifier or negation is among the words in which they differ.
+    A duplicate has the same words in the same order, or nearly so: the Jaccard index of both sets of words reaches
+    `similarity`, the common words have one order, and no number, identifier, negation, or name inside a sentence is
+    among the words in which they differ.
 
     The earlier text is itself no duplicate. The search is exact: two sets whose Jaccard index reaches the threshold
-    share one of their rarest words, so that only texts with such a common word are compared.
+    share one of their rarest words, so that only texts with such a common word, and equal numbers and negations, are
+    compared.
     """
-    sets = [frozenset(split_words(text)) for text in texts]
-    frequency = Counter(word for words in sets for word in words)
+    statements = [_Statement.of(text) for text in texts]
+    frequency = Counter(word for statement in statements for word in statement.words)
     found: dict[int, int] = {}
-    equal: dict[str, int] = {}
-    by_word: dict[str, list[int]] = defaultdict(list)
-    for place, words in enumerate(sets):
-        text = " ".join(texts[place].casefold().split())
+    equal: dict[Hashable, int] = {}
+    by_word: dict[Hashable, list[int]] = defaultdict(list)
+    for place, one in enumerate(statements):
+        # A text of signs alone has no words.
+        text = (*one.sequence, one.negations) if one.sequence else " ".join(texts[place].casefold().split())
         if text in equal:
             found[place] = equal[text]
             continue
-        prefix = _rarest(words, frequency, similarity)
-        original = _first_near(place, words, {other for word in prefix for other in by_word[word]}, sets, similarity)
+        keys = [(word, one.negations, one.particulars) for word in _rarest(one.words, frequency, similarity)]
+        others = {other for key in keys for other in by_word[key]}
+        original = next((other for other in sorted(others) if _are_near(one, statements[other], similarity)), None)
         if original is not None:
             found[place] = original
             continue
         equal[text] = place
-        for word in prefix:
-            by_word[word].append(place)
+        for key in keys:
+            by_word[key].append(place)
     return found
 
 
@@ -182,21 +228,12 @@ def _rarest(words: frozenset[str], frequency: Counter[str], similarity: float) -
     return sorted(words, key=lambda word: (frequency[word], word))[:count]
 
 
-def _first_near(
-    place: int, words: frozenset[str], others: Iterable[int], sets: Sequence[frozenset[str]], similarity: float
-) -> int | None:
-    for other in sorted(others):
-        if other != place and _are_near(words, sets[other], similarity):
-            return other
-    return None
-
-
-def _are_near(first: frozenset[str], second: frozenset[str], similarity: float) -> bool:
-    common = len(first & second)
-    if common < similarity * (len(first) + len(second) - common):
+def _are_near(first: _Statement, second: _Statement, similarity: float) -> bool:
+    common = first.words & second.words
+    if len(common) < similarity * (len(first.words) + len(second.words) - len(common)):
         return False
-    return not any(_changes_meaning(word) for word in first ^ second)
+    return [word for word in first.sequence if word in common] == [word for word in second.sequence if word in common]
 
 
-def _changes_meaning(word: str) -> bool:
-    return word in _NEGATIONS or word.endswith("n't") or any(character.isdigit() for character in word)
+def _has_digit(word: str) -> bool:
+    return any(character.isdigit() for character in word)
