@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,6 +35,15 @@ def facts(text: str) -> dict[str, Any]:
         ("my email is ada@shop.example", {"profile/email": "ada@shop.example"}),
         ("Do you know what I like?", {}),
         ("The weather is nice.", {}),
+        ("I don't know.", {}),
+        ("I do not have a car", {}),
+        ("I don't really like snow", {"preferences/likes snow": False}),
+        ("Call me tomorrow", {}),
+        ("Call me Ada.", {"profile/name": "Ada"}),
+        ("call me Ada tomorrow", {}),
+        ("My birthday is 3 May. I live in Lisbon.", {"profile/birthday": "3 May", "profile/home": "Lisbon"}),
+        ("I live in Lisbon and I work at Nord", {"profile/home": "Lisbon", "profile/employer": "Nord"}),
+        ("  I live in Lisbon", {"profile/home": "Lisbon"}),
     ],
 )
 def test_phrases_of_a_user_are_facts(text: str, found: dict[str, Any]) -> None:
@@ -58,8 +68,32 @@ async def test_a_session_is_cut_at_long_pauses_and_only_the_user_states_facts() 
 
 @pytest.mark.parametrize(
     "document",
-    [[], "text", {"episodes": [{}]}, {"facts": [{"key": "k"}]}, {"episodes": [{"summary": 1}]}, {"episodes": "x"}],
+    [[], "text", {"episodes": "x"}, {"facts": {"key": "k"}}],
 )
 def test_an_answer_of_another_form_is_refused(document: Any) -> None:
     with pytest.raises(InvalidInputError, match="invalid extraction"):
         Extraction.from_json(document)
+
+
+def test_what_cannot_be_stored_is_left_out() -> None:
+    good = {"key": "home", "value": "Lisbon", "turns": [0]}
+    bad = [{"key": "k"}, {"key": "", "value": 1}, {"key": "a\x00b", "value": 1}, {**good, "turns": ["x"]}, "text", None]
+    document = {"episodes": [{}, {"summary": 1}, {"summary": "met"}], "facts": [*bad, good]}
+    found = Extraction.from_json(document)
+    assert [one.summary for one in found.episodes] == ["met"]
+    assert [one.key for one in found.facts] == ["home"]
+
+
+async def test_a_long_transcript_does_not_hold_the_event_loop() -> None:
+    threads: set[int] = set()
+
+    class Text(str):
+        __slots__ = ()
+
+        def replace(self, *given: Any) -> str:
+            threads.add(threading.get_ident())
+            return str.replace(self, *given)
+
+    await RuleExtractor().extract([turn(Text(", " * 10_000))])
+    assert threads
+    assert threading.get_ident() not in threads

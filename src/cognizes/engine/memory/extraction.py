@@ -7,17 +7,22 @@ fixed phrases. `LanguageModelExtractor` asks a model over HTTP: OpenAI or a comp
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cognizes.engine.errors import EngineError, InvalidInputError, SetupError
 from cognizes.engine.memory.embedders.remote import GEMINI_URL, OPENAI_URL
+from cognizes.engine.memory.words import off_loop
 from cognizes.engine.models import JsonObject
+from cognizes.engine.pulse.events import check_text
 from cognizes.engine.settings import Settings
 
+logger = logging.getLogger(__name__)
+Draft = TypeVar("Draft")
 _PAUSE = timedelta(minutes=30)
 _TURNS_OF_EPISODE = 40
 _SUMMARY_LENGTH = 400
@@ -80,23 +85,38 @@ class Extraction:
 
     @classmethod
     def from_json(cls, document: Any) -> Extraction:
-        """Read the answer of a model or the result of a step. Raise `InvalidInputError` if its form is another."""
+        """Read the answer of a model or the result of a step. Raise `InvalidInputError` if its form is another.
+
+        An episode or a fact that cannot be stored, for example without a key, is logged and left out.
+        """
+        if not isinstance(document, dict):
+            raise InvalidInputError(f"invalid extraction: {type(document).__name__} instead of an object")
+        return cls(_read_all(document, "episodes", _read_episode), _read_all(document, "facts", _read_fact))
+
+
+def _read_all(document: JsonObject, name: str, read: Callable[[Any], Draft]) -> list[Draft]:
+    items = document.get(name) or []
+    if not isinstance(items, list):
+        raise InvalidInputError(f"invalid extraction: {name} is no list")
+    found = []
+    for item in items:
         try:
-            return cls(
-                [EpisodeDraft(_text(one["summary"]), _numbers(one)) for one in document.get("episodes") or []],
-                [
-                    FactDraft(
-                        _text(one.get("namespace") or ""),
-                        _text(one["key"]),
-                        one["value"],
-                        _numbers(one),
-                        None if one.get("text") is None else _text(one["text"]),
-                    )
-                    for one in document.get("facts") or []
-                ],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"invalid extraction: {type(error).__name__}: {error}") from error
+            found.append(read(item))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, InvalidInputError) as error:
+            logger.warning("one of the %s that were extracted is left out: %s: %s", name, type(error).__name__, error)
+    return found
+
+
+def _read_episode(item: Any) -> EpisodeDraft:
+    return EpisodeDraft(_text(item["summary"]), _numbers(item))
+
+
+def _read_fact(item: Any) -> FactDraft:
+    namespace, key = check_text("namespace", item.get("namespace") or ""), check_text("key", item["key"])
+    if not key:
+        raise InvalidInputError("key is empty")
+    text = None if item.get("text") is None else _text(item["text"])
+    return FactDraft(namespace, key, item["value"], _numbers(item), text)
 
 
 class Extractor(Protocol):
@@ -106,20 +126,28 @@ class Extractor(Protocol):
 
 
 _PERSONAL = r"e-?mail(?: address)?|phone(?: number)?|birthday|address|time ?zone|language|age"
+_VALUE = r"(?P<value>(?:(?!\s+(?:and|but)\s+i\b)[^.!?;,\n]){1,80})"
+"""A value ends with its clause."""
+_DOTTED = r"(?P<value>(?:(?!\.\s|\s+(?:and|but)\s+i\b)[^!?;\n]){1,120})"
 _RULES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
-    (re.compile(rf"(?:^|[.!?,;]\s*|\band\s+|\bbut\s+|\bhi\s+|\bhello\s+)\s*{pattern}", re.IGNORECASE), namespace, key)
+    (re.compile(rf"(?:^\s*|[.!?,;]\s*|\band\s+|\bbut\s+|\bhi\s+|\bhello\s+){pattern}", re.IGNORECASE), namespace, key)
     for pattern, namespace, key in (
-        (r"(?:my name is|i am called|i'm called|call me)\s+(?P<value>[^.!?;,\n]{1,60})", "profile", "name"),
-        (r"i (?:now )?live in\s+(?P<value>[^.!?;,\n]{1,80})", "profile", "home"),
-        (r"i (?:have )?moved to\s+(?P<value>[^.!?;,\n]{1,80})", "profile", "home"),
-        (r"i (?:now )?work (?:at|for)\s+(?P<value>[^.!?;,\n]{1,80})", "profile", "employer"),
-        (r"i work as (?:an? )?(?P<value>[^.!?;,\n]{1,80})", "profile", "occupation"),
-        (rf"my (?P<name>{_PERSONAL}) is\s+(?P<value>[^!?;\n]{{1,120}})", "profile", "{name}"),
-        (r"my favou?rite (?P<name>[\w -]{1,40}?) is\s+(?P<value>[^.!?;,\n]{1,80})", "preferences", "favourite {name}"),
-        (r"i prefer\s+(?P<value>[^.!?;\n]{1,100})", "preferences", "prefers {value}"),
-        (r"i (?:really )?(?:like|love|enjoy)\s+(?P<value>[^.!?;,\n]{1,80})", "preferences", "likes {value}"),
-        (r"i (?:do not|don't|dislike|hate)(?: like)?\s+(?P<value>[^.!?;,\n]{1,80})", "preferences", "dislikes {value}"),
-        (r"i(?: am|'m) allergic to\s+(?P<value>[^.!?;,\n]{1,80})", "health", "allergy to {value}"),
+        (rf"(?:my name is|i am called|i'm called)\s+{_VALUE}", "profile", "name"),
+        (
+            r"call me\s+(?P<value>(?-i:[A-ZÀ-ÖØ-Þ][\w'-]*(?: [A-ZÀ-ÖØ-Þ][\w'-]*)?))(?=\s*(?:[.!?,;]|$))",
+            "profile",
+            "name",
+        ),
+        (rf"i (?:now )?live in\s+{_VALUE}", "profile", "home"),
+        (rf"i (?:have )?moved to\s+{_VALUE}", "profile", "home"),
+        (rf"i (?:now )?work (?:at|for)\s+{_VALUE}", "profile", "employer"),
+        (rf"i work as (?:an? )?{_VALUE}", "profile", "occupation"),
+        (rf"my (?P<name>{_PERSONAL}) is\s+{_DOTTED}", "profile", "{name}"),
+        (rf"my favou?rite (?P<name>[\w -]{{1,40}}?) is\s+{_VALUE}", "preferences", "favourite {name}"),
+        (rf"i prefer\s+{_DOTTED}", "preferences", "prefers {value}"),
+        (rf"i (?:really )?(?:like|love|enjoy)\s+{_VALUE}", "preferences", "likes {value}"),
+        (rf"i (?:(?:do not|don't)(?: really)? like|dislike|hate)\s+{_VALUE}", "preferences", "dislikes {value}"),
+        (rf"i(?: am|'m) allergic to\s+{_VALUE}", "health", "allergy to {value}"),
         (r"(?:please )?remember(?: that)?\s+(?P<value>[^.!?;\n]{5,120})", "notes", "{value}"),
     )
 )
@@ -137,6 +165,9 @@ class RuleExtractor:
         self._turns_of_episode = turns_of_episode
 
     async def extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
+        return await off_loop(sum(len(turn.text) for turn in transcript), lambda: self._extract(transcript))
+
+    def _extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
         facts = [fact for turn in transcript if turn.role == "user" for fact in find_facts(turn)]
         return Extraction([_episode(part) for part in self._parts(transcript)], facts)
 
