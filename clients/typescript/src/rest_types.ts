@@ -226,7 +226,7 @@ export interface ContextMessageView {
   created_at: string | null;
 }
 
-/** The subject of a prompt, and the budget of its context in tokens. */
+/** The subject of a prompt, the filters of its memories, and the budget of its context in tokens. */
 export interface ContextQuestion {
   app_name: string;
   user_id: string;
@@ -237,6 +237,13 @@ export interface ContextQuestion {
   recent_turns?: number;
   k?: number;
   min_score?: number;
+  half_life_days?: number | null;
+  kinds?: ("long_term" | "episodic" | "turn" | "note")[] | null;
+  namespace?: string | null;
+  since?: string | null;
+  until?: string | null;
+  tags?: string[] | null;
+  metadata?: Record<string, Bounds | string | number | boolean | (string | number | boolean | null)[] | null> | null;
   visibility?: ("user" | "agent" | "app")[];
 }
 

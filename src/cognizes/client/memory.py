@@ -144,6 +144,13 @@ class Memories:
         recent_turns: int = 20,
         k: int = 20,
         min_score: float = 0.3,
+        kinds: Sequence[Kind] | None = None,
+        namespace: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+        half_life_days: float | None = None,
         visibility: Sequence[Visibility] = _OWN,
     ) -> PromptContext:
         """Return what a prompt needs within a budget: working memory and recent turns of a session, and memories.
@@ -160,6 +167,13 @@ class Memories:
             "recent_turns": recent_turns,
             "k": k,
             "min_score": min_score,
+            "kinds": None if kinds is None else list(kinds),
+            "namespace": namespace,
+            "since": _time(since),
+            "until": _time(until),
+            "tags": None if tags is None else list(tags),
+            "metadata": None if metadata is None else dict(metadata),
+            "half_life_days": half_life_days,
             "visibility": list(visibility),
         }
         return await self._transport.post(PromptContext, "/memory/context", body=body, repeatable=True)

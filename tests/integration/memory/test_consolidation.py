@@ -20,6 +20,7 @@ from cognizes.engine.memory import (
     GeminiChat,
     LanguageModelExtractor,
     OpenAiChat,
+    RuleExtractor,
     TranscriptTurn,
 )
 from cognizes.engine.memory.records import MemoryScope
@@ -85,6 +86,53 @@ async def test_a_repeated_consolidation_stores_the_same(engine: Engine) -> None:
     await engine.memory.consolidate(session)
     assert await database_of(engine).pool.fetch("SELECT id, revision FROM memories ORDER BY id") == before
     assert len(await engine.memory.long_term.history(ADA, "profile", "home")) == 1
+
+
+async def test_two_consolidations_at_the_same_time_form_the_same_batches(engine: Engine) -> None:
+    """The second one begins while the first one waits for its model, and more messages have come."""
+    session = await talk(engine, "my name is Ada")
+    reached, released = asyncio.Event(), asyncio.Event()
+
+    class Slow(RuleExtractor):
+        async def extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
+            if not reached.is_set():
+                reached.set()
+                await released.wait()
+            return await super().extract(transcript)
+
+    engine.memory.consolidation.extractor = Slow()
+    first = asyncio.create_task(engine.memory.consolidate(session))
+    await reached.wait()
+    await talk(engine, "I live in Lisbon")
+    await engine.memory.consolidate(session)
+    released.set()
+    await first
+    episodes = await engine.memory.episodic.list_by_session(ADA, "s")
+    assert sorted(one.summary for one in episodes) == ["I live in Lisbon", "my name is Ada"]
+
+
+async def test_a_batch_is_bounded_by_characters(engine: Engine) -> None:
+    session = await talk(engine, *["word " * 2000] * 5, "x" * 50_000, "short")
+    consolidation, after, sizes = engine.memory.consolidation, 0, []
+    while (batch := await consolidation.next_batch(session, after=after)) is not None:
+        sizes.append(len(batch.turns))
+        after = batch.last_sequence
+    assert sizes == [2, 2, 1, 1, 1]
+
+
+async def test_a_fact_that_cannot_be_stored_is_left_out(engine: Engine) -> None:
+    session = await talk(engine, "hello")
+    deep: Any = []
+    for _ in range(2000):
+        deep = [deep]
+
+    class Odd:
+        async def extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
+            return Extraction([], [FactDraft("", "deep", deep, [0]), FactDraft("", "good", 1, [0])])
+
+    engine.memory.consolidation.extractor = Odd()
+    assert (await engine.memory.consolidate(session)).facts == 1
+    assert [fact.key for fact in await engine.memory.long_term.list_by_agent(ADA)] == ["good"]
 
 
 async def test_a_durable_run_consolidates_once(engine: Engine) -> None:
@@ -288,7 +336,7 @@ class TestLanguageModels:
             ({"error": "quota"}, 429),
             ({"choices": []}, 200),
             ({"choices": [{"message": {"content": "no object"}}]}, 200),
-            ({"choices": [{"message": {"content": '{"facts": [{}]}'}}]}, 200),
+            ({"choices": [{"message": {"content": '{"facts": 1}'}}]}, 200),
         ],
     )
     async def test_an_answer_that_cannot_be_used_is_an_error(self, answer: Any, status: int) -> None:

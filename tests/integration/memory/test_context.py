@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import httpx
 import pytest
 
@@ -10,6 +12,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.models import Session
+from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
 
@@ -72,6 +75,31 @@ async def test_a_budget_a_run_and_a_foreign_session(engine: Engine, session: Ses
     with pytest.raises(InvalidInputError, match="recent_turns"):
         await engine.memory.context("green tea", app="shop", user="ada", recent_turns=-1)
     assert (await engine.memory.context("zyzzyva", app="shop", user="ada")).text == ""
+
+
+async def test_recalled_memories_are_filtered(engine: Engine, session: Session) -> None:
+    await engine.memory.remember(ADA, [Remembered("n", "green tea in the afternoon", tags=["daily"])])
+    context = await engine.memory.context("green tea", app="shop", user="ada", tags=["daily"])
+    assert [item.text for item in context.items] == ["green tea in the afternoon"]
+    transport = httpx.ASGITransport(app=create_app(engine=engine))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        body = {"app_name": "shop", "user_id": "ada", "query": "green tea", "kinds": ["long_term"], "min_score": 0}
+        items = (await client.post("/memory/context", json=body)).json()["items"]
+        assert [item["kind"] for item in items] == ["long_term"]
+        assert "said" not in items[0]
+
+
+async def test_long_turns_are_read_only_as_far_as_the_budget(engine: Engine, session: Session) -> None:
+    for _ in range(20):
+        await engine.sessions.append(session, author="user", kind="user_message", text="word " * 20_000)
+    thread_id = UUID(session.thread_id)
+    rows = await database_of(engine).fetch("read_recent_turns", thread_id, 20, 800)
+    assert [len(row["content"]) for row in rows] == [800, 800]
+    context = await engine.memory.context("tea", app="shop", user="ada", session=session, budget_tokens=100)
+    assert context.items[-1].text.endswith("\u2026")
+    # Pages of a session are bounded, too.
+    assert len(await database_of(engine).fetch("read_session_turns", thread_id, 0, 500, 250_000)) == 4
+    assert await engine.memory.remember_session(session) == 20
 
 
 async def test_a_context_over_rest(engine: Engine, session: Session) -> None:

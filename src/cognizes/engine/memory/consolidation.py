@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
-from cognizes.engine.errors import InvalidInputError
+from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.extraction import Extraction, Extractor, TranscriptTurn
 from cognizes.engine.memory.filters import KINDS
@@ -31,10 +32,14 @@ from cognizes.engine.models import JsonObject, Session
 from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.sessions import Sessions
 
+logger = logging.getLogger(__name__)
+
 CONSOLIDATION_HANDLER = "cognizes.consolidate"
 """The handler of runs that consolidate a session. They get no episode of their own."""
 _TURNS = 200
-"""Messages that an extractor gets at once."""
+_BATCH_CHARACTERS = 24_000
+"""Bounds of the messages that an extractor gets at once: a model has to read them in one request."""
+_ALL_CHARACTERS = 2**40
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,14 @@ class Consolidation:
         episodic: EpisodicMemoryStore,
         long_term: LongTermMemoryStore,
         extractor: Extractor,
+        batch_characters: int = _BATCH_CHARACTERS,
     ) -> None:
         self._database = database
         self._sessions = sessions
         self._episodic = episodic
         self._long_term = long_term
         self.extractor = extractor
+        self._batch_characters = batch_characters
 
     async def run(self, session: Session, *, agent_id: str | None = None) -> Consolidated:
         """Consolidate all messages of a session that are not consolidated."""
@@ -94,30 +101,42 @@ class Consolidation:
     ) -> Batch | None:
         """Return the next messages, after the last consolidation or after a sequence number; None if there is none.
 
-        The ids of episodes contain the range of a batch: with the same `until` a repetition stores the same episodes.
+        The ids of episodes contain the range of a batch. The range is recorded before the batch is processed, so that a
+        repetition after a crash, and a consolidation at the same time, form the same batch and store the same episodes.
         """
         thread_id = await self._sessions.store.find_thread(session)
+        agent = MemoryScope.of(session, agent_id).agent_id
         if after is None:
-            agent = MemoryScope.of(session, agent_id).agent_id
             after = await self._database.fetch_value("read_consolidated", thread_id, agent) or 0
-        rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS)
-        if until is None and rows:
-            # An interrupted attempt stored episodes of a range: repeat the same range, though messages were added.
-            scope = MemoryScope.of(session, agent_id).columns
-            until = await self._database.fetch_value(
-                "read_interrupted_batch", *scope, session.id, thread_id, rows[0]["sequence_num"]
-            )
-        if until is not None:
-            rows = [row for row in rows if row["sequence_num"] <= until]
-        if not rows:
-            return None
+        while True:
+            rows = await self._read_turns(thread_id, after, until)
+            if not rows:
+                return None
+            last = rows[-1]["sequence_num"]
+            planned = await self._database.write_row("plan_consolidation", thread_id, agent, after, last)
+            if planned is None:
+                raise NotFoundError(f"there is no thread {thread_id}")
+            if planned["last_sequence"] <= after:
+                break
+            # Another consolidation has stored these messages since.
+            after = planned["last_sequence"]
+        if planned["planned_sequence"] != last:
+            rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS, _ALL_CHARACTERS)
+            rows = [row for row in rows if row["sequence_num"] <= planned["planned_sequence"]]
         turns = [_turn(number, row) for number, row in enumerate(rows)]
         return Batch(thread_id, turns, rows[0]["sequence_num"], rows[-1]["sequence_num"])
+
+    async def _read_turns(self, thread_id: UUID, after: int, until: int | None) -> list[asyncpg.Record]:
+        rows = await self._database.fetch("read_session_turns", thread_id, after, _TURNS, self._batch_characters)
+        return [row for row in rows if until is None or row["sequence_num"] <= until]
 
     async def store(
         self, session: Session, batch: Batch, extraction: Extraction, *, agent_id: str | None = None
     ) -> Consolidated:
-        """Store an extraction of a batch. A fact has the time of its newest turn, so that a newer fact wins."""
+        """Store an extraction of a batch. A fact has the time of its newest turn, so that a newer fact wins.
+
+        A fact that cannot be stored, such as a value nested too deeply, is logged and left out.
+        """
         scope = MemoryScope.of(session, agent_id)
         for place, episode in enumerate(extraction.episodes):
             named = _named(batch, episode.turns)
@@ -129,19 +148,25 @@ class Consolidation:
                 created_at=named[-1].created_at,
             )
             await self._episodic.append(entry, sources=_sources(session, named))
+        facts = 0
         for fact in extraction.facts:
             named = _named(batch, fact.turns)
-            await self._long_term.set(
-                scope,
-                fact.namespace,
-                fact.key,
-                fact.value,
-                text=fact.text,
-                at=named[-1].created_at,
-                sources=_sources(session, named),
-            )
+            try:
+                await self._long_term.set(
+                    scope,
+                    fact.namespace,
+                    fact.key,
+                    fact.value,
+                    text=fact.text,
+                    at=named[-1].created_at,
+                    sources=_sources(session, named),
+                )
+            except InvalidInputError as error:
+                logger.warning("a fact of thread %s cannot be stored and is left out: %s", batch.thread_id, error)
+                continue
+            facts += 1
         await self._database.write_value("store_consolidated", batch.thread_id, scope.agent_id, batch.last_sequence)
-        return Consolidated(len(extraction.episodes), len(extraction.facts), batch.last_sequence)
+        return Consolidated(len(extraction.episodes), facts, batch.last_sequence)
 
 
 def _named(batch: Batch, numbers: Sequence[int]) -> list[TranscriptTurn]:

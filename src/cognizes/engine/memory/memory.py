@@ -41,6 +41,7 @@ from cognizes.engine.memory.records import (
 )
 from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
+from cognizes.engine.memory.words import off_loop
 from cognizes.engine.memory.working import WorkingMemoryStore
 from cognizes.engine.models import Session
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -49,6 +50,7 @@ from cognizes.engine.settings import Settings
 from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
+_PAGE_CHARACTERS = 2_000_000
 Rows = list[asyncpg.Record]
 _MAX_ID = 2**63 - 1
 
@@ -95,7 +97,7 @@ class Memory:
             long_term=self.long_term,
             extractor=choose_extractor(settings),
         )
-        self._context = ContextSources(database, sessions, self.snapshots)
+        self._context = ContextSources(database, sessions)
         self._recall = Recall(reads or database, embedder=self.embedder)
         self.queue = EmbeddingQueue(database, self.embedder) if self.embedder else None
         self.message_index = MessageIndex(database, self.embedder)
@@ -131,7 +133,7 @@ class Memory:
         scope = MemoryScope.of(session, agent_id)
         thread_id = await self._sessions.store.find_thread(session)
         stored = 0
-        while rows := await self._database.fetch("read_session_turns", thread_id, after, _PAGE):
+        while rows := await self._database.fetch("read_session_turns", thread_id, after, _PAGE, _PAGE_CHARACTERS):
             stored += await self.remember_turns(scope, (_turn(session, row) for row in rows))
             after = rows[-1]["sequence_num"]
         return stored
@@ -198,25 +200,45 @@ class Memory:
         recent_turns: int = 20,
         k: int = 20,
         min_score: float = 0.3,
+        kinds: Sequence[str] | None = None,
+        namespace: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue | Range] | None = None,
+        half_life: timedelta | None = None,
         visibility: Sequence[str] = ("user",),
         count_tokens: CountTokens = estimate_tokens,
     ) -> MemoryContext:
         """Return what fits into a budget of tokens: working memory and recent turns of a session, recalled memories.
 
-        `session` must belong to the app and the user. `citation` of an item names it in the text.
+        `session` must belong to the app and the user. `citation` of an item names it in the text. The filters, with
+        the names of those of `recall`, select the recalled memories.
         """
         check_budget(budget_tokens)
         if not 0 <= recent_turns <= _PAGE:
             raise InvalidInputError(f"invalid recent_turns {recent_turns}; it must be between 0 and {_PAGE}")
         if session is not None and (session.app_name, session.user_id) != (app, user):
             raise InvalidInputError(f"session {session.id!r} belongs to another app or user; give its own names")
-        hits = await self.recall(
-            query, app=app, user=user, agent=agent, k=k, min_score=min_score, visibility=visibility
+        hits = await self._recall.recall(
+            query,
+            app=app,
+            user=user,
+            k=k,
+            min_score=min_score,
+            filters=Filters(agent, kinds, namespace, since, until, tags, metadata),
+            half_life=half_life,
+            visibility=visibility,
         )
-        working = await self._context.working(session, agent_id=agent) if session else []
-        recent = await self._context.recent(session, limit=recent_turns) if session and recent_turns else []
-        return build_context(
-            working, recalled_items(hits), recent, budget_tokens=budget_tokens, count_tokens=count_tokens
+        working, recent = [], []
+        if session is not None:
+            working = await self._context.working(session, agent_id=agent)
+            if recent_turns:
+                recent = await self._context.recent(session, limit=recent_turns, budget_tokens=budget_tokens)
+        recalled = recalled_items(hits)
+        return await off_loop(
+            sum(len(item.text) for items in (working, recalled, recent) for item in items),
+            lambda: build_context(working, recalled, recent, budget_tokens=budget_tokens, count_tokens=count_tokens),
         )
 
     async def search_messages(

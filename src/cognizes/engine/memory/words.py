@@ -21,15 +21,15 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
     "\uf900-\ufaff\U00020000-\U0003ffff"
 )
 # Vowel signs of Arabic and Indic scripts are parts of a word, although Unicode does not class them as letters.
-_LETTER = rf"(?:[^\W{_UNSPACED}]|[\u064b-\u065f\u0900-\u0dff])"
-_COMPOUND = re.compile(rf"{_LETTER}+(?:[-.:/@#+']+{_LETTER}+)*[#+]*|[{_UNSPACED}]+")
+_LETTER = rf"(?:[^\W{UNSPACED}]|[\u064b-\u065f\u0900-\u0dff])"
+_COMPOUND = re.compile(rf"{_LETTER}+(?:[-.:/@#+']+{_LETTER}+)*[#+]*|[{UNSPACED}]+")
 _PART = re.compile(r"(?:[^\W_]|[\u064b-\u065f\u0900-\u0dff])+")
-_RUN_OF_UNSPACED = re.compile(f"[{_UNSPACED}]+")
+_RUN_OF_UNSPACED = re.compile(f"[{UNSPACED}]+")
 _SPELLED = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
 _LONGEST = 200

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 53 OR max(number) > 140 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 53 OR max(number) > 150 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1506,6 +1506,15 @@ DROP FUNCTION IF EXISTS "public".append_to_session(
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0140_append_to_sessions.sql', 140, '8a5e7fc6a4b2766e6d1c1d3f4dc644a35795e8e840e416b9409e614bd83f547a', '0.2.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0150_consolidation_batches.sql
+-- The last message of the batch that is processed next: a repetition and a consolidation at the same time form the same batch.
+ALTER TABLE "public".memory_consolidations ADD COLUMN IF NOT EXISTS planned_sequence bigint NOT NULL DEFAULT 0;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0150_consolidation_batches.sql', 150, '8f9626a41e1f1ca487f509a3006e168c0a8b48adcc1c2cfbca70661c11adde09', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 

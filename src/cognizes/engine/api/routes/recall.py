@@ -53,7 +53,7 @@ class Question(Body):
 
 
 class ContextQuestion(Body):
-    """The subject of a prompt, and the budget of its context in tokens."""
+    """The subject of a prompt, the filters of its memories, and the budget of its context in tokens."""
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
@@ -64,6 +64,13 @@ class ContextQuestion(Body):
     recent_turns: int = Field(default=20, ge=0, le=500)
     k: int = Field(default=20, ge=1, le=1000)
     min_score: float = Field(default=0.3, ge=0, le=1)
+    half_life_days: float | None = Field(default=None, gt=0, le=100_000)
+    kinds: list[Kind] | None = None
+    namespace: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    tags: Tags | None = None
+    metadata: MetadataFilter | None = None
     visibility: tuple[Visibility, ...] = ("user",)
 
 
@@ -185,6 +192,13 @@ async def build_context(body: ContextQuestion, engine: CurrentEngine) -> Respons
         recent_turns=body.recent_turns,
         k=body.k,
         min_score=body.min_score,
+        kinds=body.kinds,
+        namespace=body.namespace,
+        since=body.since,
+        until=body.until,
+        tags=body.tags,
+        metadata=_metadata(body.metadata),
+        half_life=None if body.half_life_days is None else timedelta(days=body.half_life_days),
         visibility=body.visibility,
     )
     return DocumentResponse(context.to_json())

@@ -214,18 +214,35 @@ SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, conte
 -- forget_memory: Delete a memory and its fact or episode.
 SELECT {schema}.forget_memory($1, $2, $3);
 
--- read_session_turns: Read the messages of a thread after a sequence number, as memories.
+-- read_session_turns: Read the messages of a thread after a sequence number, as memories: at most $4 characters, or one
+-- larger message.
 SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at, e.author
-  FROM {schema}.messages m
+  FROM (SELECT t.*, row_number() OVER oldest AS place, sum(length(t.content)) OVER oldest AS total
+          FROM (SELECT event_id, thread_id, sequence_num, role, content, created_at FROM {schema}.messages
+                 WHERE thread_id = $1 AND sequence_num > $2 AND role IN ('user', 'assistant') AND content <> ''
+                 ORDER BY sequence_num LIMIT $3) t
+        WINDOW oldest AS (ORDER BY t.sequence_num)) m
   JOIN {schema}.events e ON e.thread_id = m.thread_id AND e.sequence_num = m.sequence_num
- WHERE m.thread_id = $1 AND m.sequence_num > $2 AND m.role IN ('user', 'assistant') AND m.content <> ''
- ORDER BY m.sequence_num LIMIT $3;
+ WHERE m.place = 1 OR m.total <= $4
+ ORDER BY m.sequence_num;
 
--- read_recent_turns: Read the newest messages of a thread, newest first.
-SELECT m.event_id, m.sequence_num, m.role, m.content, m.created_at
-  FROM {schema}.messages m
- WHERE m.thread_id = $1 AND m.role IN ('user', 'assistant') AND m.content <> ''
- ORDER BY m.sequence_num DESC LIMIT $2;
+-- read_context_state: Read the state of a thread and the scratchpad of an agent.
+SELECT t.state::text AS state,
+       (SELECT payload -> 'scratchpad' FROM {schema}.agent_states s
+         WHERE s.app_name = t.app_name AND s.user_id = t.user_id AND s.agent_id = $2
+           AND md5(s.session_id) = md5(t.session_id))::text AS scratchpad
+  FROM {schema}.threads t
+ WHERE t.id = $1;
+
+-- read_recent_turns: Read the newest messages of a thread, newest first, each truncated to $3 characters; the first one
+-- that exceeds this length with the newer ones is the last.
+SELECT event_id, sequence_num, role, content, created_at
+  FROM (SELECT t.*, sum(length(content)) OVER (ORDER BY sequence_num DESC) - length(content) AS newer
+          FROM (SELECT event_id, sequence_num, role, left(content, $3) AS content, created_at FROM {schema}.messages
+                 WHERE thread_id = $1 AND role IN ('user', 'assistant') AND content <> ''
+                 ORDER BY sequence_num DESC LIMIT $2) t) fitting
+ WHERE newer <= $3
+ ORDER BY sequence_num DESC;
 
 -- claim_embeddings: Claim queued memories, oldest first, with the first $3 characters of their texts. The claim expires.
 WITH claimed AS (

@@ -48,11 +48,14 @@ SELECT {schema}.merge_memories($1, $2, $3, $4, $5, $6);
 -- read_consolidated: Read how far a thread is consolidated for an agent.
 SELECT last_sequence FROM {schema}.memory_consolidations WHERE thread_id = $1 AND agent_id = $2;
 
--- read_interrupted_batch: Read the last sequence number of a batch that begins at $6 and has episodes; its process was killed.
-SELECT max(split_part(split_part(id, '/', 3), '-', 2)::bigint)
-  FROM {schema}.agent_episodic_chunks
- WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(session_id) = md5($4)
-   AND starts_with(id, format('session/%s/%s-', $5::uuid, $6::bigint));
+-- plan_consolidation: Record the last message of the batch that is processed next, unless a batch from $3 on is recorded
+-- already; return the recorded one, and how far the thread is consolidated. Returns no row if the thread was deleted.
+INSERT INTO {schema}.memory_consolidations AS c (thread_id, agent_id, app_name, last_sequence, planned_sequence)
+SELECT t.id, $2, t.app_name, $3, $4 FROM {schema}.threads t WHERE t.id = $1
+ON CONFLICT (thread_id, agent_id) DO UPDATE
+   SET planned_sequence = CASE WHEN c.last_sequence > $3 OR c.planned_sequence > $3 THEN c.planned_sequence
+                               ELSE excluded.planned_sequence END
+RETURNING last_sequence, planned_sequence;
 
 -- store_consolidated: Record how far a thread is consolidated for an agent; never moves backwards.
 INSERT INTO {schema}.memory_consolidations AS c (thread_id, agent_id, app_name, last_sequence)
