@@ -4,6 +4,7 @@
 import { post, request } from "./api.js";
 import { PendingFiles } from "./attachments.js";
 import { h, icon } from "./dom.js";
+import { newId } from "./format.js";
 
 export class Chat {
   /** `actions`: failed(error), sending() before a message is sent. */
@@ -90,10 +91,10 @@ export class Chat {
         method: "POST",
         headers: { "X-User-ID": thread.user_id, Accept: "text/event-stream" },
         json: {
-          threadId: thread.session_id, runId: crypto.randomUUID(), state: {}, tools: [], context: [],
+          threadId: thread.session_id, runId: newId(), state: {}, tools: [], context: [],
           // A message in place of an answer withdraws the questions of a waiting run.
           forwardedProps: { cognizes: { onBusy: "cancel" } },
-          messages: [{ id: crypto.randomUUID(), role: "user", content: parts.length ? [...(text ? [{ type: "text", text }] : []), ...parts] : text }],
+          messages: [{ id: newId(), role: "user", content: parts.length ? [...(text ? [{ type: "text", text }] : []), ...parts] : text }],
         },
       });
       // The run belongs to the server, and signals announce its messages. This stream is not needed.

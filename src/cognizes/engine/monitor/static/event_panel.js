@@ -1,6 +1,7 @@
 // One event: what it changed, as it is stored, and as AG-UI frames, side by side; copy as curl.
 
 import { get, thread, url } from "./api.js";
+import { copyButton } from "./clipboard.js";
 import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { exact } from "./format.js";
@@ -51,10 +52,10 @@ export class EventPanel {
       diffPart,
       h(
         "div.side-by-side", {},
-        h("section.block", { id: "event-raw" }, blockHead("Raw event", () => copy(JSON.stringify(event, null, 2))), valueView(event, { open: 2 })),
+        h("section.block", { id: "event-raw" }, blockHead("Raw event", () => JSON.stringify(event, null, 2)), valueView(event, { open: 2 })),
         this._frames(frames, agui),
       ),
-      h("section.block", {}, blockHead("As curl", () => copy(curl(threadId, event.sequence_num))), h("pre.curl", { id: "event-curl" }, curl(threadId, event.sequence_num))),
+      h("section.block", {}, blockHead("As curl", () => curl(threadId, event.sequence_num)), h("pre.curl", { id: "event-curl" }, curl(threadId, event.sequence_num))),
     );
     if (key) diffPart?.scrollIntoView({ block: "nearest" });
   }
@@ -83,17 +84,8 @@ function frameView(frame) {
   return h("div.frame", {}, h("code.frame-type", {}, type), valueView(data, { open: 1 }));
 }
 
-function blockHead(title, onCopy) {
-  const button = h("button.link", { type: "button", "aria-label": `Copy ${title.toLowerCase()}` }, icon("copy"), "Copy");
-  button.addEventListener("click", async () => {
-    await onCopy();
-    button.classList.add("is-done");
-  });
-  return h("div.block-head", {}, h("h3", {}, title), button);
-}
-
-async function copy(text) {
-  await navigator.clipboard?.writeText(text);
+function blockHead(title, text) {
+  return h("div.block-head", {}, h("h3", {}, title), copyButton(`Copy ${title.toLowerCase()}`, text));
 }
 
 /** The request that reads an event, for a shell. */

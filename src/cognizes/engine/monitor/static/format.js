@@ -63,6 +63,15 @@ export function shortId(id) {
   return id.length > 14 ? `…${id.slice(-8)}` : id;
 }
 
+/** A new random UUID; `crypto.randomUUID` exists on secure pages only. */
+export function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const text = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return text.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
 const SECRET = /pass(word|wd|phrase)?$|passwd|secret|token(?!s)|api[-_]?key|private[-_]?key|credential|authorization|cookie/i;
 
 /** Whether the name of a key marks its value as secret. */

@@ -1,15 +1,20 @@
 // Markdown as elements: headings, paragraphs, lists, quotes, code with a copy button, tables, links. The text is never
-// markup: what this does not know stays text.
+// markup: syntax that is not known stays text. Every expression is linear or bounded, because a text may be made to hang a page.
 
-import { h, icon } from "./dom.js";
+import { copyButton } from "./clipboard.js";
+import { h } from "./dom.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)\s*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
-const ITEM = /^( {0,8})([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const QUOTE = /^ {0,3}>\s?(.*)$/;
+const FENCE = /^ {0,3}(?:(`{3,})([^`]*)|(~{3,})([^]*))$/;
+const HEADING = /^ {0,3}(#{1,6})(?=\s)/;
+const ITEM = /^( {0,8})([-*+]|\d{1,9}[.)])\s+([^]*)$/;
+const QUOTE = /^ {0,3}>\s?([^]*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*$/;
-const INLINE = /(`+)([\s\S]+?)\1(?!`)|\*\*([^*\n]+)\*\*|__([^_\n]+)__|\*([^*\s][^*\n]*)\*|(?<![\w])_([^_\s][^_\n]*)_(?![\w])|~~([^~\n]+)~~|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?'"])/g;
+const TABLE_RULE_CELL = /^:?-+:?$/;
+const CODE = "(?<!`)(`{1,3})(?!`)([^]{1,2000}?)(?<!`)\\1(?!`)";
+const STRONG = "\\*\\*([^*\\n]+)\\*\\*|__([^_\\n]+)__";
+const EMPHASIS = "\\*([^*\\s][^*\\n]*)\\*|(?<![\\w])_([^_\\s][^_\\n]*)_(?![\\w])|~~([^~\\n]+)~~";
+const LINK = "\\[([^\\][\\n]{1,500})\\]\\((https?:\\/\\/[^\\s)]{1,2000})\\)|(https?:\\/\\/[^\\s<>()]{1,2000}[^\\s<>().,;:!?'\"])";
+const INLINE = new RegExp([CODE, STRONG, EMPHASIS, LINK].join("|"), "g");
 const DEEPEST = 6;
 
 /** The elements of a Markdown text. */
@@ -40,16 +45,32 @@ function block(lines, place, depth) {
   if (fence) return codeBlock(lines, place, fence);
   const heading = HEADING.exec(line);
   // The page has its own headings: those of a message are paragraphs that look like headings.
-  if (heading) return [h("p.md-heading", { "data-level": heading[1].length }, inline(heading[2])), place + 1];
+  if (heading) return [h("p.md-heading", { "data-level": heading[1].length }, inline(headingText(line.slice(heading[0].length)))), place + 1];
   if (RULE.test(line)) return [h("hr"), place + 1];
   if (depth < DEEPEST && QUOTE.test(line)) {
     const end = endOf(lines, place, (one) => QUOTE.test(one));
     return [h("blockquote", {}, blocks(lines.slice(place, end).map((one) => QUOTE.exec(one)[1]), depth + 1)), end];
   }
   if (depth < DEEPEST && ITEM.test(line)) return list(lines, place, depth);
-  if (line.includes("|") && TABLE_RULE.test(lines[place + 1] ?? "")) return table(lines, place);
+  if (line.includes("|") && isTableRule(lines[place + 1] ?? "")) return table(lines, place);
   const end = Math.max(place + 1, endOf(lines, place, (one, number) => one.trim() && (number === place || !startsBlock(one))));
   return [h("p", {}, inline(lines.slice(place, end).join("\n"))), end];
+}
+
+/** The text of a heading, without the number signs that may close it. */
+function headingText(rest) {
+  const text = rest.trim();
+  let end = text.length;
+  while (end > 0 && text[end - 1] === "#") end--;
+  return end === 0 || /\s/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
+}
+
+function isTableRule(line) {
+  return line.includes("|") && cellsOf(line).every((cell) => TABLE_RULE_CELL.test(cell));
+}
+
+function cellsOf(line) {
+  return line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
 function startsBlock(line) {
@@ -62,16 +83,13 @@ function endOf(lines, place, belongs) {
   return end;
 }
 
-function codeBlock(lines, place, [, mark, language]) {
+function codeBlock(lines, place, [, ticks, ofTicks, tildes, ofTildes]) {
+  const mark = ticks ?? tildes;
+  const language = (ofTicks ?? ofTildes).trim().split(/\s/, 1)[0].slice(0, 40);
   const closes = (line) => line.trim().startsWith(mark) && !line.trim().slice(mark.length).replaceAll(mark[0], "");
   const end = endOf(lines, place + 1, (line) => !closes(line));
   const code = lines.slice(place + 1, end).join("\n");
-  const button = h("button.link", { type: "button", "aria-label": "Copy code" }, icon("copy"), "Copy");
-  button.addEventListener("click", async (event) => {
-    event.stopPropagation();
-    await navigator.clipboard?.writeText(code);
-    button.classList.add("is-done");
-  });
+  const button = copyButton("Copy code", () => code);
   return [h("div.md-code", {}, h("div.md-code-head", {}, h("span.muted", {}, language || "text"), button), h("pre", { tabindex: "0" }, h("code", {}, code))), end + 1];
 }
 
@@ -99,10 +117,9 @@ function indentOf(line) {
 }
 
 function table(lines, place) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
-  const head = cells(lines[place]);
+  const head = cellsOf(lines[place]);
   const end = endOf(lines, place + 2, (line) => line.includes("|"));
-  const rows = lines.slice(place + 2, end).map(cells);
+  const rows = lines.slice(place + 2, end).map(cellsOf);
   return [
     h("div.md-table", { tabindex: "0", role: "region", "aria-label": "Table" }, h("table", {}, h("thead", {}, h("tr", {}, head.map((cell) => h("th", { scope: "col" }, inline(cell))))), h("tbody", {}, rows.map((row) => h("tr", {}, head.map((_, column) => h("td", {}, inline(row[column] ?? "")))))))),
     end,
