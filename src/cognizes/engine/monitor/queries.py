@@ -292,7 +292,7 @@ def _run_position(created_at: str, thread_id: str, run_id: str) -> tuple[datetim
 
 
 def _preview_event(row: asyncpg.Record) -> JsonObject:
-    cutting = Preview()
+    cutting = Preview(longest_text=_LONGEST_MESSAGE if row["event_type"] in _SPOKEN else _MAX_TEXT)
     content: Any
     if row["content"] is None:
         cutting.has_cut = True
@@ -338,6 +338,8 @@ CUT = "$cut"
 """The key that marks what was cut: `{"$cut": "text" | "list" | "object", "length": N, "preview": …}`."""
 _MAX_TEXT = 2000
 _TEXT_PREVIEW = 500
+_LONGEST_MESSAGE = 20_000
+_SPOKEN = ("user_message", "assistant_message", "system_message", "message", "thought")
 _MAX_ITEMS = 200
 _BUDGET = 24_000
 _MAX_DEPTH = 40
@@ -346,8 +348,9 @@ _MAX_DEPTH = 40
 class Preview:
     """Copies values up to a budget of characters. What exceeds it is replaced by its kind and length."""
 
-    def __init__(self, budget: int = _BUDGET) -> None:
+    def __init__(self, budget: int = _BUDGET, *, longest_text: int = _MAX_TEXT) -> None:
         self._left = budget
+        self._longest_text = longest_text
         self.has_cut = False
 
     def of(self, value: Any, depth: int = 0) -> Any:
@@ -362,7 +365,7 @@ class Preview:
         return value
 
     def _text(self, value: str) -> str | JsonObject:
-        if len(value) <= _MAX_TEXT and self._left > 0:
+        if len(value) <= self._longest_text and self._left > 0:
             self._left -= len(value)
             return value
         return self._cut("text", len(value), value[:_TEXT_PREVIEW])

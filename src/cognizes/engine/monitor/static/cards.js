@@ -2,12 +2,12 @@
 
 import { attachmentViews } from "./attachments.js";
 import { h, icon, replace } from "./dom.js";
-import { between, clock, duration, exact, isSecret, number, summary } from "./format.js";
+import { between, bytes, clock, duration, exact, isSecret, number, summary } from "./format.js";
 import { markdown } from "./markdown.js";
 import { isCut, text as longText, valueView } from "./value_tree.js";
 
 const FOLDED_TEXT = 1400;
-const MOST_MARKDOWN = 20_000;
+const MOST_MARKDOWN = 50_000;
 
 /** A row of the timeline, for one thing that an event says. */
 export function row(event, kind, ...body) {
@@ -19,24 +19,46 @@ export function row(event, kind, ...body) {
   );
 }
 
-/** Something said, with its attachments. `loadWhole` fetches the text when it came cut. */
+/** Something said, with its attachments. `loadWhole` fetches the text when it is cut. */
 export function bubble(part, author, threadId, loadWhole) {
   const holder = h("div.bubble", { class: `from-${part.role}` });
   if (part.role !== "user") holder.append(h("div.who", {}, author || part.role));
-  if (isCut(part.text)) holder.append(valueView(part.text, { loadWhole }));
+  if (isCut(part.text)) holder.append(cutText(part.text, loadWhole, (text) => saidView(text, part.role, { isWhole: true })));
   else if (!part.text && part.media?.length) holder.classList.add("is-files");
-  else if (part.text.length > MOST_MARKDOWN) holder.append(longText(part.text, { quote: false }));
-  else if (part.role === "assistant") holder.append(h("div.said", {}, markdown(part.text)));
-  else if (part.text.length > FOLDED_TEXT) holder.append(longText(part.text, { quote: false }));
-  else holder.append(h("div.said", {}, part.text));
+  else holder.append(saidView(part.text, part.role));
   if (part.media?.length) holder.append(attachmentViews(part.media, threadId));
-  if (part.interrupted) holder.append(h("div.note", {}, icon("warn"), "Interrupted: this is how far it came"));
+  if (part.interrupted) holder.append(h("div.note", {}, icon("warn"), "Interrupted: the text is incomplete"));
   return holder;
 }
 
-export function thought(text) {
-  const said = isCut(text) ? text.preview : text;
-  return h("div.thought", {}, icon("thought"), h("span", {}, typeof said === "string" ? said : summary(said, 400)));
+function saidView(text, role, { isWhole = false } = {}) {
+  if (text.length > MOST_MARKDOWN) return longText(text, { quote: false });
+  if (role === "assistant") return h("div.said", {}, markdown(text));
+  return text.length > FOLDED_TEXT && !isWhole ? longText(text, { quote: false }) : h("div.said", {}, text);
+}
+
+/** The beginning of a text, and a button that shows the whole text as `show(text)`. */
+function cutText(value, loadWhole, show) {
+  const holder = h("div.said", {}, `${value.preview ?? ""}… `);
+  const label = `Show all (${bytes(value.length)})`;
+  const button = h("button.more", { type: "button" }, label);
+  button.addEventListener("click", async (event) => {
+    event.stopPropagation();
+    button.disabled = true;
+    try {
+      holder.replaceWith(show(String(await loadWhole())));
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = `${label}: ${error.message}`;
+    }
+  });
+  holder.append(button);
+  return holder;
+}
+
+export function thought(text, loadWhole) {
+  const said = isCut(text) ? cutText(text, loadWhole, (whole) => h("div.said", {}, whole)) : h("span", {}, typeof text === "string" ? text : summary(text, 400));
+  return h("div.thought", {}, icon("thought"), said);
 }
 
 /** A tool call; `finish` shows its result. */
@@ -45,7 +67,6 @@ export class ToolCard {
     this.event = event;
     this.runId = event.run_id;
     this.hasWaited = false;
-    this._loadWhole = loadWhole;
     this._status = h("span.tool-status", {}, h("span.spinner", { "aria-hidden": "true" }), "pending");
     this._answer = h("span.tool-answer");
     this._body = h("div.tool-body", { hidden: true }, section("Arguments", part.args, loadWhole));
@@ -62,7 +83,7 @@ export class ToolCard {
     this.element = h("div.tool.is-pending", { "data-call": part.id }, head, this._answer, this._body);
   }
 
-  finish(part, event) {
+  finish(part, event, loadWhole) {
     if (part.waiting) {
       this.hasWaited = true;
       replace(this._status, "waits for a person");
@@ -74,7 +95,7 @@ export class ToolCard {
     this._isError = part.isError;
     this.setDuration(between(this.event.created_at, event.created_at));
     replace(this._answer, h("span.arrow", {}, "→ "), summary(part.result, 120));
-    this._body.append(section(part.isError ? "Error" : "Result", part.result, this._loadWhole));
+    this._body.append(section(part.isError ? "Error" : "Result", part.result, loadWhole));
   }
 
   /** Shows how long the tool took. The time that a person took to answer is not the tool's. */

@@ -32,11 +32,13 @@ export class Timeline {
     scroller.addEventListener("click", (event) => this._onClick(event));
   }
 
-  /** Forgets the thread. */
+  /** Clear everything of the thread. */
   reset() {
     this._observer?.disconnect();
     this._pages = [];
     this._calls = new Map();
+    this._results = new Map();
+    this._waited = new Set();
     this._questions = new Map();
     this._openQuestions = new Set();
     this._runs = new Map();
@@ -120,7 +122,7 @@ export class Timeline {
 
   /** Whether a tool call waited for a person. */
   hasWaited(callId) {
-    return this._calls.get(callId)?.hasWaited === true;
+    return this._waited.has(callId);
   }
 
   setOpenQuestions(ids) {
@@ -209,12 +211,20 @@ export class Timeline {
       if (entry.isIntersecting) this._render(page.number);
       else if (page.rendered && page.number < this._pages.length - 1) {
         page.height = page.element.offsetHeight;
-        page.rendered = false;
-        page.turn = null;
-        replace(page.element);
-        this._sizeOf(page);
+        this._empty(page);
       }
     }
+  }
+
+  /** Removes the rows of a page. Cards of open questions stay in memory, with what is typed into them. */
+  _empty(page) {
+    for (const card of page.element.querySelectorAll("[data-call]")) this._calls.delete(card.dataset.call);
+    for (const { dataset } of page.element.querySelectorAll("[data-question]")) if (!this._openQuestions.has(dataset.question)) this._questions.delete(dataset.question);
+    for (const turn of page.element.querySelectorAll(".turn")) this._run(turn.dataset.run).heads.delete(turn);
+    page.rendered = false;
+    page.turn = null;
+    replace(page.element);
+    this._sizeOf(page);
   }
 
   // Events
@@ -277,7 +287,6 @@ export class Timeline {
   _showRun(id) {
     const run = this._run(id);
     for (const turn of run.heads) {
-      if (!turn.isConnected && turn.parentNode) run.heads.delete(turn);
       turn.dataset.status = run.status;
       const took = run.to ? ` · ${duration(between(run.from, run.to))}` : "";
       turn.querySelector(".turn-status").textContent = `${run.status}${took}`;
@@ -291,25 +300,37 @@ export class Timeline {
       case "message":
         return row(event, "message", bubble(part, event.author, this._cache.threadId, whole((parts) => parts.find((one) => one.kind === "message")?.text)));
       case "thought":
-        return row(event, "thought", thought(part.text));
+        return row(event, "thought", thought(part.text, whole((parts) => parts.find((one) => one.kind === "thought")?.text)));
       case "call": {
-        const card = new ToolCard(part, event);
+        const card = new ToolCard(part, event, whole((parts) => parts.find((one) => one.kind === "call" && one.id === part.id)?.args));
         this._calls.set(part.id, card);
+        this._takeResult(part.id, card);
         return row(event, "tool", card.element);
       }
       case "result": {
         const card = this._calls.get(part.id);
-        if (card?.element.isConnected || card?.element.parentNode) {
-          card.finish(part, event);
+        if (part.waiting) {
+          this._waited.add(part.id);
+          card?.finish(part, event);
           return null;
         }
-        return part.waiting ? null : row(event, "tool", orphanResult(part));
+        const load = whole((parts) => parts.find((one) => one.kind === "result" && one.id === part.id)?.result);
+        const result = { part, event, load, element: null };
+        this._results.set(part.id, result);
+        if (card) {
+          card.finish(part, event, load);
+          return null;
+        }
+        return (result.element = row(event, "tool", orphanResult(part, load)));
       }
       case "question": {
         const card = this._questions.get(part.question.id) ?? new QuestionCard(part.question, this._actions);
         card.setOpen(this._openQuestions.has(part.question.id));
         this._questions.set(part.question.id, card);
-        this._calls.get(part.question.tool_call_id)?.finish({ waiting: true }, event);
+        if (part.question.tool_call_id !== null) {
+          this._waited.add(part.question.tool_call_id);
+          this._calls.get(part.question.tool_call_id)?.finish({ waiting: true }, event);
+        }
         return row(event, "tool", card.element);
       }
       case "state":
@@ -329,6 +350,16 @@ export class Timeline {
       default:
         return row(event, "other", h("div.other", {}, h("code", {}, event.event_type), h("span.muted", {}, event.author)));
     }
+  }
+
+  /** Shows the result of a call that came before the call itself: they are on different pages. */
+  _takeResult(callId, card) {
+    if (this._waited.has(callId)) card.finish({ waiting: true });
+    const result = this._results.get(callId);
+    if (!result) return;
+    card.finish(result.part, result.event, result.load);
+    result.element?.replaceWith(h("div.anchor", { "data-seq": result.event.sequence_num }));
+    result.element = null;
   }
 
   _shade(element) {

@@ -85,7 +85,9 @@ export function text(value, { quote = true } = {}) {
 
 function container(value, options) {
   const isList = Array.isArray(value);
-  const entries = Object.entries(value);
+  // An object that is cut in the middle has the mark among its keys.
+  const isPart = !isList && value.$cut === "object" && options.loadWhole;
+  const entries = Object.entries(value).filter(([key]) => !isPart || (key !== "$cut" && key !== "length"));
   if (!entries.length) return h("span.v.muted", {}, isList ? "[]" : "{}");
   const open = options.open ?? 0;
   const body = h("div.tree", { hidden: open > 0 ? undefined : true, role: "group" });
@@ -96,6 +98,7 @@ function container(value, options) {
     if (!filled) {
       filled = true;
       piece(body, entries, 0, isList, { ...options, open: open - 1 });
+      if (isPart) body.append(cut({ $cut: "object", length: value.length }, { ...options, loadWhole: options.loadWhole }));
     }
   };
   if (open > 0) unfold();
@@ -108,10 +111,17 @@ function container(value, options) {
   return h("div.v-container", {}, toggle, body);
 }
 
+/** The part of a whole value that stands where `item` is. The last item of a cut list stands for the rest of the list. */
+function partOf(whole, key, item) {
+  const isRest = Array.isArray(whole) && item.$cut === "list" && item.length === whole.length;
+  return isRest ? whole.slice(Number(key)) : whole?.[key];
+}
+
 function piece(body, entries, from, isList, options) {
   const size = entries.length - from <= PIECE * 1.2 ? entries.length : PIECE; // no button for a handful
   for (const [key, item] of entries.slice(from, from + size)) {
-    body.append(h("div.tree-row", {}, h("span.k", {}, isList ? `${key}` : key), valueView(item, { ...options, name: isList ? options.name : key })));
+    const loadWhole = options.loadWhole && (async () => partOf(await options.loadWhole(), key, item));
+    body.append(h("div.tree-row", {}, h("span.k", {}, isList ? `${key}` : key), valueView(item, { ...options, loadWhole, name: isList ? options.name : key })));
   }
   const left = entries.length - from - size;
   if (left <= 0) return;
