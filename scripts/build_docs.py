@@ -1,37 +1,38 @@
 """Build the documentation site: `uv run python scripts/build_docs.py [--out DIRECTORY]`, by default into `site/`.
 
-It adds two generated pages to `docs/`: the operations of the OpenAPI document, and the public Python names with their
-signatures. A broken link, or a page that the navigation lacks, fails the build.
+It adds two generated pages to `docs/`: the operations and schemas of the OpenAPI document, and the public Python names
+with their members. A broken link, or a page that the navigation lacks, fails the build.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import json
+import pkgutil
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from enum import Enum
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
+
+from cognizes.engine import Settings
+from cognizes.engine.api.authorization import UNDECLARED, Access, Reach, declared_access
+from cognizes.engine.api.main import create_app
+
 REPOSITORY = Path(__file__).parents[1]
-PACKAGES = (
-    "cognizes.engine",
-    "cognizes.client",
-    "cognizes.engine.runs",
-    "cognizes.engine.memory",
-    "cognizes.engine.streams",
-    "cognizes.engine.sync",
-    "cognizes.engine.timeline",
-    "cognizes.engine.hosting",
-    "cognizes.engine.adapters.adk",
-    "cognizes.engine.adapters.langgraph",
-    "cognizes.engine.adapters.openai_agents",
-    "cognizes.engine.adapters.pydantic_ai",
-)
 NAVIGATION: dict[str, dict[str, str]] = {
     "Start": {
         "Quickstart": "quickstart.md",
@@ -87,33 +88,165 @@ def check_navigation() -> None:
         raise SystemExit(f"NAVIGATION and docs/ differ in {', '.join(sorted(named ^ existing))}")
 
 
-def rest_page(openapi: dict[str, Any]) -> str:
-    """Return a page with a table of operations per tag."""
+def needed_access(app: FastAPI) -> dict[tuple[str, str], Access]:
+    """Return what each operation needs of its caller, by method and path."""
+    found = {}
+    for context in iter_route_contexts(app.routes):
+        for method in context.methods or ():
+            found[method, str(context.path_format)] = declared_access(context.endpoint) or UNDECLARED
+    return found
+
+
+def rest_page(openapi: dict[str, Any], needed: dict[tuple[str, str], Access]) -> str:
+    """Return a page with the operations by tag, each with what it needs, takes and answers, and with all schemas."""
     lines = [
         "# REST reference",
         "",
-        "`/docs` of a running server also has bodies, answers and a form for each route.",
+        "`/docs` of a running server has the same operations, each with a form. [Security](security.md) is about keys.",
+        "An answer with an error status is a [Problem](#problem), with the content type `application/problem+json`.",
         "",
     ]
-    tags: dict[str, list[tuple[str, str, str]]] = {}
+    tags: dict[str, list[str]] = {}
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
-            tag = operation.get("tags", ["other"])[0]
-            tags.setdefault(tag, []).append((method.upper(), path, operation["summary"]))
+            access = needed[method.upper(), path]
+            tags.setdefault(operation.get("tags", ["other"])[0], []).extend(_operation(method, path, operation, access))
     described = {tag["name"]: tag.get("description", "") for tag in openapi.get("tags", [])}
-    for tag, rows in sorted(tags.items()):
-        lines += [f"## {tag}", "", described.get(tag, ""), "", "| route | |", "| --- | --- |"]
-        lines += [f"| `{method} {path}` | {summary} |" for method, path, summary in rows]
-        lines.append("")
+    for tag, entries in sorted(tags.items()):
+        lines += [f"## {tag}", "", described.get(tag, ""), "", *entries]
+    lines += ["## Schemas", ""]
+    for name, schema in sorted(openapi["components"]["schemas"].items()):
+        lines += [f"### {name}", "", schema.get("description", ""), ""]
+        required = schema.get("required", [])
+        rows = [
+            (f"`{field}`" + (", required" if field in required else ""), _type(kind), _text(kind))
+            for field, kind in schema.get("properties", {}).items()
+        ]
+        lines += _table(("field", "type", ""), rows) if rows else [_type(schema), ""]
     return "\n".join(lines)
 
 
+def _operation(method: str, path: str, operation: dict[str, Any], access: Access) -> list[str]:
+    lines = [f"### `{method.upper()} {path}`", "", f"{operation['summary']}.", ""]
+    if description := operation.get("description", ""):
+        lines += [description, ""]
+    rows = []
+    for parameter in operation.get("parameters", []):
+        required = ", required" if parameter.get("required") else ""
+        schema = parameter.get("schema", {})
+        rows.append((f"`{parameter['name']}`", f"{parameter['in']}{required}", _type(schema), _text(parameter)))
+    if rows:
+        lines += _table(("parameter", "in", "type", ""), rows)
+    lines += [f"- needs: {_needs(access)}"]
+    if body := operation.get("requestBody"):
+        lines.append(f"- body{', required' if body.get('required') else ''}: {_content(body)}")
+    responses = operation["responses"]
+    for status, response in sorted(responses.items()):
+        if int(status) < HTTPStatus.BAD_REQUEST:
+            lines.append(f"- answer {status}: {_content(response)}")
+    errors = [status for status in sorted(responses) if int(status) >= HTTPStatus.BAD_REQUEST]
+    return [*lines, f"- errors: {', '.join(errors)}", ""]
+
+
+_REACHES = {
+    Reach.PUBLIC: "",
+    Reach.CALLER: ", of the caller itself",
+    Reach.THREAD: ", for the thread in the path",
+    Reach.THREADS: ", for the threads in the query",
+    Reach.RUN: ", for the run in the path",
+    Reach.APP: ", for the app and the user in the query or the body",
+    Reach.AGENT: ", for the agent in the path",
+    Reach.AGENTS: ", for the agents of the server",
+    Reach.EVERYTHING: ", for all apps",
+}
+
+
+def _needs(access: Access) -> str:
+    if access.reach is Reach.PUBLIC:
+        return "no key"
+    for_agents = "; not for keys that are bound to a user" if access.is_for_agents else ""
+    audited = "; recorded in the audit log" if access.is_audited else ""
+    return f"the permission `{access.permission}`{_REACHES[access.reach]}{for_agents}{audited}"
+
+
+def _content(holder: dict[str, Any]) -> str:
+    """Return the types of a body or an answer."""
+    kinds = []
+    for media, content in holder.get("content", {}).items():
+        schema = content.get("schema", {})
+        kinds.append(_type(schema) if media == "application/json" and schema else f"`{media}`")
+    return " or ".join(kinds) or holder.get("description", "").rstrip(".").lower() or "no content"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """Return the type of a schema in words, with a link to a named one."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return " or ".join(dict.fromkeys(_type(one) for one in schema[word])) + _bounds(schema)
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return " or ".join(f"`{json.dumps(value)}`" for value in values) + _bounds(schema)
+    kind = schema.get("type", "any JSON value")
+    if kind == "array":
+        return f"array of {_type(schema.get('items', {}))}" + _bounds(schema)
+    if isinstance(values := schema.get("additionalProperties"), dict) and values:
+        return f"object of {_type(values)}"
+    return schema.get("format", kind) + _bounds(schema)
+
+
+_BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+    "minLength": "length at least",
+    "maxLength": "length at most",
+    "maxItems": "items at most",
+    "default": "default",
+}
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    return "".join(
+        f", {words} {_number(schema[name])}"
+        for name, words in _BOUNDS.items()
+        if schema.get(name) not in (None, "", [], {})
+    )
+
+
+def _number(value: Any) -> str:
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _text(described: dict[str, Any]) -> str:
+    return str(described.get("description", "")).replace("\n", " ")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [head, tuple("---" for _ in head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def public_packages() -> list[str]:
+    """Return the packages whose `__all__` is public (docs/compatibility.md), the two most used ones first."""
+    first = ["cognizes.engine", "cognizes.client"]
+    found = [
+        module.name
+        for module in pkgutil.walk_packages(import_module("cognizes").__path__, "cognizes.")
+        if module.ispkg and hasattr(import_module(module.name), "__all__")
+    ]
+    return first + sorted(set(found) - set(first))
+
+
 def python_page() -> str:
-    """Return a page with the exported names of each package: signature and the first paragraph of the docstring."""
+    """Return a page with the exported names of each package: signature, first paragraph of the docstring, members."""
     lines = ["# Python reference", ""]
-    for package in PACKAGES:
+    for package in public_packages():
         module = import_module(package)
-        lines += [f"## {package}", ""]
+        lines += [f"## {package}", "", _paragraph(module), ""]
         for name in module.__all__:
             lines += _entry(name, getattr(module, name))
     return "\n".join(lines)
@@ -121,40 +254,137 @@ def python_page() -> str:
 
 def _entry(name: str, value: object) -> list[str]:
     if not callable(value):
-        return [f"**`{name}`**", ""]
+        return [f"**`{name}`** = `{value!r}`" if isinstance(value, str | int | dict) else f"**`{name}`**", ""]
     lines = [f"### {name}", "", "```python", f"{name}{_signature(value)}", "```", ""]
-    text = (inspect.getdoc(value) or "").split("\n\n")[0]
+    text = _paragraph(value)
     # The text that `dataclass` makes repeats the signature.
     if text and not text.startswith(f"{name}("):
         lines += [text, ""]
-    if inspect.isclass(value):
-        for method_name, method in vars(value).items():
-            if not method_name.startswith("_") and inspect.isfunction(method):
-                summary = (inspect.getdoc(method) or "").split("\n\n")[0].replace("\n", " ")
-                lines.append(f"- `{method_name}{_signature(method)}`" + (f": {summary}" if summary else ""))
-        lines.append("")
+    if isinstance(value, type):
+        lines += [*_attributes(value), *_methods(value), ""]
     return lines
 
 
+def _attributes(kind: type) -> list[str]:
+    """Return the public attributes with their types; those of a dataclass are in its signature."""
+    if issubclass(kind, Enum):
+        return [f"- `{member.name}` = `{member.value!r}`" for member in kind]
+    if is_dataclass(kind):
+        return []
+    found: dict[str, str] = {}
+    for base in reversed(_own_classes(kind)):
+        found |= {name: repr(_annotation(note)) for name, note in vars(base).get("__annotations__", {}).items()}
+        if inspect.isfunction(begin := vars(base).get("__init__")):
+            found |= {name: note for name, note in _assigned(begin).items() if name not in found}
+    return [f"- `{name}: {note}`" if note else f"- `{name}`" for name, note in found.items() if name[0] != "_"]
+
+
+def _assigned(begin: Callable[..., None]) -> dict[str, str]:
+    """Return the attributes that `__init__` sets, with their types as far as its text says them."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(begin)))
+    notes = {name: repr(_annotation(one.annotation)) for name, one in inspect.signature(begin).parameters.items()}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            target, note = node.target, ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign):
+            target, note = node.targets[0], ""
+            if isinstance(node.value, ast.Name):
+                note = notes.get(node.value.id, "")
+            elif isinstance(node.value, ast.Call) and ast.unparse(node.value.func)[:1].isupper():
+                note = ast.unparse(node.value.func)
+        else:
+            continue
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+            found[target.attr] = note
+    return found
+
+
+def _methods(kind: type) -> list[str]:
+    """Return the public methods, class methods and properties, also inherited ones."""
+    lines = []
+    members: dict[str, object] = {}
+    for base in reversed(_own_classes(kind)):
+        members |= vars(base)
+    for name, member in members.items():
+        if name.startswith("_") or (issubclass(kind, Enum) and name in kind.__members__):
+            continue
+        if isinstance(member, property):
+            note = inspect.signature(member.fget).return_annotation if member.fget else ""
+            lines.append(_line(f"{name}: {_annotation(note)!r}", member))
+        elif isinstance(member, classmethod | staticmethod):
+            lines.append(_line(f"{type(member).__name__} {name}{_signature(getattr(kind, name))}", member.__func__))
+        elif inspect.isfunction(member):
+            prefix = "async " if inspect.iscoroutinefunction(member) else ""
+            lines.append(_line(f"{prefix}{name}{_signature(member)}", member))
+    return lines
+
+
+def _own_classes(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if base.__module__.startswith("cognizes.")]
+
+
+def _line(signature: str, value: object) -> str:
+    summary = _paragraph(value).replace("\n", " ")
+    return f"- `{signature}`" + (f": {summary}" if summary else "")
+
+
+def _paragraph(value: object) -> str:
+    return (inspect.getdoc(value) or "").split("\n\n")[0]
+
+
+class _Text:
+    """A text that a signature prints without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _annotation(note: object) -> _Text:
+    return _Text(note if isinstance(note, str) else inspect.formatannotation(note))
+
+
+def _default(value: object) -> object:
+    """Return a default whose form is its source, not its address."""
+    if isinstance(value, Enum):
+        return _Text(str(value) if not isinstance(value, str) else repr(value.value))
+    if inspect.isroutine(value):
+        return _Text(value.__name__)
+    return _Text("…") if repr(value) == "<factory>" else value
+
+
 def _signature(value: Any) -> str:
+    if inspect.isclass(value) and issubclass(value, BaseModel):
+        return "(**values)"
     try:
-        return str(inspect.signature(value)).replace("'", "")
+        found = inspect.signature(value)
     except ValueError:
         return "()"
+    parameters = [
+        one.replace(
+            annotation=one.annotation if one.annotation is one.empty else _annotation(one.annotation),
+            default=_default(one.default),
+        )
+        for name, one in found.parameters.items()
+        if name != "self"
+    ]
+    note = found.return_annotation
+    returned = note if note is found.empty else _annotation(note)
+    return str(found.replace(parameters=parameters, return_annotation=returned))
 
 
 def build(out: Path) -> None:
-    from cognizes.engine import Settings  # noqa: PLC0415 - after the arguments are read
-    from cognizes.engine.api.main import create_app  # noqa: PLC0415
-
     check_navigation()
     with tempfile.TemporaryDirectory(prefix="cognizes-docs-") as folder:
         root = Path(folder)
         shutil.copytree(REPOSITORY / "docs", root / "docs")
         for source, page in ROOT_PAGES.items():
             (root / "docs" / page).write_text(_as_page((REPOSITORY / source).read_text()))
-        openapi = create_app(settings=Settings(), agents=[]).openapi()
-        (root / "docs" / "reference-rest.md").write_text(rest_page(openapi))
+        app = create_app(settings=Settings(), agents=[])
+        (root / "docs" / "reference-rest.md").write_text(rest_page(app.openapi(), needed_access(app)))
         (root / "docs" / "reference-python.md").write_text(python_page())
         (root / "mkdocs.yml").write_text(json.dumps(_configuration(), indent=2))
         subprocess.run(["zensical", "build", "--strict", "--clean"], cwd=root, check=True)
