@@ -49,6 +49,14 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Any agent over AG-UI": "agents.md",
         "MCP": "mcp.md",
     },
+    "How to": {
+        "Keys for a web app": "guide-web-keys.md",
+        "Approvals in another system": "guide-approvals.md",
+        "nginx and two workers": "guide-nginx.md",
+        "Move from ADK's database": "guide-import-adk.md",
+        "Memory in a LangGraph graph": "guide-langgraph-memory.md",
+        "Back up, restore, upgrade": "guide-backup-upgrade.md",
+    },
     "Guides": {
         "Sessions and state": "sessions.md",
         "Runs": "runs.md",

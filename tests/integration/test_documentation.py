@@ -40,6 +40,7 @@ PAGES = [
 
 ADDRESS = "http://127.0.0.1:8000"
 SERVER = "it runs until Ctrl-C; tests/integration/cli/test_serve_command.py starts it"
+GUIDES = "tests/integration/test_guides.py runs it"
 NOT_EXECUTED = {
     "README.md: pip install uv && uv run cognizes serve": "the two commands are what CI and a new user start",
     "README.md: uvx --from": "it installs from the package index; tests/kits/test_wheel.py installs the wheel",
@@ -52,6 +53,18 @@ NOT_EXECUTED = {
     "docs/adk.md: adk api_server": "a fragment; tests/integration/adapters/adk/test_api_server.py starts adk",
     "docs/adk.md: cognizes import-adk": "it needs a database of ADK; tests/integration/cli/test_import_adk_command.py",
     "docs/agents.md: uv run cognizes serve": SERVER,
+    "docs/guide-web-keys.md: COGNIZES_AUTH": SERVER,
+    "docs/guide-web-keys.md: from": GUIDES,
+    "docs/guide-web-keys.md: pip install": "settings of an identity provider; tests/integration/access/ has one",
+    "docs/guide-web-keys.md: const { ticket }": GUIDES,
+    "docs/guide-approvals.md: cognizes webhooks": "it needs a public host; tests/integration/cli/ runs it",
+    "docs/guide-approvals.md: import os": GUIDES,
+    "docs/guide-approvals.md: WEBHOOK_SECRET": "it runs until Ctrl-C; test_guides.py serves the program",
+    "docs/guide-nginx.md: export": SERVER,
+    "docs/guide-nginx.md: map": "tests/integration/test_guides.py compares it with deploy/nginx.conf",
+    "docs/guide-nginx.md: nginx -t": "it needs nginx as a service; tests/server/test_reverse_proxies.py runs nginx",
+    "docs/guide-import-adk.md: pip install": GUIDES,
+    "docs/guide-backup-upgrade.md: pip install": "it installs packages",
     "docs/langgraph.md: cognizes serve": SERVER,
     "docs/mcp.md: pip install": "it installs from the package registry",
     "docs/openai-agents.md: pip install": "it installs from the package registry",
