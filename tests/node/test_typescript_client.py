@@ -72,7 +72,7 @@ async def test_calls_of_a_real_server(client: Path, served: Served, keyed: Serve
     run_tests(
         client,
         "rest.test.mjs",
-        passed=12,
+        passed=15,
         COGNIZES_URL=served.url,
         COGNIZES_KEYED_URL=keyed.url,
         COGNIZES_KEYS=",".join(keys[:2]),

@@ -185,6 +185,27 @@ async def test_a_client_survives_the_kill_of_the_server(killed: dict[str, Any], 
         assert shown["messages"][-1]["content"] == "I noted it, and am done."
 
 
+async def test_results_of_two_client_tools_are_sent_together(client: Path, database_url: str, engine: Engine) -> None:
+    server = serve_agents(database_url, COGNIZES_AGENTS="tests.integration.hosting.client_tool_agents:painting_graph")
+    try:
+        done = subprocess.run(
+            ["node", "two_tools.mjs", server.url, USER],
+            cwd=client, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        server.kill()
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["waiting"], shown["left"]) == ("waiting", True)
+    assert (shown["done"], shown["error"], shown["pending"]) == ("completed", None, [])
+    assert shown["results"] == ["blue", "red"]
+    assert shown["last"] == "You picked red."
+    assert (shown["skipped"], shown["rest"]) == ("completed", [])
+    session = await engine.sessions.get("painting_graph", USER, shown["threadId"])
+    assert session is not None
+    assert len(await engine.runs.list(session.thread_id)) == 2
+
+
 def test_the_hook_in_a_document(client: Path, served: Served) -> None:
     run_tests(client, "react.test.mjs", passed=5, COGNIZES_URL=served.url, COGNIZES_GATES=str(gates_directory()))
 

@@ -185,6 +185,8 @@ export class AgentThread {
   #following: AbortController | null = null;
   #done: Promise<RunResult> | null = null;
   #answers = new Map<string, ResumeEntry>();
+  /** Results of client tools that wait for the other results of the run. */
+  #results = new Map<string, Message>();
   #before: readonly Message[] = [];
   #olderBefore: number | null = null;
   #wakeWatch: (() => void) | null = null;
@@ -264,11 +266,27 @@ export class AgentThread {
     }
   };
 
-  /** Give the result of a call of a client tool: a text, or any JSON value. */
+  /** Give the result of a call of a client tool: a text, or any JSON value. The agent continues when all calls of
+   * `pendingToolCallIds` have a result; before that the status of the returned result is `waiting`. */
   respond = async (toolCallId: string, result: unknown, options: SendOptions = {}): Promise<RunResult> => {
+    const { pendingToolCallIds, runId } = this.#values;
     const content = typeof result === "string" ? result : JSON.stringify(result);
-    const message = { id: options.messageId ?? newId(), role: "tool", toolCallId, content } as Message;
-    return this.#run({ messages: [message], options });
+    this.#results.set(toolCallId, { id: options.messageId ?? newId(), role: "tool", toolCallId, content } as Message);
+    const pending = pendingToolCallIds.filter((id) => !this.#results.has(id));
+    if (pending.length) {
+      this.#set({ pendingToolCallIds: pending });
+      return { runId, status: "waiting", error: null };
+    }
+    const results = [...this.#results];
+    this.#results.clear();
+    this.#set({ pendingToolCallIds: [] });
+    try {
+      return await this.#run({ messages: results.map(([, message]) => message), options });
+    } catch (error) {
+      for (const [id, message] of results) if (id !== toolCallId) this.#results.set(id, message);
+      this.#set({ pendingToolCallIds });
+      throw error;
+    }
   };
 
   /** Cancel the active run, or the one that waits. Return false if there is none. */
@@ -465,7 +483,10 @@ export class AgentThread {
     }
     switch (frame.type) {
       case "RUN_STARTED":
-        if (frame.runId !== connectId) this.#set({ runId: frame.runId, runStatus: "running", interrupts: [], pendingToolCallIds: [] });
+        if (frame.runId !== connectId) {
+          this.#results.clear(); // the agent goes on without them
+          this.#set({ runId: frame.runId, runStatus: "running", interrupts: [], pendingToolCallIds: [] });
+        }
         break;
       case "MESSAGES_SNAPSHOT":
         this.#olderBefore = null;
@@ -488,7 +509,8 @@ export class AgentThread {
 
   #finish(frame: Extract<Frame, { type: "RUN_FINISHED" }>, connectId: string): RunResult {
     const { outcome } = frame;
-    const pendingToolCallIds = outcome?.type === "success" ? (outcome.pendingToolCallIds ?? []) : [];
+    const called = outcome?.type === "success" ? (outcome.pendingToolCallIds ?? []) : [];
+    const pendingToolCallIds = called.filter((id) => !this.#results.has(id));
     if (outcome?.type === "interrupt") {
       const interrupts = outcome.interrupts.filter((one) => !this.#answers.has(one.id));
       return this.#end("waiting", null, { interrupts, pendingToolCallIds });
@@ -547,7 +569,7 @@ export class AgentThread {
     try {
       signal = JSON.parse(data) as typeof signal;
     } catch {
-      return false; // a lost signal; the next one heals it
+      return false; // not a signal: the next one announces the same data
     }
     if (signal.is_cut || signal.messages_removed) return true;
     if (signal.type === "state_changed") return signal.new_state !== "Idle" && this.#values.runStatus !== "waiting" && signal.new_state !== "Failed";

@@ -1,6 +1,6 @@
 // The resources of the REST API: sessions, timelines, runs, memory, attachments and usage.
 
-import { NotFoundError } from "./errors.js";
+import { CognizesError, ConflictError, NotFoundError } from "./errors.js";
 import { followFrames, type FollowedFrame, type FollowOptions } from "./follow.js";
 import { encodeSegment, newId, type CallOptions, type OperationBody, type OperationQuery, type OperationResponse, type Transport } from "./transport.js";
 import type {
@@ -170,9 +170,20 @@ const END_EVENTS = new Set(["run_finished", "run_failed", "run_cancelled"]);
 
 /** Runs. `threadId` names the thread of the run; without it a run id that two threads have is a `ConflictError`. */
 export class Runs extends Resource {
-  /** Create a run: for workers with `handler`, else executed by the caller. */
+  /** Create a run: for workers with `handler`, else executed by the caller. Without a `run_id` it gets one, so that the
+   * call can be repeated: the server creates the run once. */
   async create(threadId: string, run: NewRun = {}, options?: CallOptions): Promise<RunView> {
-    return this.transport.call("POST /api/sessions/{thread_id}/runs", { path: { thread_id: threadId }, body: run }, options);
+    const runId = run.run_id ?? newId();
+    let isRepeated = false;
+    const onRepeat = () => (isRepeated = true);
+    const input = { path: { thread_id: threadId }, body: { ...run, run_id: runId } };
+    try {
+      return await this.transport.call("POST /api/sessions/{thread_id}/runs", input, { repeatable: true, onRepeat, ...options });
+    } catch (error) {
+      // An earlier attempt created it, and its answer was lost.
+      if (isRepeated && error instanceof ConflictError) return this.get(runId, { threadId, ...options });
+      throw error;
+    }
   }
 
   async get(runId: string, { threadId, ...options }: CallOptions & { threadId?: string } = {}): Promise<RunDetail> {
@@ -183,6 +194,16 @@ export class Runs extends Resource {
   /** Runs of all threads, one page. */
   async list(query: OperationQuery<"GET /api/runs"> = {}, options?: CallOptions): Promise<FoundRuns> {
     return this.transport.call("GET /api/runs", { query }, options);
+  }
+
+  /** All runs that match, newest first, page by page. */
+  async *iterate(query: OperationQuery<"GET /api/runs"> = {}, options?: CallOptions): AsyncGenerator<FoundRuns["runs"][number], void, undefined> {
+    let cursor = query.cursor;
+    do {
+      const page = await this.list({ ...query, cursor }, options);
+      yield* page.runs;
+      cursor = page.next_cursor;
+    } while (cursor);
   }
 
   async listOfThread(threadId: string, query: { limit?: number } = {}, options?: CallOptions): Promise<RunView[]> {
@@ -198,15 +219,37 @@ export class Runs extends Resource {
     return this.#change(runId, "retry", undefined, options) as Promise<RunView>;
   }
 
-  /** Let a run wait for a signal, a person or a time. */
-  async wait(runId: string, wait: NewWait, options: CallOptions & { threadId?: string } = {}): Promise<RunView> {
+  /** Let a run that the caller executes wait for a signal, a person or a time. */
+  async suspend(runId: string, wait: NewWait, options: CallOptions & { threadId?: string } = {}): Promise<RunView> {
     return this.#change(runId, "wait", wait, options) as Promise<RunView>;
   }
 
-  /** Resume a waiting run: end the wait of this correlation key. The same signal twice counts once. */
-  async resume(runId: string, correlationKey: string, payload: unknown = null, options: CallOptions & { threadId?: string } = {}): Promise<Signalled> {
+  /** End the wait of a run for this correlation key, now or as soon as it waits for it. The same signal twice counts once. */
+  async signal(runId: string, correlationKey: string, payload: unknown = null, options: CallOptions & { threadId?: string } = {}): Promise<Signalled> {
     const body = { correlation_key: correlationKey, payload };
     return this.#change(runId, "signal", body, { repeatable: true, ...options }) as Promise<Signalled>;
+  }
+
+  /** Answer what a waiting run waits for: `{ confirmed: true }`, or what its question expects. */
+  async answer(runId: string, payload: unknown, options: CallOptions & { threadId?: string } = {}): Promise<RunView> {
+    const run = await this.get(runId, options);
+    if (!run.wait) throw new CognizesError(`run ${runId} is ${run.status} and waits for nothing; there is nothing to answer`);
+    const { threadId, ...rest } = options;
+    return (await this.signal(runId, run.wait.correlation_key, payload, { ...rest, threadId: threadId ?? run.thread_id })).run;
+  }
+
+  /** Return a run when it has ended; with `untilWaiting`, or waits. A run that failed is returned like any other. An
+   * `AbortSignal.timeout(ms)` as `signal` limits the time. */
+  async wait(runId: string, options: CallOptions & { threadId?: string; untilWaiting?: boolean } = {}): Promise<RunDetail> {
+    const { untilWaiting = false, threadId, ...rest } = options;
+    for (let after = 0; ; ) {
+      const run = await this.get(runId, { threadId, ...rest });
+      if (ENDED.has(run.status) || (untilWaiting && run.status === "waiting")) return run;
+      for await (const frame of this.follow(runId, { threadId: run.thread_id, signal: options.signal, after })) {
+        after = frame.cursor;
+        if (untilWaiting && frame.type === "CUSTOM" && frame.name === "run_waiting") break;
+      }
+    }
   }
 
   /** Finish a run that the caller executes. */

@@ -54,6 +54,8 @@ export interface RawRequest extends CallOptions {
   body?: BodyInit;
   /** Whether the call may be repeated after an attempt with an unknown outcome. */
   repeatable?: boolean;
+  /** Called before the request is repeated. */
+  onRepeat?: () => void;
   /** The thread whose newest known event is sent as `X-Seen-Sequence`. */
   thread?: string;
 }
@@ -79,7 +81,7 @@ export class Transport {
   async call<N extends OperationName>(
     name: N,
     input: OperationInput<N>,
-    options: CallOptions & { repeatable?: boolean; thread?: string } = {},
+    options: CallOptions & Pick<RawRequest, "repeatable" | "onRepeat" | "thread"> = {},
   ): Promise<OperationResponse<N>> {
     const { method, path } = fillPath(name, (input.path ?? {}) as Record<string, unknown>);
     const query = input.query as Query | undefined;
@@ -144,6 +146,7 @@ export class Transport {
         }
         if (attempt >= retries || !isTemporary(error, mayRepeat)) throw error;
         await pause(retryDelay(attempt, error), request.signal);
+        request.onRepeat?.();
       }
     }
   }

@@ -58,16 +58,16 @@ test("timelines are read in pages, newest first", async () => {
   assert.deepEqual((await client.timelines.read(thread_id, { after: 6 })).timeline.map((item) => item.content), ["7"]);
 });
 
-test("runs: create, wait, resume, cancel, finish, follow", async () => {
+test("runs: create, suspend, signal, cancel, finish, follow", async () => {
   const { thread_id } = await newSession();
   const run = await client.runs.create(thread_id);
   assert.equal(run.status, "running");
-  const waiting = await client.runs.wait(run.id, { kind: "human", correlation_key: "approve", reason: "more than 100 EUR" });
+  const waiting = await client.runs.suspend(run.id, { kind: "human", correlation_key: "approve", reason: "more than 100 EUR" });
   assert.equal(waiting.status, "waiting");
   assert.ok((await client.runs.list({ app_name: "shop", user_id: user, status: "waiting" })).runs.some((one) => one.id === run.id));
-  await assert.rejects(client.runs.resume(run.id, "wrong", {}), ConflictError);
-  assert.equal((await client.runs.resume(run.id, "approve", { ok: true })).outcome, "resumed");
-  assert.equal((await client.runs.resume(run.id, "approve", { ok: true })).outcome, "duplicate");
+  await assert.rejects(client.runs.signal(run.id, "wrong", {}), ConflictError);
+  assert.equal((await client.runs.signal(run.id, "approve", { ok: true })).outcome, "resumed");
+  assert.equal((await client.runs.signal(run.id, "approve", { ok: true })).outcome, "duplicate");
   assert.equal((await client.runs.cancel(run.id, { threadId: thread_id })).status, "cancelled");
   await assert.rejects(client.runs.cancel(run.id), ConflictError);
   const frames = await collected(client.runs.follow(run.id));
@@ -78,6 +78,51 @@ test("runs: create, wait, resume, cancel, finish, follow", async () => {
   assert.equal((await client.runs.finish(thread_id, second.id, { attempt: second.attempt })).status, "completed");
   assert.equal((await client.runs.get(second.id)).status, "completed");
   assert.equal((await client.runs.listOfThread(thread_id)).length, 2);
+});
+
+test("runs: answer, wait for a question, wait for the end", async () => {
+  const { thread_id } = await newSession();
+  const run = await client.runs.create(thread_id);
+  await assert.rejects(client.runs.answer(run.id, true), /waits for nothing/);
+  const steps = [];
+  const answering = (async () => {
+    for (const key of ["first", "second"]) {
+      await client.runs.suspend(run.id, { kind: "human", correlation_key: key });
+      const asked = await client.runs.wait(run.id, { untilWaiting: true, signal: AbortSignal.timeout(60_000) });
+      steps.push(asked.wait.correlation_key);
+      await client.runs.answer(run.id, { ok: key });
+      await client.call("POST /api/sessions/{thread_id}/runs/{run_id}/start", { path: { thread_id, run_id: run.id } });
+    }
+    await client.runs.finish(thread_id, run.id);
+  })();
+  assert.equal((await client.runs.wait(run.id, { signal: AbortSignal.timeout(60_000) })).status, "completed");
+  await answering;
+  assert.deepEqual(steps, ["first", "second"]);
+});
+
+test("runs: all pages", async () => {
+  const owner = { app_name: "shop", user_id: `ts-${crypto.randomUUID()}` };
+  const { thread_id } = await client.sessions.create(owner);
+  const created = [];
+  for (let number = 0; number < 3; number++) created.unshift((await client.runs.create(thread_id)).id);
+  assert.deepEqual((await collected(client.runs.iterate({ ...owner, limit: 1 }))).map((run) => run.id), created);
+});
+
+test("a run whose answer is lost is created once", async () => {
+  const { thread_id } = await newSession();
+  const lost = { count: 0 };
+  const losing = new CognizesClient({
+    baseUrl: process.env.COGNIZES_URL,
+    fetch: async (url, init) => {
+      const response = await fetch(url, init);
+      if (init.method === "POST" && lost.count++ === 0) throw new TypeError("the connection is lost");
+      return response;
+    },
+  });
+  const run = await losing.runs.create(thread_id, { handler: "mail" });
+  assert.equal(lost.count, 2);
+  assert.deepEqual((await client.runs.listOfThread(thread_id)).map((one) => one.id), [run.id]);
+  await assert.rejects(client.runs.create(thread_id, { run_id: run.id }), ConflictError);
 });
 
 test("a cursor behind the end of the thread: the run is read again", async () => {
