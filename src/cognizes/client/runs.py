@@ -318,16 +318,17 @@ class Runs:
 
         A run that failed is returned like any other: see `status`, `error` and `result`.
         """
+        after = 0
         async with asyncio.timeout(timeout):
             while True:
                 run = await self.get(run_id, thread_id=thread_id)
                 if run.has_ended or (until_waiting and run.is_waiting):
                     return run
-                async with aclosing(
-                    self.follow(run_id, thread_id=run.thread_id, until_waiting=until_waiting)
-                ) as events:
-                    async for _ in events:
-                        pass
+                following = self.follow(run_id, thread_id=run.thread_id, after=after, until_waiting=until_waiting)
+                async with aclosing(following) as events:
+                    async for event in events:
+                        # An earlier wait ends the stream, too: the next one begins after it.
+                        after = event.sequence_num or after
 
 
 class Agents:

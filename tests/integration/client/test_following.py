@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from cognizes.client import (
@@ -175,3 +176,32 @@ async def test_a_load_balancer_without_a_server_is_waited_for(client: Client, re
         events = [event async for event in follower.runs.follow(run.id)]
     assert relay.answers == []
     assert text_of(events).endswith(TEXT)
+
+
+async def test_waiting_for_a_second_question_reads_the_first_one_once(client: Client, served: Served) -> None:
+    streams: list[str | None] = []
+    continued = asyncio.Event()
+
+    class Noting(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path.endswith("/events"):
+                streams.append(request.headers.get("last-event-id"))
+                if len(streams) == 2:
+                    continued.set()
+            return await super().handle_async_request(request)
+
+    thread = (await client.sessions.create("shop", "ada")).thread_id
+    run = await client.runs.create(thread)
+    await client.runs.suspend(run, "human", "first")
+    await client.runs.answer(run.id, True, thread_id=thread)
+    run = await client.runs.start(run)
+    async with Client(served.url, timeout=60, transport=Noting()) as watching, asyncio.timeout(60):
+        asked = asyncio.create_task(watching.runs.wait(run.id, until_waiting=True))
+        await continued.wait()
+        await client.runs.suspend(run, "human", "second")
+        wait = (await asked).wait
+    assert wait is not None
+    assert wait.correlation_key == "second"
+    first, second = streams
+    assert first is None
+    assert second is not None
