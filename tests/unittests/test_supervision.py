@@ -42,6 +42,15 @@ async def test_an_unexpected_exception_is_logged_with_its_cause_and_the_loop_goe
     assert supervisor.names == []
 
 
+async def test_the_same_known_error_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    body = Loop(DatabaseError("away"), DatabaseError("away"), DatabaseError("full"), DatabaseError("away"))
+    loop = Supervisor().start("reader", body.round, longest_pause=0.01)
+    await asyncio.wait_for(body.succeeded.wait(), 30)
+    await loop.stop()
+    found = [record.getMessage().rpartition(": ")[2] for record in caplog.records if record.levelno == logging.WARNING]
+    assert (found, loop.restarts) == (["away", "full", "away"], 4)
+
+
 async def test_a_failing_loop_is_reported_until_a_round_succeeds() -> None:
     supervisor, body = Supervisor(), Loop()
     may_succeed = asyncio.Event()

@@ -37,8 +37,8 @@ class LoopFailure:
 class SupervisedLoop:
     """Calls `round_` repeatedly until it is stopped.
 
-    A round that returns is a success. A round that raises is logged with its cause; the next one begins after a pause
-    that doubles up to `longest_pause` and starts over after a success.
+    A round that returns is a success. A round that raises is logged with its cause, a repeated `EngineError` at level
+    DEBUG; the next one begins after a pause that doubles up to `longest_pause` and starts over after a success.
     """
 
     def __init__(self, name: str, round_: Round, *, longest_pause: float) -> None:
@@ -102,12 +102,14 @@ class SupervisedLoop:
         if self._has_settled():
             self._pause = _FIRST_PAUSE
         self._running_since = None
+        known = isinstance(error, EngineError)
+        # While a server is away, a loop with a short pause fails several times per second with the same message.
+        is_repeated = known and str(error) == str(self._error)
         self._error = error
         self.restarts += 1
         pause, self._pause = self._pause, min(self._pause * 2, self._longest_pause)
-        known = isinstance(error, EngineError)
         logger.log(
-            logging.WARNING if known else logging.ERROR,
+            logging.DEBUG if is_repeated else logging.WARNING if known else logging.ERROR,
             "the background task %s failed and restarts in %.2g s: %s",
             self.name,
             pause,

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 from uuid import UUID
 
 import asyncpg
+from cachetools import FIFOCache
 
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError
@@ -209,7 +210,7 @@ class ThreadChannel:
         self.is_delayed = False
         self._recent: deque[tuple[Event, int]] | None = None
         self._bytes = 0
-        self._ended: dict[str, None] | None = None
+        self._ended: FIFOCache[str, None] | None = None
         self._ends: deque[tuple[int, StreamEnd]] | None = None
         self._ends_dropped = 0
 
@@ -308,12 +309,10 @@ class ThreadChannel:
         digest = row.key.address[1]
         known = self.streams.pop(digest, None)
         if self._ended is None:
-            self._ended = {}
+            self._ended = FIFOCache(_ENDED_KEPT)
         if digest in self._ended:
             return
         self._ended[digest] = None
-        if len(self._ended) > _ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
         if known is None and not self.tracks_ends:
             return
         if self._ends is None:

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cognizes.engine.database import Database
-from cognizes.engine.errors import EngineClosedError, EngineError, SetupError, StreamUnavailableError
+from cognizes.engine.errors import EngineClosedError, SetupError, StreamUnavailableError
 from cognizes.engine.streams.backend import OnNotification, RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, format_notifications
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
@@ -29,7 +29,7 @@ from cognizes.engine.supervision import SupervisedLoop, Supervisor
 logger = logging.getLogger(__name__)
 
 _NOTIFICATIONS = "cognizes:{doorbell}"
-"""The key of released versions: processes of both versions must read the same stream."""
+"""The name that released versions use, like `:sealed` below: during a rolling update both versions share these keys."""
 _NOTIFICATIONS_KEPT = 1000
 _SEGMENTS_KEPT = 1_000_000
 """Redis trims older segments. At a flush each 20 ms that takes more than five hours."""
@@ -282,19 +282,14 @@ class RedisBackend:
         return await client.initialize()
 
     async def _listen_round(self, on_notification: OnNotification) -> None:
-        try:
-            if self._client is None:
-                await self._open()
-                logger.info("Redis is reachable; token deltas reach other processes")
-            await self._listen(on_notification)
-        except (EngineError, RedisError, OSError, TimeoutError) as error:
-            logger.debug("Redis sends no notifications of streams now: %s", error)
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _listen(self, on_notification: OnNotification) -> None:
-        found = await self._blocking_client.xread(
-            {_NOTIFICATIONS: self._last_notification}, count=100, block=int(_BLOCK_SECONDS * 1000)
-        )
+        """Wait for notifications. The supervisor repeats a round that fails because Redis is away."""
+        if self._client is None:
+            await self._open()
+            logger.info("Redis is reachable; token deltas reach other processes")
+        with _translated():
+            found = await self._blocking_client.xread(
+                {_NOTIFICATIONS: self._last_notification}, count=100, block=int(_BLOCK_SECONDS * 1000)
+            )
         for _, entries in found:
             for number, fields in entries:
                 self._last_notification = number.decode()

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID
 
+from cachetools import FIFOCache
+
 from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError, FeedRewoundError, NotFoundError, PoolTimeoutError
@@ -126,7 +128,7 @@ class ContextSignals:
         self._sent_state: tuple[ContextState, str] | None = None
         self._streaming: dict[str, int] = {}
         self._roles: dict[str, str] = {}
-        self._stored: dict[str, int] = {}
+        self._stored: FIFOCache[str, int] = FIFOCache(_STORED_KEPT)
         self._final_sequences: dict[str, int] = {}
         self._head = 0
         self._is_caught_up = False
@@ -200,8 +202,6 @@ class ContextSignals:
         if self._streaming.pop(name, None) is not None:
             # From here on the event determines the state; the end of the stream comes later.
             self._stored[name] = sequence
-            if len(self._stored) > _STORED_KEPT:
-                del self._stored[next(iter(self._stored))]
         if event.event_type == "messages_removed":
             # Sent also when the state is the same: readers of this branch must read its messages again.
             self._sent_state = None
