@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import httpx
 
 from cognizes.engine import Engine, Settings
@@ -9,7 +12,9 @@ from cognizes.engine.access import Permission
 from tests.integration.walks import Follower, followed_server, listed_modules
 
 POST_EVENT = "POST /api/sessions/{thread_id}/events with a state delta"
+TOKEN = "One token, written in process A, as an SSE frame in process B"
 _BATCH = "group-commit"
+_STREAM_LOOPS = ("stream-flusher", "feed-streams")
 _EVENT = {
     "author": "agent",
     "event_type": "assistant_message",
@@ -45,3 +50,32 @@ async def test_an_event_with_a_key_enters_a_few_more(database_url: str) -> None:
             found = await _post_events(client, session.id, {"authorization": f"Bearer {key}"})
     listed = listed_modules(POST_EVENT, "Without keys") | listed_modules(POST_EVENT, "With API keys")
     assert set(found) == listed, found
+
+
+async def test_a_token_of_another_process_enters_the_listed_modules(database_url: str) -> None:
+    async with Engine.open(database_url) as writing, Engine.open(database_url) as reading:
+        session = await writing.sessions.create("shop", "ada")
+        run = await writing.runs.create(session, run_id="r", running=True)
+        async with (
+            followed_server(reading) as client,
+            client.stream("GET", f"/api/runs/{run.id}/events") as response,
+            writing.streams.write_message(session, run_id=run.id) as message,
+        ):
+            lines = response.aiter_lines()
+            for number in range(3):
+                await message.write(f"warm {number}")
+                await _until(lines, f"warm {number}")
+            follower = Follower(*_STREAM_LOOPS)
+            with follower.recording():
+                with follower.following():
+                    await message.write("followed")
+                await _until(lines, "followed")
+    assert set(follower.modules) == listed_modules(TOKEN, "With the PostgreSQL backend"), follower.modules
+
+
+async def _until(lines: AsyncIterator[str], text: str) -> None:
+    async with asyncio.timeout(30):
+        async for line in lines:
+            if text in line:
+                return
+    raise AssertionError(f"the stream ended before {text!r}")

@@ -39,7 +39,6 @@ from pydantic.alias_generators import to_camel
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.models import JsonObject
 from cognizes.engine.streams.chunks import THOUGHT_SUFFIX
-from cognizes.engine.timeline.event_reading import Text
 
 Frames = Iterator[BaseEvent]
 Role = Literal["assistant", "system"]
@@ -217,26 +216,26 @@ class ModelTurn:
     def streamed_text(self) -> str:
         return "".join(self._streamed["text"])
 
-    def stream(self, part: Text) -> Frames:
-        kind = _kind(part)
-        self._streamed[kind].append(part.text)
-        yield from self._write(kind, part.text)
+    def stream(self, delta: str, *, is_thought: bool) -> Frames:
+        kind = _kind(is_thought=is_thought)
+        self._streamed[kind].append(delta)
+        yield from self._write(kind, delta)
 
     def begin_whole(self) -> None:
         """Prepare for the parts of the whole event, which repeat the fragments."""
         self._unmatched = {kind: "".join(pieces) for kind, pieces in self._streamed.items()}
 
-    def stream_rest(self, part: Text) -> Frames:
+    def stream_rest(self, text: str, *, is_thought: bool) -> Frames:
         """Yield the frames of a part of the whole event, without what was streamed.
 
         When the whole differs from the fragments (a callback rewrote it), the client keeps what it received until its
         next snapshot: the protocol cannot retract text.
         """
-        kind = _kind(part)
+        kind = _kind(is_thought=is_thought)
         streamed = self._unmatched[kind]
-        known = len(streamed) if part.text.startswith(streamed) else len(part.text)
+        known = len(streamed) if text.startswith(streamed) else len(text)
         self._unmatched[kind] = streamed[known:]
-        if rest := part.text[known:]:
+        if rest := text[known:]:
             yield from self._write(kind, rest)
 
     def close(self) -> Frames:
@@ -272,8 +271,8 @@ class ModelTurn:
             yield ReasoningMessageStartEvent(message_id=self.id + THOUGHT_SUFFIX)
 
 
-def _kind(part: Text) -> Literal["text", "thought"]:
-    return "thought" if part.is_thought else "text"
+def _kind(*, is_thought: bool) -> Literal["text", "thought"]:
+    return "thought" if is_thought else "text"
 
 
 @dataclass(frozen=True)

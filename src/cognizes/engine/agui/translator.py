@@ -235,7 +235,7 @@ class Translator:
                 frames += self._subagents.enter(author, "", event_id=clean_text(message_id))
             turn = self._followed[message_id] = ModelTurn(clean_text(message_id), role)
         for delta in deltas:
-            frames += turn.stream(Text(delta, is_thought=is_thought))
+            frames += turn.stream(delta, is_thought=is_thought)
         for frame in frames:
             frame.timestamp = now()
         return frames
@@ -361,7 +361,7 @@ class Translator:
         turn = self._turn(event)
         for part in read_call_fragments(event):
             if isinstance(part, Text):
-                yield from turn.stream(part)
+                yield from turn.stream(part.text, is_thought=part.is_thought)
             else:
                 yield from self._stream_call(part, turn, event.author)
 
@@ -389,7 +389,7 @@ class Translator:
         long_running = long_running_calls(event)
         for number, part in enumerate(parts):
             if isinstance(part, Text):
-                yield from turn.stream_rest(part)
+                yield from turn.stream_rest(part.text, is_thought=part.is_thought)
                 continue
             yield from turn.close()
             if isinstance(part, Call):
