@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from ag_ui.core import (
     BaseEvent,
@@ -23,6 +25,9 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
+from cognizes.engine import Engine
+from cognizes.engine.adapters.agui import AguiAgent, source_of
+from cognizes.engine.hosting import AgentHost
 from tests.integration.agui.gates import pass_gate
 
 WORDS = [f"word{number} " for number in range(40)]
@@ -77,3 +82,29 @@ async def writer(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
     yield TextMessageStartEvent(message_id="m2", role="assistant")
     yield TextMessageContentEvent(message_id="m2", delta="Done.")
     yield TextMessageEndEvent(message_id="m2")
+
+
+async def endless(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    """Say one word, and never end."""
+    yield TextMessageStartEvent(message_id="m", role="assistant")
+    yield TextMessageContentEvent(message_id="m", delta="slow")
+    await asyncio.Event().wait()
+
+
+async def echo(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+    """Say how many messages there are."""
+    yield TextMessageStartEvent(message_id="m", role="assistant")
+    yield TextMessageContentEvent(message_id="m", delta=f"{len(run_input.messages)} messages")
+    yield TextMessageEndEvent(message_id="m")
+
+
+@asynccontextmanager
+async def scripted_host(
+    engine: Engine, script: Callable[[RunAgentInput], AsyncIterator[BaseEvent]] = echo
+) -> AsyncIterator[AgentHost]:
+    """Yield a host of an async generator function, under its name."""
+    source = source_of(script)
+    assert source is not None
+    host = AgentHost(engine, [AguiAgent(source, name=getattr(script, "__name__", "scripted"), engine=engine)])
+    yield host
+    await host.close(seconds=0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -47,6 +49,7 @@ from cognizes.engine.errors import ConflictError, InvalidInputError, SetupError
 from cognizes.engine.hosting import AgentHost, HostedRun
 from cognizes.engine.models import RunStatus
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.integration.runs.conditions import until_status
 from tests.unittests.agui.legality import assert_legal
 
 Script = Callable[[RunAgentInput], AsyncIterator[BaseEvent]]
@@ -330,6 +333,216 @@ async def test_a_busy_thread(engine: Engine) -> None:
         second = await say(host, "slow", thread_id=thread)
         await turn(host, "quick", thread_id=thread, onBusy="cancel")
         assert (await engine.runs.get(second.thread_id, second.run_id)).status is RunStatus.CANCELLED
+
+
+async def test_an_input_that_waits_blocks_no_other_input(engine: Engine) -> None:
+    """While one input is queued, another one is refused at once, and a third one cancels the run and goes first."""
+    thread = str(uuid4())
+    async with hosting(engine, wait_for_ever) as host:
+        first = await say(host, "slow", thread_id=thread)
+        queued = asyncio.create_task(turn(host, "quick", thread_id=thread, onBusy="queue"))
+        await asyncio.sleep(0)
+        with pytest.raises(ConflictError, match="other inputs wait on this thread"):
+            await say(host, "quick", thread_id=thread)
+        second = await say(host, "slow", thread_id=thread, onBusy="cancel")
+        assert (await engine.runs.get(first.thread_id, first.run_id)).status is RunStatus.CANCELLED
+        assert not queued.done()
+        assert await host.cancel("generic", "ada", thread, run_id=second.run_id)
+        assert isinstance((await queued)[-1], RunFinishedEvent)
+    said = [message["content"] for message in (await stored(engine, thread)).messages if message["role"] == "user"]
+    assert said == ["slow", "slow", "quick"]
+
+
+async def raise_when_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise RuntimeError("the connection was closed") from None
+
+
+async def return_when_cancelled() -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("stop", [raise_when_cancelled, return_when_cancelled])
+async def test_a_cancelled_run_is_cancelled_whatever_its_agent_does(
+    engine: Engine, stop: Callable[[], Awaitable[None]]
+) -> None:
+    async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        for event in text("m", "begun"):
+            yield event
+        await stop()
+
+    thread = str(uuid4())
+    async with hosting(engine, agent) as host:
+        run = await say(host, "go", thread_id=thread)
+        async for _, frame in host.watch(run):
+            if isinstance(frame, TextMessageEndEvent):
+                break
+        assert await host.cancel("generic", "ada", thread)
+    ended = await engine.runs.get(run.thread_id, run.run_id)
+    assert (ended.status, ended.error) == (RunStatus.CANCELLED, None)
+
+
+async def test_a_cancellation_that_nobody_requested_fails_the_run(engine: Engine) -> None:
+    async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        for event in text("m", "begun"):
+            yield event
+        raise asyncio.CancelledError
+
+    async with hosting(engine, agent) as host:
+        run = await say(host, "go", thread_id=str(uuid4()))
+        await run.wait()
+    ended = await engine.runs.get(run.thread_id, run.run_id)
+    assert (ended.status, ended.error) == (RunStatus.FAILED, "CancelledError: its own code cancelled it")
+
+
+async def test_an_agent_cannot_end_the_process(engine: Engine) -> None:
+    async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        for event in text("m", "begun"):
+            yield event
+        sys.exit(3)
+
+    async with hosting(engine, agent) as host:
+        frames = await turn(host, "go", thread_id=str(uuid4()))
+    assert getattr(frames[-1], "message", "") == "AgentExitError: the agent called sys.exit(3)"
+
+
+@pytest.mark.parametrize(("code", "message"), [("TimeoutError", "TimeoutError"), (None, "it gave no reason")])
+async def test_an_error_without_a_message_gets_one(engine: Engine, code: str | None, message: str) -> None:
+    async with hosting(engine, scripted(RunErrorEvent(message="", code=code))) as host:
+        frames = await turn(host, "go", thread_id=str(uuid4()))
+    assert getattr(frames[-1], "message", "") == f"the agent failed: {message}"
+
+
+async def test_an_agent_that_never_awaits_lets_other_tasks_run(engine: Engine) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        yield TextMessageStartEvent(message_id="m")
+        yield TextMessageContentEvent(message_id="m", delta="x")
+        before = turns
+        for _ in range(20_000):
+            yield TextMessageContentEvent(message_id="m", delta="x")
+        yield TextMessageContentEvent(message_id="m", delta=f"{turns - before > 5}")
+
+    thread = str(uuid4())
+    async with hosting(engine, agent) as host:
+        counting = asyncio.create_task(count())
+        await (await say(host, "go", thread_id=thread)).wait()
+        counting.cancel()
+    assert (await stored(engine, thread)).messages[-1]["content"].endswith("xTrue")
+
+
+def asking(*, question: str = "q1", expires_at: str | None = None) -> Script:
+    """Return an agent that asks the same question until the answer is "enough"."""
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        answers = [(entry.interrupt_id, entry.payload) for entry in run_input.resume or ()]
+        for event in text("m", f"{answers}") if answers else ():
+            yield event
+        if ("enough") not in [payload for _, payload in answers]:
+            asked = [Interrupt(id=question, reason="input", message="Sure?", expires_at=expires_at)]
+            yield RunFinishedEvent(thread_id="t", run_id="r", outcome=RunFinishedInterruptOutcome(interrupts=asked))
+
+    return agent
+
+
+async def asked_by(host: AgentHost, run: HostedRun) -> str:
+    """Return the id of the question with which a run ends, as clients have it."""
+    last = [frame async for _, frame in host.watch(run)][-1]
+    assert isinstance(last, RunFinishedEvent)
+    assert isinstance(last.outcome, RunFinishedInterruptOutcome)
+    return last.outcome.interrupts[0].id
+
+
+def resolved(question: str, payload: str) -> list[ResumeEntry]:
+    return [ResumeEntry(interrupt_id=question, status="resolved", payload=payload)]
+
+
+@pytest.mark.parametrize("question", ["q1", "a,b", ""])
+async def test_an_agent_may_ask_the_same_question_again(engine: Engine, question: str) -> None:
+    """Its ids need not be unique: clients get ids that are, the agent gets its own."""
+    thread = str(uuid4())
+    async with hosting(engine, asking(question=question)) as host:
+        first = await asked_by(host, await say(host, "go", thread_id=thread))
+        # The question of a run that is cancelled must not block the answer to the next one.
+        second = await asked_by(host, await say(host, "go", thread_id=thread, onBusy="cancel"))
+        third = await asked_by(host, await say(host, None, thread_id=thread, resume=resolved(second, "again")))
+        assert len({first, second, third}) == 3
+        assert not any("," in name for name in (first, second, third))
+        await turn(host, None, thread_id=thread, resume=resolved(third, "enough"))
+    said = [message["content"] for message in (await stored(engine, thread)).messages if message["role"] == "assistant"]
+    assert said == [f"{[(question, 'again')]}", f"{[(question, 'enough')]}"]
+
+
+async def test_signals_answer_one_question_twice(engine: Engine) -> None:
+    thread = str(uuid4())
+    async with hosting(engine, asking()) as host:
+        host.start()
+        run = await say(host, "go", thread_id=thread)
+        question = await asked_by(host, run)
+        for payload in ("again", "enough"):
+            await engine.runs.signal(run.run_id, correlation_key=question, payload=payload, thread_id=run.thread_id)
+            signalled = await engine.runs.get(run.thread_id, run.run_id)
+            await until_status(engine, signalled, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.WAITING)
+            waiting = (await engine.runs.get(run.thread_id, run.run_id)).last_wait
+            assert waiting is not None
+            question = waiting.correlation_key
+        done = await until_status(engine, signalled, RunStatus.COMPLETED, RunStatus.FAILED)
+        assert (done.status, done.error) == (RunStatus.COMPLETED, None)
+
+
+async def test_a_follower_of_another_process_receives_a_question_whose_id_has_a_comma(
+    engine: Engine, database_url: str
+) -> None:
+    thread, may_ask = str(uuid4()), asyncio.Event()
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        await may_ask.wait()
+        async for event in asking(question="a,b")(run_input):
+            yield event
+
+    async with hosting(engine, agent) as host, Engine.open(database_url) as other, hosting(other, agent) as second:
+        run = await say(host, "go", thread_id=thread)
+        received: list[BaseEvent] = []
+        async with asyncio.timeout(60), aclosing(second.connect("generic", "ada", thread, run_id="x")) as frames:
+            async for _, frame in frames:
+                received.append(frame)
+                may_ask.set()
+        last = received[-1]
+        assert isinstance(last, RunFinishedEvent)
+        assert isinstance(last.outcome, RunFinishedInterruptOutcome)
+        assert last.outcome.interrupts[0].id == await asked_by(host, run)
+
+
+async def test_a_question_expires(engine: Engine) -> None:
+    thread = str(uuid4())
+    moment = datetime.now(UTC) + timedelta(milliseconds=100)
+    async with hosting(engine, asking(expires_at=moment.isoformat())) as host:
+        host.start()
+        run = await say(host, "go", thread_id=thread)
+        await asked_by(host, run)
+        stored_run = await engine.runs.get(run.thread_id, run.run_id)
+        failed = await until_status(engine, stored_run, RunStatus.FAILED)
+        assert "arrived in time" in (failed.error or "")
+        connected = [frame async for _, frame in host.connect("generic", "ada", thread, run_id="c")]
+        assert getattr(connected[-1], "outcome", None) is None
+        # The thread takes the next message.
+        await asked_by(host, await say(host, "go on", thread_id=thread))
+
+
+async def test_an_expiry_that_is_no_time_fails_the_run(engine: Engine) -> None:
+    async with hosting(engine, asking(expires_at="tomorrow")) as host:
+        frames = await turn(host, "go", thread_id=str(uuid4()))
+    assert "invalid expiresAt 'tomorrow'" in getattr(frames[-1], "message", "")
 
 
 async def test_what_an_agent_cannot_do_is_said(engine: Engine) -> None:

@@ -349,6 +349,8 @@ class Translator:
             self._pending = {call: run_id for call, run_id in self._pending.items() if run_id != event.run_id}
         if event.event_type == "run_failed":
             yield from self.fail(str(event.content.get("error") or "the run failed"))
+            # No run waits for the answers any more.
+            self._interrupts.clear()
         elif event.event_type == "run_cancelled":
             yield from self.cancel()
             # A cancelled run withdraws its questions.

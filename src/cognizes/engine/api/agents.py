@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from typing import Annotated
 
 from ag_ui.core import RunErrorEvent, RunFinishedEvent
 from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.types import Receive, Send
+from typing_extensions import override
 
 from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, load_agents, warm_up
 from cognizes.engine.agui.frames import KEEP_ALIVE, FrameEncoder, clean_text, now, speaks_protocol_1
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.authorization import Caller
-from cognizes.engine.api.sse import EventStream, HeartbeatTimer, each
+from cognizes.engine.api.sse import EventStream, HeartbeatTimer, Source, each
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError, PermissionDeniedError
 from cognizes.engine.hosting import AgentHost
@@ -113,11 +115,23 @@ class FrameStreams:
         self._agents = agents
         self._last_frames_seconds = last_frames_seconds
 
-    def open(self, frames: Observation, *, protocol_version: str | None = None) -> Response:
-        """Return a response with frames, encoded for a client of that protocol version."""
+    def open(
+        self,
+        frames: Observation,
+        *,
+        protocol_version: str | None = None,
+        until: AbstractContextManager[object] | None = None,
+    ) -> Response:
+        """Return a response with frames, encoded for a client of that protocol version.
+
+        The context `until` is entered at once and left with the response, also if the client leaves before its start.
+        """
         encoder = FrameEncoder(protocol_1=speaks_protocol_1(protocol_version))
-        return EventStream(
-            each(self.encode(frames, encoder)), heartbeats=self._heartbeats, heartbeat=lambda: KEEP_ALIVE
+        return _FrameStream(
+            each(self.encode(frames, encoder)),
+            heartbeats=self._heartbeats,
+            heartbeat=lambda: KEEP_ALIVE,
+            until=until or nullcontext(),
         )
 
     async def encode(self, frames: Observation, encoder: FrameEncoder) -> AsyncGenerator[str, None]:
@@ -156,6 +170,27 @@ class FrameStreams:
         finally:
             watching.cancel()
             await frames.aclose()
+
+
+class _FrameStream(EventStream):
+    """A stream that leaves a context with its response."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        heartbeats: HeartbeatTimer,
+        heartbeat: Callable[[], str],
+        until: AbstractContextManager[object],
+    ) -> None:
+        super().__init__(source, heartbeats=heartbeats, heartbeat=heartbeat)
+        self._context = ExitStack()
+        self._context.enter_context(until)
+
+    @override
+    async def run(self, receive: Receive, send: Send) -> None:
+        with self._context:
+            await super().run(receive, send)
 
 
 class _StopDeadline:

@@ -8,9 +8,8 @@ a `ConflictError`, because two answers at once would mix in one conversation.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,14 +18,15 @@ from ag_ui.core import AgentCapabilities as ProtocolCapabilities
 from ag_ui.core import RunAgentInput
 
 from cognizes.engine.agui.observation import Observation, started
-from cognizes.engine.concurrency import KeyedLock, retry_while_unavailable
+from cognizes.engine.concurrency import KeyedLock, WakeUp, retry_while_unavailable
 from cognizes.engine.database.documents import check_depth, dump_jsonb, load_jsonb
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError, OpenInterruptsError
+from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, OpenInterruptsError
 from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext, ThreadKey, Turn, handler_of
 from cognizes.engine.hosting.attachments import check_attachments
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
+from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.hosting.turns import client_state_delta
 from cognizes.engine.models import Event, JsonObject, Run, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
@@ -34,16 +34,10 @@ from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
-from cognizes.engine.supervision import SupervisedLoop
 from cognizes.engine.telemetry import current_traceparent
-
-logger = logging.getLogger(__name__)
 
 _DISCONNECT_SECONDS = 2.0
 _BUSY_SECONDS = 1.0
-UNFIT = "the server that executed the run stopped, and another one cannot continue it"
-_RECOVERY_SECONDS = 1.5
-_RECOVERY_BATCH = 10
 _NO_THREAD = UUID(int=0)
 
 
@@ -55,6 +49,7 @@ class AgentHost:
         self._agents = {agent.name: agent for agent in agents}
         self._active: dict[ThreadKey, HostedRun] = {}
         self._starting = KeyedLock()
+        self._queue = InputQueue()
         self._recovery = RunRecovery(engine, self._agents, self._continue)
         self._executor = RunExecutor(engine, self._forget)
         self._is_closing = False
@@ -82,6 +77,7 @@ class AgentHost:
         Observers receive the end.
         """
         self._is_closing = True
+        self._queue.changes.notify()
         await self._recovery.close()
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=seconds)
@@ -102,19 +98,31 @@ class AgentHost:
         agent = self._agent(name)
         key = (name, user_id, run_input.thread_id)
         policy = RunPolicy.of(run_input, self._engine.settings)
-        async with self._starting.acquire(key):
+        with self._queue.join(key, policy.on_busy) as place:
             while True:
-                if active := self._active.get(key):
+                seen = self._queue.changes.version
+                elsewhere: ThreadBusyError | None = None
+                # Held while the run begins, never while the input waits for the end of another run.
+                async with self._starting.acquire(key):
+                    if self._is_closing:
+                        raise ConflictError(
+                            "the server is about to stop and accepts no new runs; try again in a moment"
+                        )
+                    active = self._active.get(key)
+                    if active is None and place.is_first:
+                        try:
+                            run = await self._begin_run(agent, key, run_input, policy, is_end_user=is_end_user)
+                        except ThreadBusyError as busy:
+                            elsewhere = busy
+                        else:
+                            run.cancels_on_disconnect = policy.on_disconnect is OnDisconnect.CANCEL
+                            return run
+                if active is not None:
                     await self._end_active(active, policy.on_busy)
-                if self._is_closing:
-                    raise ConflictError("the server is about to stop and accepts no new runs; try again in a moment")
-                try:
-                    run = await self._begin_run(agent, key, run_input, policy, is_end_user=is_end_user)
-                except ThreadBusyError as busy:
-                    await self._end_elsewhere(key, busy, policy.on_busy)
-                    continue
-                run.cancels_on_disconnect = policy.on_disconnect is OnDisconnect.CANCEL
-                return run
+                elif elsewhere is not None:
+                    await self._end_elsewhere(key, elsewhere, policy.on_busy)
+                else:
+                    await self._queue.changes.wait(seen)
 
     async def _begin_run(
         self, agent: HostedAgent, key: ThreadKey, run_input: RunAgentInput, policy: RunPolicy, *, is_end_user: bool
@@ -267,7 +275,8 @@ class AgentHost:
         thread_id = thread_uuid(session.thread_id)
         known = [message.id for message in run_input.messages]
         newest: int = await self._engine._database.fetch_value("find_newest_message", thread_id, known)
-        past = await self._engine.sessions.time_travel.at(thread_id, sequence=newest)
+        # The state of the session alone: the history of user: and app: keys may be deleted.
+        past = await self._engine.sessions.time_travel.session_at(thread_id, sequence=newest)
         delta = _without_known(delta, past.state)
         async for item in self._engine._debug.iterate_history(thread_id, after_version=past.version):
             delta = _without_known(delta, item["delta"])
@@ -301,21 +310,29 @@ class AgentHost:
             await self._engine.runs.release(run)
             return None
         await self._engine.streams.interrupt_run(thread_uuid(run.thread_id), run.id)
-        async with self._starting.acquire(key):
-            # Before the agent reads the session: the snapshot restores state.
-            resumption = await self._engine.runs.restore(run, session)
-            if resumption is not None:
-                session = await self._engine.sessions.store.get_thread(run.thread_id)
-            agent = self._agent(key[0])
-            run_input = RunAgentInput.model_validate(run.input)
-            try:
-                turn = await agent.read_continuation(run, run_input, session, resumption=resumption)
-            except InvalidInputError as refused:
-                return f"the signal does not answer the questions of the run: {refused}"
-            if turn is None or key in self._active:
-                return ORPHANED
-            self._start(agent, key, self._context(run, session, turn), run_input)
-            return None
+        while True:
+            async with self._starting.acquire(key):
+                active = self._active.get(key)
+                if active is None:
+                    return await self._continue_on(key, run, session)
+            # A run of an earlier version began on the thread in between.
+            await active.wait()
+
+    async def _continue_on(self, key: ThreadKey, run: Run, session: Session) -> str | None:
+        # Before the agent reads the session: the snapshot restores state.
+        resumption = await self._engine.runs.restore(run, session)
+        if resumption is not None:
+            session = await self._engine.sessions.store.get_thread(run.thread_id)
+        agent = self._agent(key[0])
+        run_input = RunAgentInput.model_validate(run.input)
+        try:
+            turn = await agent.read_continuation(run, run_input, session, resumption=resumption)
+        except InvalidInputError as refused:
+            return f"the signal does not answer the questions of the run: {refused}"
+        if turn is None:
+            return ORPHANED
+        self._start(agent, key, self._context(run, session, turn), run_input)
+        return None
 
     async def _leave_own(self, key: ThreadKey, run: Run) -> bool:
         """Stop the attempt of this process before the next one begins: a server that was paused for longer than its
@@ -329,6 +346,48 @@ class AgentHost:
 
 
 ORPHANED = "the server that executed the run stopped; its answer until then is kept"
+
+
+class InputQueue:
+    """The inputs that wait until their thread is free, in the order in which their runs begin.
+
+    An input that cancels other runs goes before those that wait for the end of runs. One that is refused on a busy
+    thread has no place, and is also refused while others wait.
+    """
+
+    def __init__(self) -> None:
+        self.changes = WakeUp()
+        self._waiting: dict[ThreadKey, list[QueuedInput]] = {}
+
+    @contextmanager
+    def join(self, key: ThreadKey, on_busy: OnBusy) -> Iterator[QueuedInput]:
+        queue = self._waiting.setdefault(key, [])
+        if on_busy is OnBusy.REJECT and queue:
+            raise ConflictError("other inputs wait on this thread; connect to it, or send onBusy: queue")
+        place = len(queue)
+        if on_busy is OnBusy.CANCEL:
+            place = next((i for i, item in enumerate(queue) if item.on_busy is not OnBusy.CANCEL), place)
+        joined = QueuedInput(queue, on_busy)
+        queue.insert(place, joined)
+        try:
+            yield joined
+        finally:
+            queue.remove(joined)
+            if not queue:
+                del self._waiting[key]
+            self.changes.notify()
+
+
+@dataclass(eq=False)
+class QueuedInput:
+    """The place of an input among those that wait on its thread."""
+
+    queue: list[QueuedInput]
+    on_busy: OnBusy
+
+    @property
+    def is_first(self) -> bool:
+        return self.queue[0] is self
 
 
 class ThreadBusyError(ConflictError):
@@ -480,58 +539,3 @@ def _kept_input(run_input: RunAgentInput, turn: Turn, can: AgentCapabilities) ->
 
 def _without_known(delta: JsonObject, known: JsonObject) -> JsonObject:
     return {key: value for key, value in delta.items() if not (key in known and known[key] == value)}
-
-
-class RunRecovery:
-    """Continues hosted runs whose server stopped, or fails them with a clear cause, until it is closed.
-
-    A hosted run has a handler, a lease and an attempt like any other run. When its lease expires, or its server hands
-    it over, a server of the same agent claims it; the attempt before can write no more. `resume` returns why a run
-    cannot be continued.
-    """
-
-    def __init__(self, engine: Engine, agents: Iterable[str], resume: Callable[[Run], Awaitable[str | None]]) -> None:
-        self._engine = engine
-        self._handlers = [handler_of(agent) for agent in agents]
-        self._resume = resume
-        self._loop: SupervisedLoop | None = None
-
-    def start(self) -> None:
-        self._loop = self._engine._supervisor.start(
-            "recover-runs", self._recover_forever, longest_pause=_RECOVERY_SECONDS
-        )
-
-    async def close(self) -> None:
-        if self._loop is not None:
-            await self._loop.stop()
-            self._loop = None
-
-    async def _recover_forever(self) -> None:
-        self._engine.runs.sweep.start()
-        with self._engine.runs.notifications.subscribe(lambda event: event.makes_claimable) as wake_up:
-            while True:
-                seen = wake_up.version
-                try:
-                    for run in await self._engine.runs.claim(self._handlers, limit=_RECOVERY_BATCH):
-                        await self._recover(run)
-                except EngineError as error:
-                    logger.warning("runs without a server could not be claimed; retrying: %s", error)
-                await wake_up.wait(seen, timeout=_RECOVERY_SECONDS)
-
-    async def _recover(self, run: Run) -> None:
-        """Continue a run or fail it. An error of one run does not stop the recovery of others."""
-        try:
-            if (reason := await self._try(run)) is not None:
-                await self._engine.runs.remember(await self._engine.runs.abandon(run, error=reason))
-        except EngineError as error:
-            # The lease expires, and the run is claimed again.
-            logger.warning("run %s could not be recovered: %s", run.id, error)
-
-    async def _try(self, run: Run) -> str | None:
-        try:
-            return await self._resume(run)
-        except EngineError:
-            raise
-        except Exception as error:
-            logger.warning("run %s could not be continued", run.id, exc_info=error)
-            return f"{UNFIT}: {type(error).__name__}: {error}"

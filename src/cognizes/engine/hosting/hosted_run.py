@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
@@ -41,6 +42,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.hosting.recorder import FrameRecorder
+from cognizes.engine.hosting.turns import ThreadTurn
 from cognizes.engine.models import UNKNOWN_MODEL, Run, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 _FRAME_SECONDS = 0.002
 """The shortest time between two deliveries to an observer: the frames of a fast model are sent together."""
+_LONGEST_TURN = 0.005
+"""Seconds after which a task that takes frames lets other tasks of the event loop run."""
 LOST = "another server executes the run; connect to the thread to follow it"
 HANDED_OVER = "the server was stopped; another one continues the run: connect to the thread to follow it"
 STOPPED = "the server was stopped while the run was executed; its answer until then is kept"
@@ -199,7 +203,7 @@ class HostedRun:
 
     def cancel(self, *, by_server: bool = False) -> bool:
         """Cancel the agent's task; the run ends in a moment. False when it is about to end anyway."""
-        if self.agent_task is None or self.is_ending:
+        if self.agent_task is None or self.is_ending or self.agent_task.done():
             return False
         self.is_ending = True
         self.is_stopped_by_server = by_server
@@ -218,6 +222,16 @@ class HostedRun:
             self.observers -= 1
             if self.cancels_on_disconnect and not self.observers and not self.has_ended:
                 self.cancel()
+
+    def name_questions(self) -> dict[str, str]:
+        """Give the questions of the last frame ids that are unique in the thread; return the agent's ids by these."""
+        turn = self.context.turn
+        if not isinstance(turn, ThreadTurn) or not (interrupts := _interrupts(self.last_frame)):
+            return {}
+        asked, given_ids = turn.conversation.ask(interrupts)
+        outcome = RunFinishedInterruptOutcome(interrupts=asked)
+        self.last_frame = self.last_frame and self.last_frame.model_copy(update={"outcome": outcome})
+        return given_ids
 
     async def wait(self, *, timeout: float | None = None) -> bool:
         """Return when the run has ended, or False after a time. Cancelling the caller does not cancel the run."""
@@ -246,6 +260,10 @@ def _new_input(run_input: RunAgentInput, context: RunContext, *, run_id: str) ->
         forwarded_props={},
         resume=run_input.resume,
     )
+
+
+class AgentExitError(Exception):
+    """The code of an agent tried to end the process."""
 
 
 class RunExecutor:
@@ -325,8 +343,12 @@ class RunExecutor:
             logger.info("the abandoned agent of run %s has stopped: %r", run.run_id, error)
 
     async def _run_agent(self, run: HostedRun) -> None:
-        with attempt_span(run.context.run, agent=run.agent.name):
-            await self._run_in_span(run)
+        try:
+            with attempt_span(run.context.run, agent=run.agent.name):
+                await self._run_in_span(run)
+        except SystemExit as error:
+            # asyncio would end the event loop, and with it the server.
+            raise AgentExitError(f"the agent called sys.exit({error.code!r})") from error
 
     async def _run_in_span(self, run: HostedRun) -> None:
         context = run.context
@@ -338,45 +360,63 @@ class RunExecutor:
         if not run.agent.capabilities.keeps_own_history:
             client_tools = [tool.name for tool in run.agent.capabilities.offered_tools(run.run_input.tools)]
             run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
+        loop = asyncio.get_running_loop()
+        suspended_at = loop.time()
         async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
             async for frame in frames:
                 if run.recorder is not None and is_tracing():
                     run.trace_tool_call(frame)
                 await run.take(frame)
+                if loop.time() - suspended_at > _LONGEST_TURN:
+                    # Neither the agent nor a frame that is only kept in memory need to suspend this task.
+                    await asyncio.sleep(0)
+                    suspended_at = loop.time()
         if run.recorder is not None and not isinstance(run.last_frame, RunErrorEvent):
-            await run.recorder.finish(_interrupts(run.last_frame))
+            given_ids = run.name_questions()
+            await run.recorder.finish(_interrupts(run.last_frame), given_ids=given_ids)
 
     async def _end(self, run: HostedRun, agent_task: asyncio.Task[None], *, is_abandoned: bool) -> BaseEvent:
-        was_cancelled = is_abandoned or agent_task.cancelled()
-        error = None if was_cancelled else agent_task.exception()
+        # What an agent does with its cancellation does not decide: it may return, or raise another exception.
+        was_cancelled = run.stopping.is_set()
+        error = None if is_abandoned else _error_of(agent_task)
+        if was_cancelled and error is not None:
+            logger.info("the agent of run %s ended its cancellation with %r", run.run_id, error)
         has_failed = was_cancelled or error is not None or isinstance(run.last_frame, RunErrorEvent)
         run.is_ending = True
         if run.recorder is not None and has_failed:
             await run.recorder.abort()
         if has_failed and isinstance(run.last_frame, RunFinishedEvent):
             await _record_known_usage(run, run.last_frame)
-        if was_cancelled or (run.is_lost and error is not None):
+        if was_cancelled:
             return await self._stop(run)
         if error is not None:
             # Any exception of an agent fails its run, and the client receives the cause.
             logger.warning("run %s failed", run.run_id, exc_info=error)
-            return await self._fail(run, f"{type(error).__name__}: {error}", code=type(error).__name__)
+            return await self._fail(run, _described(error), code=type(error).__name__)
         try:
             return await self._finish(run)
         except Exception as failure:
             logger.warning("run %s failed", run.run_id, exc_info=failure)
-            return await self._fail(run, f"{type(failure).__name__}: {failure}", code=type(failure).__name__)
+            return await self._fail(run, _described(failure), code=type(failure).__name__)
 
     async def _finish(self, run: HostedRun) -> BaseEvent:
         last = run.last_frame or run.finished()
         if isinstance(last, RunErrorEvent):
-            return await self._fail(run, last.message, code=last.code)
+            # Frameworks send str(error), which is empty for many exceptions.
+            message = last.message or f"the agent failed: {last.code or 'it gave no reason'}"
+            return await self._fail(run, message, code=last.code)
         await _record_usage(run, last)
         if interrupts := _interrupts(last):
             messages = [interrupt.message for interrupt in interrupts if interrupt.message]
             questions = [interrupt.id for interrupt in interrupts]
             # The next input ends the wait, or a signal continues the run.
-            await wait_for_person(self._engine, run.context.run, questions, reason=" ".join(messages) or None)
+            await wait_for_person(
+                self._engine,
+                run.context.run,
+                questions,
+                reason=" ".join(messages) or None,
+                expires_at=_first_expiry(interrupts),
+            )
         else:
             await self._store_end(run, partial(self._engine.runs.finish, run.thread_id, run.run_id))
         if run.recorder is None:
@@ -444,9 +484,34 @@ class RunExecutor:
             logger.info("the end of run %s is not read ahead for the next one: %s", run.run_id, error)
 
 
-async def wait_for_person(engine: Engine, run: Run, questions: Collection[str], *, reason: str | None = None) -> None:
-    """Let a run wait for the answers to the questions of its agent."""
-    await engine.runs.wait(run, kind=WaitKind.HUMAN, correlation_key=wait_key_of(questions), reason=reason)
+async def wait_for_person(
+    engine: Engine,
+    run: Run,
+    questions: Collection[str],
+    *,
+    reason: str | None = None,
+    expires_at: datetime | None = None,
+) -> None:
+    """Let a run wait for the answers to the questions of its agent; it fails if none arrive before `expires_at`."""
+    await engine.runs.wait(
+        run, kind=WaitKind.HUMAN, correlation_key=wait_key_of(questions), reason=reason, expires_at=expires_at
+    )
+
+
+def _first_expiry(interrupts: Sequence[Interrupt]) -> datetime | None:
+    """Return when the first of some interrupts expires, as a time in ISO 8601, in UTC if it names no zone."""
+    expiries: list[datetime] = []
+    for interrupt in interrupts:
+        if interrupt.expires_at:
+            try:
+                expiry = datetime.fromisoformat(interrupt.expires_at)
+            except ValueError as error:
+                raise IllegalFrameError(
+                    f"the interrupt {interrupt.id!r:.80} has the invalid expiresAt {interrupt.expires_at!r:.80}; use "
+                    "ISO 8601"
+                ) from error
+            expiries.append(expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC))
+    return min(expiries, default=None)
 
 
 async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
@@ -459,6 +524,14 @@ async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None,
 def _interrupts(last: BaseEvent | None) -> list[Interrupt]:
     outcome = last.outcome if isinstance(last, RunFinishedEvent) else None
     return outcome.interrupts if isinstance(outcome, RunFinishedInterruptOutcome) else []
+
+
+def _error_of(agent_task: asyncio.Task[None]) -> BaseException | None:
+    return asyncio.CancelledError("its own code cancelled it") if agent_task.cancelled() else agent_task.exception()
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _error(message: str, *, code: str | None = None) -> RunErrorEvent:

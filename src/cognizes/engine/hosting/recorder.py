@@ -20,7 +20,7 @@ dropped; an event whose meaning is not certain is an `IllegalFrameError`, which 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +133,11 @@ class FrameRecorder:
             frame.timestamp = now()
         await self._handlers.get(kind, self._take_other)(frame)
 
-    async def finish(self, interrupts: Sequence[Interrupt] = ()) -> None:
-        """End the items that the agent left open, and store its questions: the run has succeeded or waits."""
+    async def finish(self, interrupts: Sequence[Interrupt] = (), *, given_ids: Mapping[str, str] | None = None) -> None:
+        """End the items that the agent left open, and store its questions: the run has succeeded or waits.
+
+        `given_ids` are the agent's ids of questions that have another id for clients.
+        """
         self._from_chunks = None
         await self._texts.finish()
         await self._calls.finish()
@@ -143,7 +146,8 @@ class FrameRecorder:
         await self._store_activities()
         if interrupts:
             asked = [interrupt.model_dump(mode="json", by_alias=True) for interrupt in interrupts]
-            await self._run.append("interrupt", {"interrupts": asked})
+            content: JsonObject = {"interrupts": asked} | ({"given_ids": dict(given_ids)} if given_ids else {})
+            await self._run.append("interrupt", content)
 
     async def abort(self) -> None:
         """Keep what arrived until now: the run has failed, was cancelled, or continues elsewhere. Never raises."""

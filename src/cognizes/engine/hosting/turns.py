@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ag_ui.core import Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
+from ag_ui.core import Interrupt, Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
@@ -48,6 +48,7 @@ class Conversation:
         """The approximate size of its texts in bytes."""
         self._builder = HistoryBuilder()
         self._calls: dict[str, str] = {}
+        self._given_ids: dict[str, str] = {}
         self._answers: dict[str, tuple[ResumeEntry, ...]] = {}
         self._reading = asyncio.Lock()
 
@@ -62,6 +63,7 @@ class Conversation:
             if event.event_type == "interrupt":
                 for asked in event.content.get("interrupts") or ():
                     self._calls[str(asked.get("id"))] = str(asked.get("toolCallId") or "")
+                self._given_ids |= event.content.get("given_ids") or {}
             elif event.event_type == "resume" and event.run_id:
                 with suppress(ValidationError):
                     self._answers[event.run_id] = tuple(_ANSWERS.validate_python(event.content.get("answers")))
@@ -80,6 +82,28 @@ class Conversation:
     def answers_of(self, run_id: str) -> tuple[ResumeEntry, ...]:
         """Return the last answers that a run got."""
         return self._answers.get(run_id, ())
+
+    def ask(self, interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], dict[str, str]]:
+        """Return questions under ids that are unique in the thread, and the agent's ids of those with another one.
+
+        Agents may ask every question under one id: LangGraph does for the questions of one node.
+        """
+        asked: list[Interrupt] = []
+        given_ids: dict[str, str] = {}
+        taken = set(self._calls)
+        for interrupt in interrupts:
+            name = interrupt.id
+            if not name or "," in name or name in taken:
+                name = str(new_id())
+                given_ids[name] = interrupt.id
+            taken.add(name)
+            asked.append(interrupt.model_copy(update={"id": name}))
+        return asked, given_ids
+
+    def as_given(self, entry: ResumeEntry) -> ResumeEntry:
+        """Return an answer under the id under which the agent asked."""
+        given = self._given_ids.get(entry.interrupt_id, entry.interrupt_id)
+        return entry.model_copy(update={"interrupt_id": given})
 
     def calls_of(self, resume: Sequence[ResumeEntry]) -> list[str]:
         """Return the calls about which the answered interrupts ask: their results come from the agent."""
@@ -305,7 +329,7 @@ def agent_input(run_input: RunAgentInput, context: RunContext, turn: ThreadTurn)
             "tools": run_input.tools or [],
             "context": run_input.context or [],
             "forwarded_props": {} if run_input.forwarded_props is None else run_input.forwarded_props,
-            "resume": list(turn.resume) or None,
+            "resume": [turn.conversation.as_given(entry) for entry in turn.resume] or None,
         }
     )
 

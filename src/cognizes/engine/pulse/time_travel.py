@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -40,7 +41,11 @@ class TimeTravel:
             raise NotFoundError(f"event {sequence} has not happened yet; the thread is at {found['last_sequence']}")
         if version is not None and not 1 <= version <= found["version"]:
             raise NotFoundError(f"version {version} does not exist; the thread is at {found['version']}")
-        return await self._replay(thread_id, found["sequence_num"])
+        return await self._replay(thread_id, found["sequence_num"], ("delta", "user", "app"))
+
+    async def session_at(self, thread_id: UUID, *, sequence: int) -> PastState:
+        """Return the session's own state right after an event; its history is kept as long as the session."""
+        return await self._replay(thread_id, sequence, ("delta",))
 
     async def snapshot(self, thread_id: UUID) -> int:
         """Store the present state as a start of replays; return its version."""
@@ -49,16 +54,16 @@ class TimeTravel:
             raise NotFoundError(f"there is no thread {thread_id}")
         return version
 
-    async def _replay(self, thread_id: UUID, sequence: int) -> PastState:
+    async def _replay(self, thread_id: UUID, sequence: int, kinds: Sequence[str]) -> PastState:
         """Read the past in pages, which no write changes."""
         past = _Past()
-        after: dict[str, int | None] = {"delta": None, "user": 0, "app": 0}
+        after: dict[str, int | None] = {kind: None if kind == "delta" else 0 for kind in kinds}
         while after:
             places = (after.get(kind, _DONE) for kind in ("delta", "user", "app"))
             rows = await self._database.fetch("read_past", thread_id, sequence, *places, _PAGE, _LARGE)
             if not any(row["kind"] == "thread" for row in rows):
                 raise NotFoundError(f"there is no thread {thread_id}")
-            if any(row["kind"] == "expired" for row in rows):
+            if "user" in kinds and any(row["kind"] == "expired" for row in rows):
                 raise HistoryExpiredError(
                     f"the user: and app: state of thread {thread_id} at event {sequence} is no longer stored; its "
                     "history is kept for COGNIZES_STATE_HISTORY_KEPT_DAYS"

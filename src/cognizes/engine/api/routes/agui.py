@@ -71,7 +71,7 @@ async def run_agent(
     of the problem lists the open ones.
     """
     run = await host.run(agent, user, run_input, is_end_user=is_end_user(caller))
-    return streams.open(host.watch(run), protocol_version=run_input.protocol_version)
+    return streams.open(host.watch(run), protocol_version=run_input.protocol_version, until=run.observed())
 
 
 @router.get("/{agent}/capabilities", summary="What an agent can do")
