@@ -45,6 +45,23 @@ async def test_it_serves_and_a_restart_keeps_the_data(cognizes: Cognizes, data_d
     assert processes_of(data_dir) == []
 
 
+def test_a_posted_consolidation_is_executed(cognizes: Cognizes, database_url: str) -> None:
+    owner = {"app_name": "shop", "user_id": "ada"}
+    with cognizes.serve(DATABASE_URL=database_url) as serving, httpx.Client(base_url=serving.url) as client:
+        created = client.post("/api/sessions", json={**owner, "session_id": "s"})
+        assert created.status_code == 201, created.text
+        said = {"author": "user", "event_type": "user_message", "content": {"text": "my name is Ada"}}
+        answer = client.post(f"/api/sessions/{created.json()['thread_id']}/events", json=said)
+        assert answer.status_code < 300, answer.text
+        assert client.post("/memory/consolidations", json={**owner, "session_id": "s"}).status_code == 202
+
+        def is_consolidated() -> bool:
+            return bool(client.get("/memory/long-term", params=owner).json()["entries"])
+
+        serving.wait_for(is_consolidated)
+        assert serving.stop(signal.SIGTERM) == 0
+
+
 def test_a_second_serve_on_the_same_directory_names_the_first(
     cognizes: Cognizes, quick: Cognizes, kept_data_dir: Path
 ) -> None:

@@ -111,6 +111,18 @@ async def test_two_consolidations_at_the_same_time_form_the_same_batches(engine:
     assert sorted(one.summary for one in episodes) == ["I live in Lisbon", "my name is Ada"]
 
 
+async def test_a_session_with_a_waiting_consolidation_gets_no_second_one(engine: Engine) -> None:
+    session, other = await talk(engine, "my name is Ada"), await talk(engine, "hello", session_id="other")
+    first = await engine.consolidations.enqueue(session)
+    assert (await engine.consolidations.enqueue(session)).id == first.id
+    ids = {first.id, (await engine.consolidations.enqueue(other)).id}
+    ids.add((await engine.consolidations.enqueue(session, agent_id="helper")).id)
+    assert len(ids) == 3
+    async with Worker(engine, engine.consolidations.handlers):
+        assert (await ended(engine, first.thread_id, first.id)).status == RunStatus.COMPLETED
+    assert (await engine.consolidations.enqueue(session)).id != first.id
+
+
 async def test_a_batch_is_bounded_by_characters(engine: Engine) -> None:
     session = await talk(engine, *["word " * 2000] * 5, "x" * 50_000, "short")
     consolidation, after, sizes = engine.memory.consolidation, 0, []

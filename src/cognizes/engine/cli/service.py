@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -20,6 +20,7 @@ from cognizes.engine.api.main import create_app
 from cognizes.engine.cli.observability import exporting_traces
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
+from cognizes.engine.runs import Worker
 from cognizes.engine.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,9 +101,14 @@ class Service:
             announce=self._announce,
             warm_up=app.state.agents.wait_until_warm,
         )
-        # uvicorn raises SystemExit when the application does not start; older versions return.
-        with suppress(SystemExit):
-            await self._server.serve(sockets=[self._listening])
+        async with AsyncExitStack() as resources:
+            if self._engine.settings.memory_background:
+                # What `POST /memory/consolidations` enqueues, without another process.
+                handlers = self._engine.consolidations.handlers
+                await resources.enter_async_context(Worker(self._engine, handlers, concurrency=1))
+            # uvicorn raises SystemExit when the application does not start; older versions return.
+            with suppress(SystemExit):
+                await self._server.serve(sockets=[self._listening])
         await self._server.finish_warm_up()
         if not self._server.started:
             raise SetupError("the web application did not start; the log above says why")

@@ -43,6 +43,8 @@ def worker(
 ) -> None:
     """Execute runs: claim those of the given handlers, call the functions, store their results.
 
+    Consolidations of memory are executed, too.
+
     Any number of workers may run, on any number of machines. After Ctrl-C or SIGTERM, runs may continue for
     COGNIZES_SHUTDOWN_SECONDS; the others are released, and another worker continues them.
     """
@@ -107,7 +109,7 @@ async def _work(settings: Settings, handlers: dict[str, Any], concurrency: int) 
     from cognizes.engine.runs import Worker  # noqa: PLC0415
 
     async with Engine(settings) as engine:
-        executor = Worker(engine, handlers, concurrency=concurrency)
+        executor = Worker(engine, {**engine.consolidations.handlers, **handlers}, concurrency=concurrency)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, executor.stop)

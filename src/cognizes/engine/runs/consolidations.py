@@ -13,6 +13,7 @@ from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER, Consolid
 from cognizes.engine.memory.extraction import Extraction, TranscriptTurn
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import JsonObject, Run, Session
+from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.runs.context import HandledRun
 from cognizes.engine.runs.runs import Runs
 from cognizes.engine.runs.worker import Handler
@@ -34,8 +35,16 @@ class Consolidations:
         self.handlers: dict[str, Handler] = {CONSOLIDATION_HANDLER: self.handle}
 
     async def enqueue(self, session: Session, *, agent_id: str | None = None, max_attempts: int | None = None) -> Run:
-        """Create a run that consolidates the messages that the session has when the run is executed."""
+        """Create a run that consolidates the messages that the session has when the run is executed.
+
+        Return the run that waits for a worker if there is one of the same session and agent.
+        """
         jobs = await self._jobs_session(session)
+        waiting = await self._runs.database.fetch_value(
+            "find_waiting_consolidation", thread_uuid(jobs.thread_id), CONSOLIDATION_HANDLER, session.id, agent_id
+        )
+        if waiting is not None:
+            return await self._runs.get(jobs.thread_id, waiting)
         given = {"session_id": session.id, "agent_id": agent_id}
         return await self._runs.enqueue(jobs, CONSOLIDATION_HANDLER, input=given, max_attempts=max_attempts)
 

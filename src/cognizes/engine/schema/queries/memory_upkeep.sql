@@ -63,3 +63,9 @@ SELECT t.id, $2, t.app_name, $3 FROM {schema}.threads t WHERE t.id = $1
 ON CONFLICT (thread_id, agent_id) DO UPDATE SET last_sequence = excluded.last_sequence, updated_at = clock_timestamp()
  WHERE c.last_sequence < excluded.last_sequence
 RETURNING last_sequence;
+
+-- find_waiting_consolidation: Find a run that waits for a worker and consolidates a session for an agent.
+SELECT id FROM {schema}.runs
+ WHERE thread_id = $1 AND status = 'pending' AND handler = $2 AND input ->> 'session_id' = $3
+   AND input ->> 'agent_id' IS NOT DISTINCT FROM $4
+ ORDER BY created_at LIMIT 1;
