@@ -371,6 +371,12 @@ export interface Erased {
   rows: Record<string, number>;
 }
 
+/** An event that a fact came from. */
+export interface EventOfFact {
+  session_id: string;
+  event_id: string;
+}
+
 /** Events, oldest first. `has_more`: there are events after the page; `has_earlier`: before it. */
 export interface EventPage {
   events: EventView[];
@@ -439,12 +445,13 @@ export interface FactHistory {
   versions: FactVersionView[];
 }
 
-/** A value of a key; `valid_until` is null for the current one. */
+/** A value of a key and the events that it came from; `valid_until` is null for the current one. */
 export interface FactVersionView {
   value: unknown;
   text: string;
   valid_from: string;
   valid_until: string | null;
+  sources: EventOfFact[];
 }
 
 /** Long-term facts, newest change first. `has_more`: the next page has the offset of this one plus its entries. */

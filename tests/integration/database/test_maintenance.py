@@ -209,6 +209,7 @@ async def test_every_background_task_of_an_engine_is_supervised(engine: Engine) 
     supervised = set(supervisor_of(engine).names)
     assert supervised >= {
         "feed-events", "feed-streams", "feed-sweep", "maintenance", "memory-episodes", "memory-index",
+        "memory-vector-index",
         "notify-listener", "stream-expiry", "stream-flusher", "stream-leases",
     }  # fmt: skip
     # Whatever else runs now belongs to this test, or was started for one request and ends with it.

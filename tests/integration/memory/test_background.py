@@ -6,9 +6,15 @@ import asyncio
 from datetime import timedelta
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry
+from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.memory.background import MemoryBackground
+from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry, EpisodicMemoryStore
+from cognizes.engine.memory.ingest import Ingest, Remembered
+from cognizes.engine.memory.message_search import MessageIndex
 from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from tests.engine_parts import database_of
+from tests.integration.memory.test_embedding_queue import FussyEmbedder
 
 ADA = MemoryScope("shop", "ada")
 
@@ -86,3 +92,33 @@ async def test_a_cancelled_run_has_no_episode_and_a_failing_summariser_is_retrie
         assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["summary of good"]
         assert calls.count("bad") == 5
         assert await database_of(engine).pool.fetchval("SELECT count(*) FROM agent_episodes_due") == 0
+
+
+async def test_texts_are_embedded_while_an_index_is_built(database_url: str) -> None:
+    """The build waits for a row that a transaction has locked."""
+    async with Engine.open(database_url, memory_background=False) as engine:
+        database, embedder, wake_up = database_of(engine), FussyEmbedder(), WakeUp()
+        queue = EmbeddingQueue(database, embedder)
+        await engine.memory.remember(ADA, [Remembered(str(number), f"text {number}") for number in range(6)])
+        assert await queue.work() == 6
+        background = MemoryBackground(
+            database,
+            wake_up,
+            queue=queue,
+            vector_index=VectorIndex(database, embedder, large=5),
+            messages=MessageIndex(database, None),
+            episodic=EpisodicMemoryStore(database, Ingest(database, embeds=False)),
+        )
+        async with database.pool.acquire() as other, other.transaction():
+            await other.execute("SELECT FROM memory_scopes WHERE user_id = 'ada' FOR UPDATE")
+            await background.start()
+            try:
+                async with asyncio.timeout(60):
+                    while not await database.pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                        await asyncio.sleep(0.01)
+                    await engine.memory.remember(MemoryScope("shop", "bob"), [Remembered("1", "tea")])
+                    wake_up.notify()
+                    while not await database.pool.fetchval("SELECT count(*) FROM memory_vectors WHERE user_id = 'bob'"):
+                        await asyncio.sleep(0.01)
+            finally:
+                await background.close()

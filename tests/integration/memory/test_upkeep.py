@@ -136,7 +136,61 @@ class TestDuplicates:
             await engine.memory.upkeep.merge_duplicates("shop", "ada", kinds=["thought"])
 
 
+HOUR = timedelta(hours=1)
+
+
 class TestFacts:
+    async def values(self, engine: Engine) -> list[tuple[str, float, float | None]]:
+        """The values of a key with the hours of their validity, oldest first."""
+        return [
+            (one.value, (one.valid_from - MORNING) / HOUR, one.valid_until and (one.valid_until - MORNING) / HOUR)
+            for one in reversed(await engine.memory.long_term.history(ADA, "profile", "home"))
+        ]
+
+    @pytest.mark.parametrize(
+        ("statements", "expected"),
+        [
+            ([("Rome", 0), ("Lisbon", 2), ("Lisbon", 3)], [("Rome", 0, 2), ("Lisbon", 2, None)]),
+            ([("Rome", 0), ("Lisbon", 2), ("Lisbon", 1)], [("Rome", 0, 1), ("Lisbon", 1, None)]),
+            (
+                [("Rome", 0), ("Lisbon", 2), ("Lisbon", -1)],
+                [("Lisbon", -1, 0), ("Rome", 0, 2), ("Lisbon", 2, None)],
+            ),
+            ([("Lisbon", 2), ("Lisbon", 4), ("Rome", 3)], [("Lisbon", 2, 3), ("Rome", 3, 4), ("Lisbon", 4, None)]),
+            ([("Lisbon", 2), ("Rome", 0), ("Rome", 0), ("Rome", 1)], [("Rome", 0, 2), ("Lisbon", 2, None)]),
+            ([("Rome", 0), ("Lisbon", 2), ("Lisbon", 2)], [("Rome", 0, 2), ("Lisbon", 2, None)]),
+        ],
+    )
+    async def test_statements_in_any_order_leave_no_gap(
+        self, engine: Engine, statements: list[tuple[str, int]], expected: list[tuple[str, int, int | None]]
+    ) -> None:
+        for value, hour in statements:
+            await engine.memory.long_term.set(ADA, "profile", "home", value, at=MORNING + hour * HOUR)
+        assert await self.values(engine) == expected
+        for value, start, end in expected:
+            known = await engine.memory.long_term.get(ADA, "profile", "home", as_of=MORNING + (start + 0.5) * HOUR)
+            assert known is not None
+            assert known.value == value
+            assert end is None or end > start
+
+    async def test_a_future_value_that_is_replaced_before_leaves_no_history(self, engine: Engine) -> None:
+        facts = engine.memory.long_term
+        await facts.set(ADA, "profile", "home", "Rome", at=datetime.now(UTC) + timedelta(days=1))
+        await facts.set(ADA, "profile", "home", "Lisbon")
+        (version,) = await facts.history(ADA, "profile", "home")
+        assert version.value == "Lisbon"
+
+    async def test_a_confirmed_fact_does_not_expire_and_keeps_all_sources(self, engine: Engine) -> None:
+        facts, old = engine.memory.long_term, datetime.now(UTC) - timedelta(days=100)
+        await facts.set(ADA, "profile", "home", "Rome", at=old, sources=[EventSource("s", "1")])
+        await facts.set(ADA, "profile", "home", "Rome", sources=[EventSource("s", "2"), EventSource("s", "1")])
+        assert await database_of(engine).fetch_value("expire_memories", '{"long_term": 90}', 100) == 0
+        (version,) = await facts.history(ADA, "profile", "home")
+        assert version.valid_from == old
+        assert version.sources == [EventSource("s", "1"), EventSource("s", "2")]
+        (stored,) = await engine.memory.list("shop", "ada")
+        assert len(await engine.memory.upkeep.sources("shop", "ada", stored.id)) == 2
+
     async def test_a_newer_fact_supersedes_the_older_and_both_are_readable(self, engine: Engine) -> None:
         facts = engine.memory.long_term
         await facts.set(ADA, "profile", "home", "Rome", at=MORNING)

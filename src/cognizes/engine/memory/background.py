@@ -51,7 +51,7 @@ class Pace:
 
 
 class MemoryBackground:
-    """Runs two supervised loops. Unfinished work stays in tables for the next process."""
+    """Runs three supervised loops. Unfinished work stays in tables for the next process."""
 
     def __init__(
         self,
@@ -73,16 +73,17 @@ class MemoryBackground:
         self._supervisor = supervisor or Supervisor()
         self._loops: list[SupervisedLoop] = []
         self._delay = _FIRST_DELAY
-        self._indexed_at = float("-inf")
+        self._has_caught_up = asyncio.Event()
 
     async def start(self) -> None:
         self._loops = [
             self._supervisor.start("memory-episodes", self._write_episodes_round),
             self._supervisor.start("memory-index", self._index_round),
+            self._supervisor.start("memory-vector-index", self._build_round),
         ]
 
     async def close(self) -> None:
-        """Stop both loops. The claim of an unfinished batch expires."""
+        """Stop the loops. The claim of an unfinished batch is released."""
         for loop in self._loops:
             await loop.stop()
         self._loops = []
@@ -96,11 +97,10 @@ class MemoryBackground:
             taken = await self._queue.work(pause=pace.pause) if self._queue is not None else 0
             self._delay = _FIRST_DELAY
             if taken < BATCH and indexed < MESSAGE_BATCH:
-                if self._vector_index is not None and time.monotonic() >= self._indexed_at + _INDEX_SECONDS:
-                    self._indexed_at = time.monotonic()
-                    await self._vector_index.grow()
-                    await self._messages.build_vector_index()
+                self._has_caught_up.set()
                 await self._wake_up.wait(seen, timeout=_INDEX_POLL_SECONDS)
+            else:
+                self._has_caught_up.clear()
             return
         except EmbedderUnavailableError as error:
             logger.warning("memories and messages cannot be embedded now: %s", error)
@@ -108,6 +108,18 @@ class MemoryBackground:
             logger.warning("indexing memories and messages failed, retrying: %s", error)
         await asyncio.sleep(self._delay)
         self._delay = min(self._delay * 2, _LONGEST_DELAY)
+
+    async def _build_round(self) -> None:
+        """Build the indexes of large users. A build takes minutes, and texts are embedded beside it."""
+        # After a backlog: each vector that an index contains already is more expensive to store.
+        await self._has_caught_up.wait()
+        try:
+            if self._vector_index is not None:
+                await self._vector_index.grow()
+            await self._messages.build_vector_index()
+        except EngineError as error:
+            logger.warning("building an index of vectors failed, retrying: %s", error)
+        await asyncio.sleep(_INDEX_SECONDS)
 
     async def _write_episodes_round(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -53,12 +53,16 @@ class LongTermEntry:
 
 @dataclass(frozen=True)
 class FactVersion:
-    """A value of a key and the time for which it was valid; `valid_until` is None for the current value."""
+    """A value of a key, the time for which it was valid, and the events that it came from.
+
+    `valid_until` is None for the current value.
+    """
 
     value: Any
     text: str
     valid_from: datetime
     valid_until: datetime | None
+    sources: list[EventSource] = field(default_factory=list)
 
     def to_json(self) -> JsonObject:
         return {
@@ -66,6 +70,7 @@ class FactVersion:
             "text": self.text,
             "valid_from": self.valid_from.isoformat(),
             "valid_until": self.valid_until.isoformat() if self.valid_until else None,
+            "sources": [{"session_id": one.session_id, "event_id": one.event_id} for one in self.sources],
         }
 
 
@@ -96,7 +101,8 @@ class LongTermMemoryStore:
 
         Recall searches `text`, by default key and value; an empty text excludes the fact from recall. `at` is the time
         from which the value is valid, by default now. A value that is older than the current one does not replace it;
-        it becomes a part of the history. `sources` are the events that the value came from.
+        it becomes a part of the history, or extends the validity of the current value if that is equal. `sources` are
+        the events that the value came from; an equal value adds its own.
         """
         if at is not None and at.tzinfo is None:
             raise InvalidInputError("at needs a time zone; use an aware datetime")
@@ -142,7 +148,13 @@ class LongTermMemoryStore:
             raise InvalidInputError(f"invalid limit {limit}; it must be at least 1")
         rows = await self._database.fetch("list_fact_history", *scope.columns, namespace, key, limit)
         return [
-            FactVersion(load_jsonb(row["value"]), unescape_text(row["text"]), row["valid_from"], row["valid_until"])
+            FactVersion(
+                load_jsonb(row["value"]),
+                unescape_text(row["text"]),
+                row["valid_from"],
+                row["valid_until"],
+                [EventSource(**one) for one in load_jsonb(row["sources"] or "[]")],
+            )
             for row in rows
         ]
 

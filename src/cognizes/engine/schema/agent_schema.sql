@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 53 OR max(number) > 150 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 54 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1515,6 +1515,15 @@ ALTER TABLE "public".memory_consolidations ADD COLUMN IF NOT EXISTS planned_sequ
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('0150_consolidation_batches.sql', 150, '8f9626a41e1f1ca487f509a3006e168c0a8b48adcc1c2cfbca70661c11adde09', '0.2.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- 0151_fact_validity.sql
+-- From when the value is valid; `updated_at` is its last confirmation. Null for facts that an older version stored: `updated_at`.
+ALTER TABLE "public".agent_long_term_memory ADD COLUMN IF NOT EXISTS valid_from timestamptz;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('0151_fact_validity.sql', 151, 'eed1dc5c321acefe494a6fb57931fac20d81107ed9243c73da171b40e2b96da5', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5152,8 +5161,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 
 -- memory/set_long_term_memory.sql
 -- Set a key of an agent's long-term memory, and its text for recall. An empty text excludes it from recall. The newer value of
--- a key replaces the older one by the times of the values (p_at, by default now), whatever the order of the calls. With
--- p_keep_history the replaced value goes to `agent_long_term_history`. Returns the fact that is current afterwards.
+-- a key replaces the older one by the times of the values (p_at, by default now), whatever the order of the calls. A value is
+-- valid from `valid_from`; `updated_at` is its last confirmation. With p_keep_history the replaced value goes to
+-- `agent_long_term_history`. Returns the fact that is current afterwards.
 CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
     p_app_name text, p_user_id text, p_agent_id text, p_namespace text, p_key text, p_value jsonb, p_text text,
     p_words text, p_embed boolean, p_at timestamptz DEFAULT NULL, p_sources jsonb DEFAULT NULL,
@@ -5162,42 +5172,78 @@ CREATE OR REPLACE FUNCTION "public".set_long_term_memory(
 DECLARE
     v_old "public".agent_long_term_memory;
     v_at timestamptz := coalesce(p_at, clock_timestamp());
+    v_is_equal boolean;
+    v_next timestamptz;
 BEGIN
     -- Every function that writes a user's memories takes this lock first, so they cannot deadlock.
     PERFORM pg_advisory_xact_lock(hashtextextended('memory ' || p_app_name || chr(1) || p_user_id, 0));
     SELECT * INTO v_old FROM "public".agent_long_term_memory l
      WHERE l.app_name = p_app_name AND l.user_id = p_user_id AND l.agent_id = p_agent_id
        AND md5(l.namespace) = md5(p_namespace) AND md5(l.key) = md5(p_key);
-    IF FOUND AND p_at IS NOT NULL AND v_old.updated_at > p_at THEN
-        IF p_keep_history AND v_old.value IS DISTINCT FROM p_value THEN
-            UPDATE "public".agent_long_term_history h SET valid_until = p_at
-             WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
-               AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
-               AND h.valid_from < p_at AND h.valid_until > p_at;
+    v_old.valid_from := coalesce(v_old.valid_from, v_old.updated_at);
+    v_is_equal := v_old.value IS NOT DISTINCT FROM p_value;
+    IF v_old.updated_at > p_at THEN
+        IF v_is_equal AND p_at >= v_old.valid_from OR NOT p_keep_history THEN
+            RETURN NEXT v_old;
+            RETURN;
+        END IF;
+        SELECT min(h.valid_from) INTO v_next FROM "public".agent_long_term_history h
+         WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
+           AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key) AND h.valid_from > p_at;
+        UPDATE "public".agent_long_term_history h SET valid_until = p_at
+         WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
+           AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
+           AND h.valid_from < p_at AND h.valid_until > p_at AND h.value <> p_value;
+        IF v_is_equal AND v_next IS NULL THEN
+            -- The current value was valid earlier than known.
+            v_old.valid_from := p_at;
+        ELSE
+            IF p_at > v_old.valid_from THEN
+                -- Another value between two statements of the current one.
+                INSERT INTO "public".agent_long_term_history (app_name, user_id, agent_id, namespace, key, value, text, sources,
+                                                              valid_from, valid_until)
+                VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, v_old.value, v_old.text, v_old.sources,
+                        v_old.valid_from, p_at);
+            END IF;
+            IF p_at >= v_old.valid_from THEN
+                v_old.valid_from := v_old.updated_at;
+            END IF;
             INSERT INTO "public".agent_long_term_history (app_name, user_id, agent_id, namespace, key, value, text, sources,
                                                           valid_from, valid_until)
             SELECT p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text, p_sources, p_at,
-                   coalesce(min(h.valid_from) FILTER (WHERE h.valid_from > p_at), v_old.updated_at)
-              FROM "public".agent_long_term_history h
-             WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
-               AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
-            HAVING count(*) FILTER (WHERE h.valid_from = p_at AND h.value = p_value) = 0;
+                   coalesce(v_next, v_old.valid_from)
+             WHERE NOT EXISTS (
+                   SELECT FROM "public".agent_long_term_history h
+                    WHERE h.app_name = p_app_name AND h.user_id = p_user_id AND h.agent_id = p_agent_id
+                      AND md5(h.namespace) = md5(p_namespace) AND md5(h.key) = md5(p_key)
+                      AND h.valid_from <= p_at AND h.valid_until > p_at AND h.value = p_value);
         END IF;
+        UPDATE "public".agent_long_term_memory l SET valid_from = v_old.valid_from
+         WHERE l.app_name = p_app_name AND l.user_id = p_user_id AND l.agent_id = p_agent_id
+           AND md5(l.namespace) = md5(p_namespace) AND md5(l.key) = md5(p_key);
         RETURN NEXT v_old;
         RETURN;
     END IF;
-    IF FOUND AND p_keep_history AND v_old.value IS DISTINCT FROM p_value THEN
+    -- A value from a time in the future that is replaced before was never valid.
+    IF p_keep_history AND NOT v_is_equal AND v_old.valid_from < v_at THEN
         INSERT INTO "public".agent_long_term_history (app_name, user_id, agent_id, namespace, key, value, text, sources,
                                                       valid_from, valid_until)
         VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, v_old.value, v_old.text, v_old.sources,
-                v_old.updated_at, v_at);
+                v_old.valid_from, v_at);
     END IF;
     INSERT INTO "public".agent_long_term_memory AS l (app_name, user_id, agent_id, namespace, key, value, text, sources,
-                                                      created_at, updated_at)
-    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text, p_sources, v_at, v_at)
+                                                      created_at, updated_at, valid_from)
+    VALUES (p_app_name, p_user_id, p_agent_id, p_namespace, p_key, p_value, p_text, p_sources, v_at, v_at, v_at)
     ON CONFLICT (app_name, user_id, agent_id, md5(namespace), md5(key))
-       DO UPDATE SET value = excluded.value, text = excluded.text, sources = excluded.sources,
-                     updated_at = excluded.updated_at
+       DO UPDATE SET value = excluded.value, text = excluded.text, updated_at = excluded.updated_at,
+                     valid_from = CASE WHEN v_is_equal THEN least(v_old.valid_from, v_at) ELSE v_at END,
+                     sources = CASE WHEN v_is_equal AND l.sources IS NOT NULL THEN (
+                                        SELECT jsonb_agg(source ORDER BY place) FROM (
+                                            SELECT source, min(place) AS place
+                                              FROM jsonb_array_elements(l.sources || coalesce(excluded.sources, '[]'))
+                                                   WITH ORDINALITY AS given (source, place)
+                                             GROUP BY source) united)
+                                    ELSE excluded.sources END
     RETURNING * INTO v_old;
     IF p_text = '' THEN
         DELETE FROM "public".memories m
@@ -5208,14 +5254,14 @@ BEGIN
             p_app_name, p_user_id, 'long_term', ARRAY[p_agent_id], ARRAY[p_namespace],
             ARRAY[p_namespace || chr(1) || p_key], ARRAY[NULL::text], ARRAY[0::bigint], ARRAY[NULL::text],
             ARRAY[p_text], ARRAY[p_words], ARRAY[NULL::text], ARRAY[v_old.updated_at], p_embed,
-            ARRAY[jsonb_build_object('sources', coalesce(p_sources, '[]'))::text]);
+            ARRAY[jsonb_build_object('sources', coalesce(v_old.sources, '[]'))::text]);
     END IF;
     RETURN NEXT v_old;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/set_long_term_memory.sql', 0, '19cc1dace0a3489ae2039a5fea22fd169811aceb34e2955e035f96aa72599445', '0.2.0')
+VALUES ('memory/set_long_term_memory.sql', 0, 'e599cfb265de17784851541b8383143ea9d1bcbf865324fabba3706d35109063', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7508,5 +7554,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 53 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 54 WHERE number = 0;
 COMMIT;

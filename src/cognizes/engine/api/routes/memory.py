@@ -336,13 +336,21 @@ class EnqueuedRun(BaseModel):
     thread_id: str
 
 
+class EventOfFact(BaseModel):
+    """An event that a fact came from."""
+
+    session_id: str
+    event_id: str
+
+
 class FactVersionView(BaseModel):
-    """A value of a key; `valid_until` is null for the current one."""
+    """A value of a key and the events that it came from; `valid_until` is null for the current one."""
 
     value: Any
     text: str
     valid_from: datetime
     valid_until: datetime | None
+    sources: list[EventOfFact]
 
 
 class FactHistory(BaseModel):

@@ -60,7 +60,7 @@ SELECT namespace, key, value::text AS value, text, created_at, updated_at
 -- get_long_term_as_of: Read the value that a key had at a time.
 SELECT namespace, key, value::text AS value, text, created_at, updated_at FROM {schema}.agent_long_term_memory
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
-   AND updated_at <= $6
+   AND coalesce(valid_from, updated_at) <= $6
 UNION ALL
 SELECT namespace, key, value::text, text, valid_from, valid_from FROM {schema}.agent_long_term_history
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
@@ -68,11 +68,12 @@ SELECT namespace, key, value::text, text, valid_from, valid_from FROM {schema}.a
  LIMIT 1;
 
 -- list_fact_history: List the values of a key, newest first: the current one and those that it replaced.
-SELECT value::text AS value, text, updated_at AS valid_from, NULL::timestamptz AS valid_until
+SELECT value::text AS value, text, coalesce(valid_from, updated_at) AS valid_from, NULL::timestamptz AS valid_until,
+       sources::text AS sources
   FROM {schema}.agent_long_term_memory
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
 UNION ALL
-SELECT value::text, text, valid_from, valid_until FROM {schema}.agent_long_term_history
+SELECT value::text, text, valid_from, valid_until, sources::text FROM {schema}.agent_long_term_history
  WHERE app_name = $1 AND user_id = $2 AND agent_id = $3 AND md5(namespace) = md5($4) AND md5(key) = md5($5)
  ORDER BY valid_from DESC LIMIT $6;
 
