@@ -1,15 +1,16 @@
-// The runs of all threads: status, agent or handler, duration, attempts, tokens, cost, error; filters, live, pages. Below:
-// schedules.
+// The runs of all threads: status, agent or handler, user, times, attempts, tokens, cost, error; filters, live, pages.
+// Below: schedules.
 
 import { get } from "./api.js";
-import { h, icon, replace } from "./dom.js";
-import { ago, between, cost, duration, exact, number, shortId, tokens } from "./format.js";
+import { arrange, h, icon, replace } from "./dom.js";
+import { between, clock, cost, duration, exact, number, shortId, titleOf, tokens } from "./format.js";
 import { Schedules } from "./schedules.js";
 
 const PAGE = 100;
 const TYPING_MS = 200;
 const REFRESH_MS = 500;
 const STATUSES = ["running", "waiting", "pending", "failed", "completed", "cancelled"];
+const COLUMNS = ["Status", "Agent or handler", "Thread", "Run", "App", "User", "Started", "Duration", "Attempts", "Tokens", "Cost", "Error"];
 
 export class RunsPage {
   /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see. */
@@ -18,18 +19,18 @@ export class RunsPage {
     this._actions = actions;
     this._schedules = new Schedules(actions);
     this._status = h("select", { id: "runs-status", "aria-label": "Status" }, h("option", { value: "" }, "Any status"), STATUSES.map((name) => h("option", { value: name }, name)));
-    this._app = h("input", { type: "text", id: "runs-app", placeholder: "Any app", "aria-label": "App", autocomplete: "off", spellcheck: "false" });
-    this._handler = h("input", { type: "text", id: "runs-handler", placeholder: "Any agent or handler", "aria-label": "Agent or handler", autocomplete: "off", spellcheck: "false" });
-    this._rows = h("tbody");
-    this._more = h("button.more-runs", { type: "button", hidden: true, onclick: () => this._load(this._cursor) }, "Older runs");
+    this._app = h("select", { id: "runs-app", "aria-label": "App" }, h("option", { value: "" }, "Any app"));
+    this._handler = h("input", { type: "search", id: "runs-handler", placeholder: "Any agent or handler", "aria-label": "Agent or handler", autocomplete: "off", spellcheck: "false" });
+    this._body = h("tbody");
+    this._rows = new Map();
+    this._more = h("button.more-runs", { type: "button", hidden: true, onclick: () => this._loadOlder() }, "Older runs");
     this._empty = h("p.empty-line", { hidden: true });
-    this._status.addEventListener("change", () => this.load());
-    for (const input of [this._app, this._handler]) input.addEventListener("input", () => this._after(TYPING_MS));
-    const names = ["Status", "Agent or handler", "Run", "App", "Started", "Duration", "Attempts", "Tokens", "Cost", "Error"];
+    for (const select of [this._status, this._app]) select.addEventListener("change", () => this.load());
+    this._handler.addEventListener("input", () => this._after(TYPING_MS, () => this.load()));
     this._view = h(
       "div.runs-page", {},
       h("div.runs-head", {}, h("h1", {}, "Runs"), h("div.runs-filters", {}, this._status, this._app, this._handler)),
-      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), this._rows)),
+      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map((name) => h("th", { scope: "col" }, name)))), this._body)),
       this._empty, this._more, this._schedules.element,
     );
   }
@@ -41,40 +42,65 @@ export class RunsPage {
   open() {
     replace(this._root, this._view);
     this._schedules.load();
+    this._loadApps();
     return this.load();
   }
 
   /** An event was stored: a run may have changed. */
   onEvent(type) {
-    if (this.isOpen && /^run_/.test(type ?? "")) this._after(REFRESH_MS);
+    if (this.isOpen && /^run_/.test(type ?? "")) this._after(REFRESH_MS, () => this._refresh());
   }
 
-  /** Reads the page again if it is shown. */
+  /** Reads the newest runs again if the page is shown. */
   refresh() {
-    if (this.isOpen) this._after(0);
+    if (this.isOpen) this._after(0, () => this._refresh());
   }
 
+  /** Reads the first page, after a change of the filters. */
   load() {
-    return this._load(null);
+    return this._read(null, (page) => {
+      this._rows.clear();
+      this._put(page.runs);
+      this._setCursor(page.next_cursor);
+    });
   }
 
-  _after(ms) {
-    this._timer ??= setTimeout(() => ((this._timer = null), this.load()), ms);
+  _loadOlder() {
+    return this._read(this._cursor, (page) => {
+      this._put(page.runs);
+      this._setCursor(page.next_cursor);
+    });
   }
 
-  async _load(cursor) {
+  /** Reads the first page again. Rows of older pages stay, and those that do not match any more go. */
+  _refresh() {
+    return this._read(null, (page) => {
+      const oldest = page.next_cursor === null ? null : page.runs.at(-1);
+      const found = new Set(page.runs.map(keyOf));
+      for (const [key, { run }] of this._rows) {
+        if (!found.has(key) && (oldest === null || run.created_at >= oldest.created_at)) this._rows.delete(key);
+      }
+      this._put(page.runs);
+      if (!this._cursor) this._setCursor(page.next_cursor);
+    });
+  }
+
+  _after(ms, action) {
+    clearTimeout(this._timer);
+    // Many events do not postpone a refresh for ever.
+    this._due ??= Date.now() + ms;
+    this._timer = setTimeout(() => ((this._due = null), action()), Math.max(0, Math.min(ms, this._due - Date.now())));
+  }
+
+  async _read(cursor, take) {
     const turn = (this._turn = (this._turn ?? 0) + 1);
     const allowed = this._actions.query();
-    const query = { ...allowed, status: this._status.value, app_name: allowed.app_name ?? this._app.value.trim(), handler: this._handler.value.trim(), with_usage: true, limit: PAGE, cursor };
+    const query = { ...allowed, status: this._status.value, app_name: this._app.value || allowed.app_name, handler: this._handler.value.trim(), with_usage: true, limit: PAGE, cursor };
     try {
-      const { runs, next_cursor: next } = await get("api/runs", query);
+      const page = await get("api/debug/runs", query);
       if (turn !== this._turn) return;
-      const rows = runs.map((run) => this._row(run));
-      if (cursor) this._rows.append(...rows);
-      else replace(this._rows, rows);
-      this._cursor = next;
-      this._more.hidden = !next;
-      this._empty.hidden = this._rows.children.length > 0;
+      take(page);
+      this._empty.hidden = this._rows.size > 0;
       this._empty.textContent = "No run matches.";
     } catch (error) {
       if (turn !== this._turn) return;
@@ -83,17 +109,62 @@ export class RunsPage {
     }
   }
 
-  _row(run) {
-    const open = h("button.link", { type: "button", title: run.id, onclick: () => this._actions.open(run.thread_id, run.id) }, h("code", {}, shortId(run.id)));
-    const started = run.started_at ?? run.created_at;
-    return h(
-      "tr", { "data-run": run.id, "data-status": run.status },
-      h("td", {}, h("span.pill", { "data-status": run.status }, run.status)),
-      h("td", {}, run.handler?.startsWith("agui/") ? [icon("person"), " ", run.handler.slice(5)] : run.handler ?? h("span.muted", {}, "–")),
-      h("td", {}, open), h("td", {}, run.app_name), h("td", {}, h("time", { title: exact(started) }, ago(started))),
-      h("td.figure", {}, run.started_at ? duration(between(run.started_at, run.completed_at ?? new Date())) : "–"),
-      h("td.figure", {}, String(run.attempt)), h("td.figure", { "data-figure": "tokens", title: run.usage.calls ? tokens(run.usage) : undefined }, run.usage.calls ? number(run.usage.input_tokens + run.usage.output_tokens) : "–"),
-      h("td.figure", { "data-figure": "cost" }, run.usage.cost === null ? "–" : cost(run.usage.cost)), h("td.runs-error", { title: run.error }, run.error ?? ""),
-    );
+  async _loadApps() {
+    try {
+      const { apps } = await get("api/debug/apps");
+      const chosen = this._app.value;
+      replace(this._app, h("option", { value: "" }, "Any app"), apps.map((name) => h("option", { value: name }, name)));
+      this._app.value = apps.includes(chosen) ? chosen : "";
+    } catch (error) {
+      this._actions.failed(error);
+    }
   }
+
+  _setCursor(cursor) {
+    this._cursor = cursor;
+    this._more.hidden = !cursor;
+  }
+
+  /** Shows runs, newest first. The row of a run that did not change is not touched. */
+  _put(runs) {
+    for (const run of runs) {
+      const key = keyOf(run);
+      const print = JSON.stringify(run);
+      const known = this._rows.get(key);
+      if (known?.print === print) continue;
+      const element = known?.element ?? h("tr", { "data-run": run.id });
+      const open = known?.open ?? h("button.link", { type: "button", title: run.id, onclick: () => this._actions.open(run.thread_id, run.id) }, h("code", {}, shortId(run.id)));
+      element.dataset.status = run.status;
+      arrange(element, cellsOf(run, open, known?.opened ?? h("td", {}, open)));
+      this._rows.set(key, { run, print, element, open, opened: open.parentNode });
+    }
+    const ordered = [...this._rows.values()].sort((one, other) => (one.run.created_at < other.run.created_at ? 1 : one.run.created_at > other.run.created_at ? -1 : 0));
+    this._rows = new Map(ordered.map((row) => [keyOf(row.run), row]));
+    arrange(this._body, ordered.map((row) => row.element));
+  }
+}
+
+function keyOf(run) {
+  return `${run.thread_id}/${run.id}`;
+}
+
+/** The cells of a run; the one with its button is kept, so that the button keeps the focus. */
+function cellsOf(run, open, opened) {
+  const started = run.started_at ?? run.created_at;
+  return [
+    h("td", {}, h("span.pill", { "data-status": run.status }, run.status)),
+    h("td", {}, run.handler?.startsWith("agui/") ? [icon("person"), " ", run.handler.slice(5)] : run.handler ?? h("span.muted", {}, "–")),
+    h("td.runs-thread", { title: titleOf(run) }, titleOf(run)),
+    opened,
+    h("td", {}, run.app_name), h("td", {}, run.user_id), h("td", {}, h("time", { title: exact(started) }, startOf(started))),
+    h("td.figure", {}, run.started_at ? duration(between(run.started_at, run.completed_at ?? new Date())) : "–"),
+    h("td.figure", {}, String(run.attempt)), h("td.figure", { "data-figure": "tokens", title: run.usage.calls ? tokens(run.usage) : undefined }, run.usage.calls ? number(run.usage.input_tokens + run.usage.output_tokens) : "–"),
+    h("td.figure", { "data-figure": "cost" }, run.usage.cost === null ? "–" : cost(run.usage.cost)), h("td.runs-error", { title: run.error }, run.error ?? ""),
+  ];
+}
+
+/** "12:03:11" today, with the day before today. */
+function startOf(moment) {
+  const day = new Date(moment).toDateString() === new Date().toDateString() ? "" : `${new Date(moment).toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
+  return `${day}${clock(moment)}`;
 }
