@@ -39,15 +39,21 @@ export class PulseStrip {
     this._button.setAttribute("aria-expanded", "false");
   }
 
-  /** A pulse arrived in the browser: how old is it? */
+  /** Records the age of a notification that arrived in the browser. */
   heard(createdAt) {
     const age = Date.now() + this._offset - new Date(createdAt).getTime();
     if (Number.isNaN(age)) return;
     this._latencies.push(Math.max(0, age));
     if (this._latencies.length > SAMPLES) this._latencies.shift();
-    this._rate.classList.remove("beats");
+    this._flash ??= requestAnimationFrame(() => this._showFlash());
+  }
+
+  /** Starts the animation again, once per frame. */
+  _showFlash() {
+    this._flash = null;
+    this._rate.classList.remove("is-fresh");
     void this._rate.offsetWidth;
-    this._rate.classList.add("beats");
+    this._rate.classList.add("is-fresh");
   }
 
   async _beat() {

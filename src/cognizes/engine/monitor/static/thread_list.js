@@ -1,14 +1,18 @@
-// The list of threads: search, filters, live dots, pages.
+// The list of threads: search, filters, pages; dots flash when a thread has a new event.
 
 import { get } from "./api.js";
 import { h, icon, replace } from "./dom.js";
 import { ago, exact, shortId, titleOf } from "./format.js";
+import { format } from "./router.js";
 
 const PAGE = 50;
 const DEFAULT_USER = "default";
 const STATUSES = ["running", "waiting", "pending", "failed", "idle"];
 const TYPING_MS = 200;
 const REFRESH_MS = 250;
+const FILTERED_REFRESH_MS = 1000;
+const MOST_READ = 200;
+const MOST_ROWS = 500;
 
 export class ThreadList {
   /** `open(threadId)` is called for a chosen thread. */
@@ -17,6 +21,7 @@ export class ThreadList {
     this._rows = new Map();
     this._cursor = null;
     this._pending = new Set();
+    this._flashing = new Set();
     this._search = h("input", { type: "search", id: "thread-search", placeholder: "Search threads", "aria-label": "Search threads", autocomplete: "off", spellcheck: "false" });
     this._app = h("select", { "aria-label": "App", id: "filter-app" }, h("option", { value: "" }, "All apps"));
     this._user = h("input", { type: "text", id: "filter-user", placeholder: "Any user", "aria-label": "User", autocomplete: "off", spellcheck: "false" });
@@ -28,7 +33,7 @@ export class ThreadList {
     this._newUser = h("input", { type: "text", id: "new-user", value: DEFAULT_USER, placeholder: DEFAULT_USER, "aria-label": "User of the new conversation", autocomplete: "off", spellcheck: "false" });
     this._new = h(
       "form.new-thread", { hidden: true, onsubmit: (event) => (event.preventDefault(), create()) },
-      h("div.filters", {}, this._newAgent, this._newUser),
+      h("div.filters", {}, h("label", {}, h("span.label", {}, "Agent"), this._newAgent), h("label", {}, h("span.label", {}, "User"), this._newUser)),
       h("button.primary", { type: "submit" }, icon("plus"), "New conversation"),
     );
     root.append(
@@ -96,13 +101,13 @@ export class ThreadList {
       for (const thread of page.threads) this._put(thread, "end");
       this._cursor = page.next_cursor;
       this._more.hidden = !this._cursor;
-      if (!page.threads.length) replace(this._items, h("li.empty-line", {}, this._isFiltered() ? "No thread matches." : "No threads yet."));
+      if (!page.threads.length) this._showEmpty();
     } catch (error) {
       if (turn === this._turn) replace(this._items, h("li.empty-line.is-error", {}, error.message));
     }
   }
 
-  /** Reload what may have changed between the first page and the first pulse message. Rows stay. */
+  /** Read what may have changed between the first page and the first notification. Rows stay. */
   async catchUp() {
     const turn = this._turn;
     try {
@@ -112,7 +117,7 @@ export class ThreadList {
         if (this._rows.get(thread.thread_id)?.thread.last_sequence !== thread.last_sequence) this._put(thread, "start");
       }
     } catch {
-      // The next pulse asks again.
+      // The next event reads the list again.
     }
   }
 
@@ -123,30 +128,52 @@ export class ThreadList {
 
   /** A thread has a new event: its dot flashes, and its row is read again soon. */
   pulse(threadId) {
-    const item = this._rows.get(threadId);
-    if (item) {
-      item.row.classList.remove("is-live");
-      void item.row.offsetWidth; // so that the animation starts again
-      item.row.classList.add("is-live");
-    }
+    this._flashing.add(threadId);
+    this._flash ??= requestAnimationFrame(() => this._showFlashes());
     this._pending.add(threadId);
-    this._refreshing ??= setTimeout(() => this._refresh(), REFRESH_MS);
+    this._refreshing ??= setTimeout(() => this._refresh(), this._refreshPause());
+  }
+
+  /** Starts the animation of all dots of a frame again, with one layout. */
+  _showFlashes() {
+    this._flash = null;
+    const rows = [...this._flashing].map((id) => this._rows.get(id)?.row).filter(Boolean);
+    this._flashing.clear();
+    for (const row of rows) row.classList.remove("is-live");
+    void this._items.offsetWidth;
+    for (const row of rows) row.classList.add("is-live");
+  }
+
+  _refreshPause() {
+    return this._isFiltered() ? FILTERED_REFRESH_MS : REFRESH_MS;
   }
 
   async _refresh() {
-    const ids = [...this._pending].slice(0, 200);
-    this._pending.clear();
+    const ids = [...this._pending].slice(0, MOST_READ);
+    for (const id of ids) this._pending.delete(id);
+    const turn = this._turn;
     try {
-      const { threads } = await get("api/debug/threads", { ids: ids.join(","), ...(this._mustName ? { app_name: this.chosenApp } : {}) });
+      // The server decides which threads match the filters. A thread with a new event is among the first.
+      const isFiltered = this._isFiltered();
+      const query = isFiltered ? { ...this._query(), limit: PAGE } : { ids: ids.join(","), ...(this._mustName ? { app_name: this.chosenApp } : {}) };
+      const { threads } = await get("api/debug/threads", query);
+      if (turn !== this._turn) return;
+      const found = new Set(threads.map((thread) => thread.thread_id));
+      if (isFiltered) for (const id of ids) if (!found.has(id)) this.remove(id);
       for (const thread of threads.reverse()) {
-        if (this._rows.has(thread.thread_id) || !this._isFiltered()) this._put(thread, "start");
+        if (!isFiltered || ids.includes(thread.thread_id) || !this._rows.has(thread.thread_id)) this._put(thread, "start");
       }
+      if (!this._rows.size) this._showEmpty();
+      if (this._rows.size > MOST_ROWS && (this._scroller.scrollTop < this._scroller.clientHeight || this._rows.size > 4 * MOST_ROWS)) this.load();
     } catch {
-      // The next pulse asks again.
+      // The next event of a thread reads it again.
     } finally {
-      this._refreshing = null;
-      if (this._pending.size) this._refreshing = setTimeout(() => this._refresh(), REFRESH_MS);
+      this._refreshing = this._pending.size ? setTimeout(() => this._refresh(), this._refreshPause()) : null;
     }
+  }
+
+  _showEmpty() {
+    replace(this._items, h("li.empty-line", {}, this._isFiltered() ? "No thread matches." : "No threads yet."));
   }
 
   _query() {
@@ -176,7 +203,7 @@ export class ThreadList {
       this._cursor = null;
     } finally {
       this._loading = false;
-      // Still in view: the observer tells of changes only.
+      // Still in view: the observer reports changes only.
       if (this._cursor && this._isEndInView()) this._nextPage();
     }
   }
@@ -190,6 +217,8 @@ export class ThreadList {
     this._items.querySelector(".empty-line")?.remove();
     const item = this._rows.get(thread.thread_id) ?? this._newRow(thread.thread_id);
     item.thread = thread;
+    const words = this._search.value.trim();
+    item.link.href = format({ threadId: thread.thread_id, find: words && words !== thread.thread_id ? words : null });
     item.row.dataset.status = thread.status;
     item.dot.title = thread.status;
     item.title.textContent = titleOf(thread);
@@ -210,7 +239,7 @@ export class ThreadList {
   /** A row is made once and changed in place: one that is replaced while it is pressed is never clicked. */
   _newRow(threadId) {
     const item = { dot: h("span.dot"), title: h("span.thread-title"), time: h("time"), app: h("span.app"), whose: h("span"), count: h("span.thread-count", { title: "events" }) };
-    item.link = h("a", { href: `#/thread/${threadId}`, "aria-current": String(threadId === this._selected) }, item.dot, item.title, item.time, h("span.thread-sub", {}, item.app, item.whose), item.count);
+    item.link = h("a", { "aria-current": String(threadId === this._selected) }, item.dot, item.title, item.time, h("span.thread-sub", {}, item.app, item.whose), item.count);
     item.row = h("li.thread", { "data-thread": threadId }, item.link);
     this._rows.set(threadId, item);
     return item;

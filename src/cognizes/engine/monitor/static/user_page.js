@@ -46,11 +46,34 @@ export class UserPage {
   }
 
   /** The newest thread also shows the `user:` keys, which are the same in all threads of the user. */
-  async _threads(stateRows) {
-    const { threads } = await get("api/debug/threads", { ...this._whose, limit: MOST });
-    this._fill(stateRows, () => this._state(threads[0]));
-    if (!threads.length) return h("p.empty-line", {}, "No threads.");
-    return h("ul", {}, threads.map((one) => h("li.user-thread", {}, h("a", { href: `#/thread/${one.thread_id}` }, titleOf(one)), h("span.pill", { "data-status": one.status }, one.status), h("time", { title: exact(one.updated_at) }, ago(one.updated_at)))));
+  _threads(stateRows) {
+    return this._list("ul", "No threads.", async (cursor) => {
+      const { threads, next_cursor: next } = await get("api/debug/threads", { ...this._whose, limit: MOST, cursor });
+      if (!cursor) this._fill(stateRows, () => this._state(threads[0]));
+      const rows = threads.map((one) => h("li.user-thread", {}, h("a", { href: `#/thread/${one.thread_id}` }, titleOf(one)), h("span.pill", { "data-status": one.status }, one.status), h("time", { title: exact(one.updated_at) }, ago(one.updated_at))));
+      return [rows, next];
+    });
+  }
+
+  /** A list with a button for its next page. `read(cursor)` resolves to rows and the next cursor. */
+  async _list(kind, nothing, read) {
+    const [rows, next] = await read(null);
+    if (!rows.length) return h("p.empty-line", {}, nothing);
+    const list = h(kind, {}, rows);
+    let cursor = next;
+    const more = h("button.more", { type: "button", hidden: !cursor }, "More");
+    more.addEventListener("click", async () => {
+      more.disabled = true;
+      try {
+        const [others, after] = await read(cursor);
+        list.append(...others);
+        more.hidden = !(cursor = after);
+      } catch (error) {
+        this._actions.failed(error);
+      }
+      more.disabled = false;
+    });
+    return [list, more];
   }
 
   async _state(newest) {
@@ -64,16 +87,18 @@ export class UserPage {
     return usageView(await get("api/usage", this._whose));
   }
 
-  async _memories() {
-    const { memories } = await get("api/memory", { ...this._whose, limit: MOST });
-    if (!memories.length) return h("p.empty-line", {}, "No memories.");
-    return memories.map((memory) => h("article.entry", {}, h("div.entry-text", {}, longText(memory.text, { quote: false })), h("div.entry-meta", {}, h("span.tag", {}, memory.kind), memory.author && h("span", {}, memory.author), h("time", { title: exact(memory.created_at) }, ago(memory.created_at)))));
+  _memories() {
+    return this._list("div", "No memories.", async (cursor) => {
+      const { memories, next_cursor: next } = await get("api/memory", { ...this._whose, limit: MOST, cursor });
+      return [memories.map(memoryView), next];
+    });
   }
 
   async _export() {
+    const { app_name: app, user_id: user } = this._whose;
     try {
-      const response = await request("api/user-data", { query: this._whose });
-      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: "user-data.ndjson" });
+      const response = await request("api/user-data", { query: this._whose, timeoutMs: 0 });
+      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: `${app}-${user}.ndjson`.replace(/[^\w.@-]+/g, "_") });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     } catch (error) {
@@ -81,7 +106,7 @@ export class UserPage {
     }
   }
 
-  /** Asks for the user's id: what is erased does not come back. */
+  /** Asks for the user's id, because erasure is permanent. */
   _ask() {
     const { user_id: user } = this._whose;
     const typed = h("input", { type: "text", id: "erase-confirm", "aria-label": "User id", autocomplete: "off", spellcheck: "false" });
@@ -104,6 +129,10 @@ export class UserPage {
     document.body.append(dialog);
     dialog.showModal();
   }
+}
+
+function memoryView(memory) {
+  return h("article.entry", {}, h("div.entry-text", {}, longText(memory.text, { quote: false })), h("div.entry-meta", {}, h("span.tag", {}, memory.kind), memory.author && h("span", {}, memory.author), h("time", { title: exact(memory.created_at) }, ago(memory.created_at))));
 }
 
 /** Tokens by model, with the cost where a price is set. */
