@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database, documents
-from cognizes.engine.database.documents import load_json, unescape_text
+from cognizes.engine.database.documents import escape_text, load_json, unescape_text
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Page, RunStatus, TokenUsage
@@ -51,6 +51,15 @@ class ThreadSummary:
     last_role: str | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True)
+class MessageExcerpt:
+    """A message that contains a text, with the part of it around the text."""
+
+    sequence_num: int
+    role: str
+    excerpt: str
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,17 @@ class MonitorQueries:
         rows = await self._database.fetch("read_thread_summaries", list(thread_ids)) if thread_ids else []
         found = [_summary(row) for row in rows]
         return [one for one in found if app_name in (None, one.app_name) and user_id in (None, one.user_id)]
+
+    async def find_messages(
+        self, thread_id: UUID, text: str, *, before: int | None = None, limit: int = 50
+    ) -> tuple[list[MessageExcerpt], bool]:
+        """Find messages of a thread that contain `text`, ignoring case, newest first, and whether there are more."""
+        text = escape_text(check_text("q", text))
+        rows = await self._database.fetch("find_messages_with_text", thread_id, text, _pattern(text), before, limit + 1)
+        found = [
+            MessageExcerpt(row["sequence_num"], row["role"], unescape_text(row["excerpt"])) for row in rows[:limit]
+        ]
+        return found, len(rows) > limit
 
     async def find_runs(
         self,

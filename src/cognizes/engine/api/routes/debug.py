@@ -116,6 +116,21 @@ async def read_active_path(thread_id: ThreadId, queries: Queries) -> Response:
     return DocumentResponse({"ranges": await queries.read_active_path(thread_id)})
 
 
+@router.get("/threads/{thread_id}/messages", summary="Find messages of a thread that contain a text")
+@access(Reach.THREAD)
+async def find_messages(
+    thread_id: ThreadId,
+    queries: Queries,
+    q: Annotated[str, Query(min_length=1, max_length=1000)],
+    before: OptionalSequence = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Response:
+    """Return each message's event with the part around the text, newest first; case is ignored. If `has_more`, continue
+    with `before`, the `sequence_num` of the last hit."""
+    hits, has_more = await queries.find_messages(thread_id, q, before=before, limit=limit)
+    return DocumentResponse({"hits": [asdict(hit) for hit in hits], "has_more": has_more})
+
+
 # Events
 
 

@@ -1,6 +1,7 @@
-// Talking to the server: with a key if there is one, and errors in the server's own words.
+// Requests to the server, with a key if there is one. Errors have the message of the server, or say why there is none.
 
 const KEY = "cognizes.key";
+const TIMEOUT_MS = 60_000;
 const asking = new EventTarget();
 
 /** Called when the server wants a key. */
@@ -32,23 +33,38 @@ export function authorization() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
+/** An error of a request; `status` is 0 if there is no answer. */
 export class ApiError extends Error {
-  constructor(status, problem) {
-    super(problem?.detail ?? problem?.title ?? `The server answered ${status}.`);
+  constructor(status, message) {
+    super(message);
     this.status = status;
+  }
+
+  /** Whether the same request may succeed later. */
+  get isTemporary() {
+    return this.status === 0 || this.status === 429 || this.status >= 502;
   }
 }
 
-/** A request; the answer as it came. `body` is sent as it is, `json` as JSON. */
-export async function request(path, { method = "GET", query, json, body, headers, signal } = {}) {
-  const response = await fetch(url(path, query), {
-    method,
-    signal,
-    headers: { ...authorization(), ...(json === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
-    body: json === undefined ? body : JSON.stringify(json),
-  });
+/** A request; the answer as it came. `body` is sent as it is, `json` as JSON. A `timeoutMs` of 0 is none. */
+export async function request(path, { method = "GET", query, json, body, headers, timeoutMs = TIMEOUT_MS } = {}) {
+  let response;
+  try {
+    response = await fetch(url(path, query), {
+      method,
+      signal: timeoutMs ? AbortSignal.timeout(timeoutMs) : undefined,
+      headers: { ...authorization(), ...(json === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+      body: json === undefined ? body : JSON.stringify(json),
+    });
+  } catch (error) {
+    const isLate = error.name === "TimeoutError";
+    throw new ApiError(0, isLate ? `The server did not answer within ${timeoutMs / 1000} s.` : "The server cannot be reached. Is it running, and is this device online?");
+  }
   if (response.status === 401) asking.dispatchEvent(new Event("needed"));
-  if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));
+  if (!response.ok) {
+    const problem = await response.json().catch(() => null);
+    throw new ApiError(response.status, problem?.detail ?? problem?.title ?? `The server answered ${response.status}.`);
+  }
   return response;
 }
 

@@ -1,23 +1,24 @@
 // The Monitor: puts its parts together and follows the address.
 
 import { Answers, questionOf } from "./answers.js";
-import { authorization, get, onSignInNeeded, post, request, savedKey, saveKey, thread, ticketed, url } from "./api.js";
+import { authorization, get, onSignInNeeded, post, savedKey, saveKey, thread, ticketed, url } from "./api.js";
 import { BranchPanel } from "./branch_panel.js";
 import { Chat } from "./chat.js";
 import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
 import { readEvent } from "./event_reading.js";
-import { number, shortId, titleOf } from "./format.js";
+import { number } from "./format.js";
 import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { PulseStrip } from "./pulse_strip.js";
-import { format, go, parse } from "./router.js";
+import { go, parse } from "./router.js";
 import { RunPanel } from "./run_panel.js";
 import { RunsPage } from "./runs_page.js";
 import { SignalPullClient } from "./signal_pull.js";
 import { StatePanel } from "./state_panel.js";
+import { ThreadHead } from "./thread_head.js";
 import { ThreadList } from "./thread_list.js";
 import { TimeTravel } from "./time_travel.js";
 import { Timeline } from "./timeline.js";
@@ -26,16 +27,18 @@ import { welcome } from "./welcome.js";
 
 const byId = (id) => document.getElementById(id);
 const TABS = ["state", "event", "run", "memory", "branches"];
-const SHOWN = ["all", "messages", "tools", "state", "runs"];
 const POLL_MS = 5000;
+const RETRY_MS = 2000;
 const SUGGESTIONS = ["What can you do?", "Which tools do you have?"];
 const DEMO_SUGGESTIONS = ["What time is it?", "Remember that I like tea", "Delete my diary"];
 
 class Monitor {
   constructor() {
     this._place = { threadId: null };
-    this._agents = [];
+    this._agents = null;
     this._caller = null;
+    this._paused = false;
+    this._waitingEvents = [];
     this._answers = new Answers();
     this._questions = [];
     this._asked = this._shown = 0;
@@ -53,6 +56,16 @@ class Monitor {
       moved: (atEnd) => atEnd && this._showPaused(),
       suggest: (text) => this._chat.propose(text),
     });
+    this._head = new ThreadHead(byId("thread-head"), {
+      show: (kind) => (byId("timeline").dataset.show = kind),
+      pause: (paused) => this._pause(paused),
+      view: (name) => (byId("columns").dataset.view = name),
+      reveal: (sequence) => this._goTo({ event: sequence, tab: null, key: null, run: null }),
+      renamed: (one) => this._list.pulse(one.thread_id),
+      deleted: (one) => (this._list.remove(one.thread_id), go({ threadId: null })),
+      failed: (error) => this._notify(error.message),
+      may: (permission) => this._may(permission),
+    });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
     this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._place.at !== null && this._goTo({ at: null, version: null }) });
     const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), may: (permission) => this._may(permission), answers: this._answers };
@@ -63,6 +76,10 @@ class Monitor {
     this._buildTabs(answering);
     this._buildTheme();
     this._buildSignIn();
+    document.querySelector(".skip").addEventListener("click", (event) => {
+      event.preventDefault();
+      byId("timeline").focus();
+    });
     addEventListener("hashchange", () => this._arrive());
     addEventListener("keydown", (event) => this._onKey(event));
     byId("new-events").addEventListener("click", () => this._pause(false));
@@ -70,18 +87,36 @@ class Monitor {
 
   async start() {
     this._arrive();
-    this._caller = await get("api/access/me").catch(() => null);
+    this._caller = await this._identify();
     this._list.limitTo(this._caller);
     this._list.load();
     this._inbox.load();
-    if (this._isBound()) setInterval(() => (this._list.catchUp(), this._inbox.load()), POLL_MS);
+    if (this._isBound()) setInterval(() => (this._list.catchUp(), this._inbox.load(), this._agents === null && this._loadAgents()), POLL_MS);
     else this._followAll();
+    await this._loadAgents();
+  }
+
+  /** Reads who the caller is. While the server does not answer, it asks again; a refused key is asked for by a dialog. */
+  async _identify() {
+    for (;;) {
+      try {
+        return await get("api/access/me");
+      } catch (error) {
+        if (!error.isTemporary) return null;
+      }
+      await new Promise((resume) => setTimeout(resume, RETRY_MS));
+    }
+  }
+
+  /** Reads the hosted agents; again after the next connection if that fails. */
+  async _loadAgents() {
     try {
       this._agents = (await get("agui")).agents;
-    } catch {
-      this._agents = [];
+      this._agentsProblem = null;
+    } catch (error) {
+      this._agentsProblem = `The agents of this server cannot be listed: ${error.message}`;
     }
-    this._list.showNew(this._agents.map((agent) => agent.name), this._caller?.user_id ?? null);
+    this._list.showNew(this._may("write") ? (this._agents ?? []).map((agent) => agent.name) : [], this._caller?.user_id ?? null);
     if (this._summary) this._openChat();
     else if (!this._place.threadId && !this._place.page) this._leave();
   }
@@ -101,6 +136,7 @@ class Monitor {
 
   /** Reads what may have changed while there was no connection. */
   _afterConnection(again) {
+    if (this._agents === null) this._loadAgents();
     if (!again) return void this._list.catchUp();
     this._list.load();
     this._inbox.load();
@@ -124,7 +160,7 @@ class Monitor {
     return { app_name: this._list.chosenApp || this._caller.app_names?.[0], user_id: this._caller.user_id };
   }
 
-  // Where we are
+  // The address
 
   _arrive() {
     const place = parse(location.hash);
@@ -141,19 +177,20 @@ class Monitor {
     } else if (place.threadId) this._apply(place, before);
   }
 
-  _goTo(change, { quietly = true } = {}) {
+  /** Changes the address within the thread, and shows what it names. */
+  _goTo(change, stateKey) {
     const before = this._place;
     this._place = { ...before, ...change };
-    go(this._place, { quietly });
-    if (quietly) this._apply(this._place, before);
+    go(this._place, { quietly: true });
+    this._apply(this._place, before, stateKey);
   }
 
-  async _apply(place, before) {
+  async _apply(place, before, stateKey) {
     if (place.version !== before.version && place.version !== null) {
       const at = await this._sequenceOf(place.version);
       if (at !== null) this._travelTo(at);
     } else if (place.at !== before.at) this._travelTo(place.at);
-    if (place.event !== before.event && place.event !== null) this._showEvent(place.event);
+    if (place.event !== before.event && place.event !== null) this._showEvent(place.event, stateKey);
     if (place.run !== before.run && place.run !== null) this._runs.choose(place.run);
     if (place.key !== before.key) this._state.showKey(place.key);
     const tab = place.tab ?? (place.key ? "state" : place.event !== null ? "event" : place.run ? "run" : null);
@@ -163,16 +200,11 @@ class Monitor {
   // A thread
 
   _leave({ page = null, app, user } = {}) {
-    this._close?.();
-    this._close = null;
-    this._summary = this._cache = null;
+    this._closeThread();
     byId("columns").dataset.view = page ? "thread" : "list";
     byId("columns").classList.add("is-home");
     this._list.select(null);
     this._chat.open(null);
-    byId("travel").hidden = true;
-    replace(byId("thread-head"));
-    this._timeline.reset();
     if (page === "runs") {
       document.title = "Runs · Cognizes Monitor";
       this._runsPage.open();
@@ -183,17 +215,27 @@ class Monitor {
       this._userPage.open(app, user);
       return;
     }
-    replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._agents, start: (agent) => this._newConversation(agent) }));
+    const note = this._may("write") ? this._agentsProblem : "A conversation needs a key with the permission write.";
+    replace(byId("timeline").querySelector(".pages"), welcome({ agents: this._may("write") ? this._agents : null, note, start: (agent) => this._newConversation(agent) }));
     document.title = "Cognizes Monitor";
   }
 
-  async _openThread(place) {
+  /** Ends what belongs to the thread that is shown. */
+  _closeThread() {
     this._close?.();
     this._close = null;
-    this._summary = null;
+    this._summary = this._cache = null;
+    this._questions = [];
     this._paused = false;
     this._waitingEvents = [];
-    // What is typed before the thread is there is not meant for the one before.
+    this._showPaused();
+    byId("travel").hidden = true;
+    this._head.clear();
+    this._timeline.reset();
+  }
+
+  async _openThread(place) {
+    this._closeThread();
     this._chat.open(null);
     delete byId("columns").dataset.thread;
     byId("columns").classList.remove("is-home");
@@ -204,9 +246,7 @@ class Monitor {
     try {
       summary = await get(thread(place.threadId));
     } catch (error) {
-      if (this._place.threadId !== place.threadId) return;
-      this._leave();
-      this._notify(error.message);
+      if (this._place.threadId === place.threadId) this._showProblem(error, place);
       return;
     }
     if (this._place.threadId !== place.threadId) return;
@@ -214,7 +254,7 @@ class Monitor {
     const cache = (this._cache = new EventCache(summary.thread_id, summary.last_sequence));
     for (const panel of [this._state, this._runs, this._memory, this._branches]) panel.open(summary.thread_id, summary);
     this._event.clear();
-    this._drawHead();
+    this._head.open(summary, { find: place.find });
     this._openChat();
     byId("travel").hidden = false;
     this._travel.set(null);
@@ -239,17 +279,27 @@ class Monitor {
     if (!place.tab && place.event === null && !place.run && !place.key) this._showTab("state");
   }
 
+  /** A thread that cannot be read: why, and a button to try again. */
+  _showProblem(error, place) {
+    replace(
+      byId("timeline").querySelector(".pages"),
+      h("div.empty", {}, icon("warn"), h("h2", {}, "This thread cannot be shown"), h("p", {}, error.message), h("div.buttons", {}, h("button", { type: "button", onclick: () => this._openThread(place) }, "Try again"), h("a", { href: "#/" }, "To the start page"))),
+    );
+    document.title = "Cognizes Monitor";
+  }
+
   _follow(cache) {
     const stop = follow(cache.threadId, {
       after: () => cache.last,
       onItem: (payload) => Number.isInteger(payload.sequence_num) && this._catchUp(cache, payload.sequence_num),
       onOpen: () => this._catchUp(cache, cache.last + 1),
       onState: (open) => this._showConnection(open),
+      onRewound: () => this._reopen("The server lost the newest events of this thread in a failover. The thread was read again."),
     });
     const client = new SignalPullClient(url("").replace(/\/$/, ""), cache.threadId, { headers: authorization, prepareUrl: ticketed, history: false });
     client.on("content", ({ messageId, text }) => this._cache === cache && !this._paused && this._timeline.stream(messageId, { text, author: this._summary?.app_name }));
     client.on("completed", ({ messageId }) => this._cache === cache && this._timeline.endStream(messageId));
-    client.on("state", ({ state }) => this._cache === cache && this._showContextState(state));
+    client.on("state", ({ state }) => this._cache === cache && this._head.setContext(state));
     client.on("refresh", ({ reason }) => reason === "start" && this._cache === cache && this._branches.load());
     client.start();
     this._close = () => {
@@ -259,6 +309,15 @@ class Monitor {
     };
   }
 
+  /** Opens the thread again, as it is stored now. */
+  _reopen(reason) {
+    this._notify(reason);
+    this._list.load();
+    this._place = { ...this._place, event: null, at: null, version: null };
+    go(this._place, { quietly: true });
+    this._openThread(this._place);
+  }
+
   /** Says that the page reconnects, as long as it does: what it shows may be old. */
   _showConnection(open) {
     byId("centre").classList.toggle("is-offline", !open);
@@ -266,11 +325,13 @@ class Monitor {
   }
 
   async _catchUp(cache, sequence) {
+    if (cache !== this._cache) return;
     let fresh;
     try {
       fresh = await cache.catchUp(sequence);
     } catch {
-      return; // the next pulse asks again
+      this._soon("catch-up", RETRY_MS, () => this._catchUp(cache, sequence));
+      return;
     }
     if (!fresh.length || cache !== this._cache) return;
     if (this._paused) {
@@ -279,14 +340,14 @@ class Monitor {
     } else this._take(fresh);
   }
 
-  /** Events that have just happened. */
+  /** Shows new events. */
   _take(events) {
     this._timeline.append(events);
     this._travel.setLast(this._cache.last);
     this._summary.last_sequence = this._cache.last;
     if (this._place.at !== null) this._timeline.setPast(this._place.at);
     if (this._place.at === null && events.some((event) => event.actions?.state_delta || event.actions?.$cut)) {
-      this._soon("state", 60, () => this._state.load(null));
+      this._soon("state", 60, () => this._state.load(this._travel.at));
     }
     if (events.some((event) => /^(run_|decision_|monitor_action$|user_message$)/.test(event.event_type))) {
       this._soon("runs", 120, async () => {
@@ -297,7 +358,7 @@ class Monitor {
         this._afterRuns(runs);
       });
     }
-    byId("count").textContent = `${number(this._cache.last)} events`;
+    this._head.setCount(this._cache.last);
     if (!this._summary.title && !this._summary.first_message) this._nameAfter(events);
     const isBranching = events.some((event) => event.event_type.startsWith("branch"));
     if (isBranching || this._tab === "branches") this._soon("branches", 120, () => this._branches.load());
@@ -328,7 +389,7 @@ class Monitor {
   /** What follows from the runs' statuses: stop button, status, questions. */
   async _afterRuns(runs) {
     const active = runs.find((run) => ["running", "pending", "waiting"].includes(run.status));
-    this._status(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
+    this._head.setStatus(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
     const cache = this._cache;
     const asked = ++this._asked;
@@ -349,109 +410,17 @@ class Monitor {
     }
   }
 
-  // Head
-
-  _drawHead() {
-    const one = this._summary;
-    document.title = `${titleOf(one)} · Cognizes Monitor`;
-    this._pauseButton = h("button.icon-button", { type: "button", id: "pause", "aria-pressed": "false", "aria-label": "Pause updates", title: "Pause updates", onclick: () => this._pause(!this._paused) }, icon("pause"));
-    const kinds = h("select.kinds", { id: "show-kinds", "aria-label": "Show", onchange: (event) => (byId("timeline").dataset.show = event.target.value) }, SHOWN.map((name) => h("option", { value: name }, name === "all" ? "Everything" : name[0].toUpperCase() + name.slice(1))));
-    byId("timeline").dataset.show = "all";
-    const exports = (format) => h("button", { type: "button", id: `export-${format}`, onclick: () => this._export(format) }, format.toUpperCase());
-    replace(
-      byId("thread-head"),
-      h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the threads", onclick: () => (byId("columns").dataset.view = "list") }, icon("back")),
-      h(
-        "div.head-title", {},
-        h("div.title-line", {}, h("h1", {}, titleOf(one)), h("button.icon-button.rename", { type: "button", id: "rename", "aria-label": "Rename", title: "Rename", onclick: () => this._rename() }, icon("pencil"))),
-        h("div.head-sub", {}, h("span.pill", { id: "status" }, one.status), h("span.tag", {}, one.app_name), h("a.tag", { id: "user-link", href: format({ page: "user", app: one.app_name, user: one.user_id }), title: "Threads, state, memories and tokens of this user" }, icon("person"), one.user_id), h("code", { title: one.thread_id }, shortId(one.session_id)), h("span.muted", { id: "count" }, `${number(one.last_sequence)} events`)),
-      ),
-      h("div.head-tools", {}, kinds, this._pauseButton, h("div.menu", { role: "group", "aria-label": "Export" }, icon("download"), exports("json"), exports("ndjson")), h("button.icon-button", { type: "button", id: "delete-thread", "aria-label": "Delete this thread", title: "Delete this thread", onclick: () => this._delete() }, icon("trash")), h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => (byId("columns").dataset.view = "inspector") }, icon("panel"))),
-    );
-    this._status(one.status);
-  }
-
-  /** Edits the title in its place: Enter saves it, Escape keeps the old one. */
-  _rename() {
-    const one = this._summary;
-    const line = byId("thread-head").querySelector(".title-line");
-    const input = h("input.title-input", { type: "text", value: one.title ?? "", placeholder: titleOf(one), "aria-label": "Title", maxlength: "200" });
-    const done = () => this._summary === one && this._drawHead();
-    input.addEventListener("keydown", async (event) => {
-      if (event.key === "Escape") return event.stopPropagation(), done();
-      if (event.key !== "Enter" || event.isComposing) return;
-      try {
-        const changed = await (await request(`api/sessions/${one.thread_id}`, { method: "PATCH", json: { title: input.value.trim() } })).json();
-        one.title = changed.title;
-        this._list.pulse(one.thread_id);
-      } catch (error) {
-        this._notify(error.message);
-      }
-      done();
-    });
-    input.addEventListener("blur", done);
-    replace(line, input);
-    input.focus();
-  }
-
-  /** Asks first: a deleted thread does not come back. */
-  _delete() {
-    const one = this._summary;
-    const dialog = h("dialog.dialog", { "aria-label": "Delete this thread" });
-    const remove = async () => {
-      dialog.close();
-      try {
-        await request(`api/sessions/${one.thread_id}`, { method: "DELETE" });
-        this._list.remove(one.thread_id);
-        go({ threadId: null });
-      } catch (error) {
-        this._notify(error.message);
-      }
-    };
-    dialog.append(
-      h("div.sign-in", {}, h("h2", {}, "Delete this thread?"), h("p", {}, `“${titleOf(one)}” with ${number(one.last_sequence)} events, its messages, runs and state. This cannot be undone.`), h("div.buttons", {}, h("button.danger", { type: "button", id: "confirm-delete", onclick: remove }, icon("trash"), "Delete"), h("button", { type: "button", onclick: () => dialog.close() }, "Keep"))),
-    );
-    dialog.addEventListener("close", () => dialog.remove());
-    document.body.append(dialog);
-    dialog.showModal();
-  }
-
   /** A thread without a title is named after its first message. */
   _nameAfter(events) {
     const said = events.flatMap(readEvent).find((part) => part.kind === "message" && typeof part.text === "string");
     if (!said) return;
     this._summary.first_message = said.text.slice(0, 200);
-    const heading = byId("thread-head").querySelector("h1");
-    if (heading) heading.textContent = titleOf(this._summary);
-  }
-
-  _status(status) {
-    const pill = byId("status");
-    if (!pill) return;
-    pill.dataset.status = status;
-    pill.textContent = status;
-  }
-
-  _showContextState(state) {
-    const pill = byId("status");
-    if (pill) pill.title = `Context: ${state}`;
-  }
-
-  async _export(format) {
-    try {
-      const response = await request(thread(this._summary.thread_id, "/export"), { query: { format } });
-      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: `thread-${this._summary.thread_id}.${format}` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-    } catch (error) {
-      this._notify(error.message);
-    }
+    this._head.showTitle();
   }
 
   _pause(paused) {
     this._paused = paused;
-    this._pauseButton?.setAttribute("aria-pressed", String(paused));
-    if (this._pauseButton) replace(this._pauseButton, icon(paused ? "play" : "pause"));
+    this._head.setPaused(paused);
     if (!paused) {
       const waiting = this._waitingEvents.splice(0);
       if (waiting.length) this._take(waiting);
@@ -466,11 +435,11 @@ class Monitor {
     if (this._paused) replace(box, h("button.primary", { type: "button" }, icon("play"), this._waitingEvents.length ? `${number(this._waitingEvents.length)} new events: resume` : "Paused: resume"));
   }
 
-  // Choosing and travelling
+  // Selection and time travel
 
   _select(sequence, key) {
-    this._goTo({ event: sequence, tab: null, key: null, run: null });
-    this._showEvent(sequence, key);
+    if (this._place.event === sequence) this._showEvent(sequence, key);
+    this._goTo({ event: sequence, tab: null, key: null, run: null }, key);
     this._showTab("event");
     if (matchMedia("(max-width: 1000px)").matches) byId("columns").dataset.view = "inspector";
   }
@@ -483,8 +452,8 @@ class Monitor {
   }
 
   _openRun(id) {
+    if (this._place.run === id) this._runs.choose(id);
     this._goTo({ run: id, event: null, tab: "run", key: null });
-    this._runs.choose(id);
     this._showTab("run");
     if (matchMedia("(max-width: 1000px)").matches) byId("columns").dataset.view = "inspector";
   }
@@ -492,8 +461,12 @@ class Monitor {
   _travelTo(at) {
     this._travel.set(at);
     this._timeline.setPast(at);
-    this._state.load(at);
-    if (at !== null && at > 0) this._soon("reveal", 80, () => this._timeline.reveal(at).then(() => this._timeline.setPast(this._travel.at)));
+    this._branches.showPoint();
+    // While the slider moves, only its newest place is read.
+    this._soon("travel", 80, async () => {
+      this._state.load(this._travel.at);
+      if (this._travel.at) await this._timeline.reveal(this._travel.at, { isMarked: false });
+    });
   }
 
   async _sequenceOf(version) {
@@ -505,7 +478,7 @@ class Monitor {
     }
   }
 
-  // Acting
+  // New threads
 
   async _newConversation(agent = this._list.chosenAgent) {
     try {
@@ -533,7 +506,7 @@ class Monitor {
   }
 
   _isHosted() {
-    return this._agents.some((agent) => agent.name === this._summary?.app_name);
+    return this._may("write") && (this._agents ?? []).some((agent) => agent.name === this._summary?.app_name);
   }
 
   _openChat() {
@@ -541,13 +514,13 @@ class Monitor {
     if (this._runs.runs.length) this._afterRuns(this._runs.runs);
   }
 
-  // The frame around it
+  // Tabs, theme, sign-in, notices, keys
 
   _buildTabs(answering) {
     const names = { state: "State", event: "Event", run: "Run", memory: "Memory", branches: "Branches" };
     this._panels = {};
     const bar = byId("tabs");
-    bar.append(h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the timeline", onclick: () => (byId("columns").dataset.view = "thread") }, icon("back")));
+    bar.before(h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the timeline", onclick: () => (byId("columns").dataset.view = "thread") }, icon("back")));
     for (const name of TABS) {
       bar.append(h("button.tab", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this._chooseTab(name) }, names[name]));
       this._panels[name] = h("div.panel", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabindex: "0" });

@@ -15,7 +15,7 @@ export class BranchPanel {
     const form = h("form.fork-form", {}, this._name, h("button", { type: "submit", id: "branch-create" }, icon("branch"), "Branch"));
     form.addEventListener("submit", (event) => (event.preventDefault(), this._create()));
     this._fork = h("button", { type: "button", id: "fork-thread", onclick: () => actions.fork(actions.point()) }, icon("copy"), "Fork into a new thread");
-    this._empty = h("div.empty", { hidden: true }, icon("branch"), h("h2", {}, "No branches here"), h("p", {}, "This server does not serve /contexts."));
+    this._empty = h("div.empty", { hidden: true }, icon("branch"), h("h2", {}, "The branches cannot be read"), (this._problem = h("p")));
     this._content = h("div", {}, h("p.panel-note", {}, "Branches share their past; nothing is copied."), form, h("p.panel-note", {}, "Forks at ", this._point, "; move the slider to choose another point."), h("div.block", {}, h("h3", {}, "Branches"), this._tree), this._compare, h("div.block.buttons", {}, this._fork));
     root.append(this._content, this._empty);
   }
@@ -31,7 +31,7 @@ export class BranchPanel {
   async load() {
     if (!this._threadId) return;
     const threadId = this._threadId;
-    this._point.textContent = `event ${this._actions.point()}`;
+    this.showPoint();
     try {
       const { branches } = await get(this._path());
       if (threadId !== this._threadId) return;
@@ -42,9 +42,16 @@ export class BranchPanel {
       this._print = print;
       this._branches = branches;
       replace(this._tree, this._children(null));
-    } catch {
-      if (threadId === this._threadId) this._show(false);
+    } catch (error) {
+      if (threadId !== this._threadId) return;
+      this._problem.textContent = error.message;
+      this._show(false);
     }
+  }
+
+  /** Shows at which event a new branch forks. */
+  showPoint() {
+    this._point.textContent = `event ${this._actions.point()}`;
   }
 
   _path(rest = "") {

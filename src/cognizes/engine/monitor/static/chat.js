@@ -1,16 +1,19 @@
-// Talking to a hosted agent. The run belongs to the server: what it says arrives like everything else, so a reload in
-// the middle loses nothing.
+// The chat with a hosted agent. The run belongs to the server, and its messages arrive as events, so a reload loses nothing.
 
 import { post, request } from "./api.js";
 import { PendingFiles } from "./attachments.js";
 import { h, icon } from "./dom.js";
 import { newId } from "./format.js";
 
+const MOST_DRAFTS = 50;
+
 export class Chat {
   /** `actions`: failed(error), sending() before a message is sent. */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
+    this._drafts = new Map();
+    this._thread = null;
     this._input = h("textarea", { id: "chat-input", rows: "1", placeholder: "Message the agent", "aria-label": "Message" });
     this._send = h("button.primary.send", { type: "submit", "aria-label": "Send" }, icon("send"));
     this._stop = h("button.danger.stop", { type: "button", hidden: true, "aria-label": "Stop" }, icon("stop"), "Stop");
@@ -38,13 +41,24 @@ export class Chat {
     });
   }
 
-  /** Shows the box for a thread of a hosted agent; null hides it. */
+  /** Shows the box for a thread of a hosted agent, with the draft of that thread; null hides it. */
   open(summary) {
+    if (summary && this._thread?.thread_id === summary.thread_id) return;
+    if (this._thread) this._keepDraft(this._thread, this._input.value);
     this._thread = summary;
+    this._input.value = (summary && this._drafts.get(summary.thread_id)) ?? "";
+    this._grow();
     this._root.hidden = !summary;
     this._files.clear();
     if (summary) this._input.placeholder = `Message ${summary.app_name}`;
     this.setRunning(false);
+  }
+
+  /** Keeps what is typed for a thread until the thread is opened again. */
+  _keepDraft({ thread_id: id }, text) {
+    this._drafts.delete(id);
+    if (text) this._drafts.set(id, text);
+    if (this._drafts.size > MOST_DRAFTS) this._drafts.delete(this._drafts.keys().next().value);
   }
 
   /** Puts a text into the box, ready to be sent or changed. */
@@ -73,7 +87,7 @@ export class Chat {
     const { app_name: agent, session_id: id, user_id: user } = this._thread;
     const path = `agui/${encodeURIComponent(agent)}/threads/${encodeURIComponent(id)}/attachments`;
     const headers = { "X-User-ID": user, "Content-Type": file.type || "application/octet-stream" };
-    return (await request(path, { method: "POST", query: { filename: file.name }, body: file, headers })).json();
+    return (await request(path, { method: "POST", query: { filename: file.name }, body: file, headers, timeoutMs: 0 })).json();
   }
 
   async _submit() {
@@ -90,6 +104,7 @@ export class Chat {
       const response = await request(`agui/${encodeURIComponent(thread.app_name)}`, {
         method: "POST",
         headers: { "X-User-ID": thread.user_id, Accept: "text/event-stream" },
+        timeoutMs: 0,
         json: {
           threadId: thread.session_id, runId: newId(), state: {}, tools: [], context: [],
           // A message in place of an answer withdraws the questions of a waiting run.
@@ -100,9 +115,12 @@ export class Chat {
       // The run belongs to the server, and signals announce its messages. This stream is not needed.
       await response.body.cancel();
     } catch (error) {
-      if (!this._input.value) this._input.value = text;
-      if (this._files.isEmpty) this._files.restore(files);
-      this.setRunning(false);
+      if (this._thread?.thread_id === thread.thread_id) {
+        if (!this._input.value) this._input.value = text;
+        this._grow();
+        if (this._files.isEmpty) this._files.restore(files);
+        this.setRunning(false);
+      } else if (!this._drafts.has(thread.thread_id)) this._keepDraft(thread, text);
       this._actions.failed(error);
     }
   }

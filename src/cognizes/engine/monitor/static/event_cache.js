@@ -55,7 +55,7 @@ export class EventCache {
     return this.loaded(page);
   }
 
-  /** Reads everything up to a sequence number that was heard of; returns what is new, in order. */
+  /** Reads everything up to an announced sequence number; returns what is new, in order. */
   async catchUp(sequence) {
     this._wanted = Math.max(this._wanted, sequence);
     this._calls++;

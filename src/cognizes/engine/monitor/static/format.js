@@ -79,6 +79,12 @@ export function isSecret(key) {
   return SECRET.test(key);
 }
 
+/** The name under which the value of a key is masked. The `value` of a JSON patch has the name of its path. */
+export function nameOf(container, key) {
+  if (key !== "value" || typeof container.path !== "string") return key;
+  return container.path.split("/").find(isSecret) ?? key;
+}
+
 /** One line of a value, for chips and folded rows. */
 export function summary(value, longest = 60) {
   const text = line(value, longest);
@@ -94,7 +100,7 @@ function line(value, room) {
   let used = 0;
   for (const [key, item] of Object.entries(value)) {
     if (used > room) break;
-    const part = isList ? line(item, room - used) : `${key}: ${isSecret(key) ? "••••" : line(item, room - used)}`;
+    const part = isList ? line(item, room - used) : `${key}: ${isSecret(nameOf(value, key)) ? "••••" : line(item, room - used)}`;
     parts.push(part);
     used += part.length;
   }
@@ -106,7 +112,7 @@ export function reasonOf(text) {
   return text && !text.includes("FunctionResponse") ? text : null;
 }
 
-/** The name of a thread: its title, else its first message. It does not change while the conversation goes on. */
+/** The name of a thread: its title, else its first message. New messages do not change it. */
 export function titleOf(thread) {
   return thread.title || thread.first_message || "New conversation";
 }

@@ -1,12 +1,16 @@
-// A WebSocket that stays: it tells that something happened; what happened is read by REST.
+// A WebSocket with reconnection. Its messages announce events; REST has their content.
 
 import { ticketed, url } from "./api.js";
 
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 8000;
+const REWOUND = 4409; // the close code of a feed whose thread lost events in a failover
 
-/** Follows a thread, or everything ("*"). `onItem(payload)` for each pulse, `onOpen(again)` after each connection. */
-export function follow(name, { onItem, onOpen, onState, after }) {
+/**
+ * Follows a thread, or everything ("*"). `onItem(payload)` for each notification, `onOpen(again)` after each connection,
+ * `onState(isOpen)`, and `onRewound()` when the thread lost events: then it ends, and the thread is to be read again.
+ */
+export function follow(name, { onItem, onOpen, onState, onRewound, after }) {
   let socket = null;
   let closed = false;
   let pause = FIRST_PAUSE;
@@ -37,7 +41,12 @@ export function follow(name, { onItem, onOpen, onState, after }) {
       }
       if (item?.payload) onItem(item.payload, item);
     };
-    socket.onclose = () => {
+    socket.onclose = ({ code }) => {
+      if (closed) return;
+      if (code === REWOUND) {
+        closed = true;
+        return onRewound?.();
+      }
       onState?.(false);
       again();
     };

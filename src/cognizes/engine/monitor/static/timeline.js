@@ -14,6 +14,7 @@ import { QuestionCard } from "./question_card.js";
 
 const NEAR = "1500px 0px";
 const ESTIMATE = 46;
+const MOST_ANNOUNCED = 500;
 const AT_END = 120;
 const ENDED = ["completed", "failed", "cancelled"];
 const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
@@ -24,9 +25,11 @@ export class Timeline {
     this._scroller = scroller;
     this._actions = actions;
     this._list = h("div.pages");
-    this._tail = h("div.tail", { "aria-live": "polite" });
+    this._tail = h("div.tail");
+    // A reader of the page hears each message once it is stored, not every token of it.
+    this._announcer = h("div.announcer", { role: "status" });
     this._popover = h("div.popover", { hidden: true, role: "tooltip" });
-    scroller.append(this._list, this._tail, this._popover);
+    scroller.append(this._list, this._tail, this._popover, this._announcer);
     this.reset();
     scroller.addEventListener("scroll", () => this._actions.moved?.(this.isAtEnd()), { passive: true });
     scroller.addEventListener("click", (event) => this._onClick(event));
@@ -84,16 +87,22 @@ export class Timeline {
       if (page.rendered) this._addEvent(page, event, true);
       else this._sizeOf(page);
       this._dropStream(event);
+      this._announce(event);
     }
     if (stay) this.toEnd();
   }
 
+  _announce(event) {
+    const said = readEvent(event).find((part) => part.kind === "message" && part.role === "assistant" && typeof part.text === "string");
+    if (said) this._announcer.textContent = `${event.author}: ${said.text.slice(0, MOST_ANNOUNCED)}`;
+  }
+
   /** Scrolls to an event and marks it. */
-  async reveal(sequence) {
+  async reveal(sequence, { isMarked = true } = {}) {
     const page = this._cache.pageOf(Math.min(sequence, Math.max(this._cache.last, 1)));
     if (!this._pages[page]) return;
     await this._render(page);
-    this.mark(sequence);
+    if (isMarked) this.mark(sequence);
     const element = this._rowOf(sequence) ?? this._pages[page].element;
     element.scrollIntoView({ block: "center" });
     // Pages around it take their true height after it came into view.
@@ -145,17 +154,20 @@ export class Timeline {
     const stay = this.isAtEnd();
     let entry = this._streams.get(messageId);
     if (!entry) {
-      const said = h("div.said");
+      const words = document.createTextNode("");
+      const said = h("div.said", {}, words);
       const element = h(
         "div.row.k-message.is-streaming", { "data-message": messageId },
         h("span.gutter", {}, h("span.live-dot", { "aria-label": "streaming" })),
         h("div.row-body", {}, h("div.bubble.from-assistant", {}, h("div.who", {}, author), said)),
       );
-      entry = { element, said };
+      entry = { element, words };
       this._streams.set(messageId, entry);
       this._tail.append(element);
     }
-    entry.said.textContent = text;
+    const { words } = entry;
+    if (text.startsWith(words.data)) words.appendData(text.slice(words.length));
+    else words.data = text;
     if (stay) this.toEnd();
   }
 
@@ -192,7 +204,13 @@ export class Timeline {
     const page = this._pages[number];
     if (!page || page.rendered) return;
     const cache = this._cache;
-    const events = await cache.page(number).catch(() => []);
+    let events;
+    try {
+      events = await cache.page(number);
+    } catch (error) {
+      if (cache === this._cache && !page.rendered) replace(page.element, problem(error, () => this._render(number)));
+      return;
+    }
     if (cache !== this._cache || page.rendered) return;
     page.rendered = true;
     page.turn = null;
@@ -420,6 +438,10 @@ export class Timeline {
     this._popover.style.left = `${Math.max(8, left)}px`;
     this._popover.style.top = `${from.bottom - box.top + this._scroller.scrollTop + 6}px`;
   }
+}
+
+function problem(error, again) {
+  return h("div.page-problem", {}, icon("warn"), h("span", {}, `These events cannot be read: ${error.message}`), h("button", { type: "button", onclick: again }, "Try again"));
 }
 
 function empty(suggestions, suggest) {

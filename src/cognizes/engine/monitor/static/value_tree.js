@@ -1,7 +1,7 @@
 // JSON as a tree: folded, lazily opened, long lists in pieces, long texts in pieces, secrets masked.
 
 import { h, icon, replace } from "./dom.js";
-import { bytes, isSecret, number, summary } from "./format.js";
+import { bytes, isSecret, nameOf, number, summary } from "./format.js";
 
 const PIECE = 100;
 const SHOWN_TEXT = 240;
@@ -97,7 +97,7 @@ function container(value, options) {
   const unfold = () => {
     if (!filled) {
       filled = true;
-      piece(body, entries, 0, isList, { ...options, open: open - 1 });
+      piece(body, entries, 0, value, { ...options, open: open - 1 });
       if (isPart) body.append(cut({ $cut: "object", length: value.length }, { ...options, loadWhole: options.loadWhole }));
     }
   };
@@ -117,11 +117,12 @@ function partOf(whole, key, item) {
   return isRest ? whole.slice(Number(key)) : whole?.[key];
 }
 
-function piece(body, entries, from, isList, options) {
+function piece(body, entries, from, container, options) {
+  const isList = Array.isArray(container);
   const size = entries.length - from <= PIECE * 1.2 ? entries.length : PIECE; // no button for a handful
   for (const [key, item] of entries.slice(from, from + size)) {
     const loadWhole = options.loadWhole && (async () => partOf(await options.loadWhole(), key, item));
-    body.append(h("div.tree-row", {}, h("span.k", {}, isList ? `${key}` : key), valueView(item, { ...options, loadWhole, name: isList ? options.name : key })));
+    body.append(h("div.tree-row", {}, h("span.k", {}, isList ? `${key}` : key), valueView(item, { ...options, loadWhole, name: isList ? options.name : nameOf(container, key) })));
   }
   const left = entries.length - from - size;
   if (left <= 0) return;
@@ -129,7 +130,7 @@ function piece(body, entries, from, isList, options) {
   more.addEventListener("click", (event) => {
     event.stopPropagation();
     more.remove();
-    piece(body, entries, from + PIECE, isList, options);
+    piece(body, entries, from + PIECE, container, options);
   });
   body.append(more);
 }

@@ -6,15 +6,16 @@ const CONNECT = `pip install cognizes-engine
 # my_package/agent.py defines root_agent
 cognizes serve --agent my_package.agent:root_agent`;
 
-export function welcome({ agents, start }) {
+/** `agents` is null while they are not known; `note` says why. */
+export function welcome({ agents, note, start }) {
   return h(
     "div.welcome", {},
     s("svg.welcome-pulse", { viewBox: "0 0 600 120", "aria-hidden": "true" }, s("path", { d: "M0 70h180l14-30 18 60 22-90 24 84 14-24h80l12-18 16 30 10-12H600" })),
     h("h1", {}, "See what your agents do"),
     h("p", {}, "Every event and every change of state, as soon as it is stored. Choose a thread, or start one."),
-    agents.length
+    agents?.length
       ? h("div.buttons", {}, agents.map(({ name }) => h("button.primary.is-large", { type: "button", onclick: () => start(name) }, icon("plus"), `Talk to ${name}`)))
-      : h("p", {}, "This server hosts no agent."),
+      : h("p", {}, agents !== null ? "This server hosts no agent." : note ?? "Reading the agents of this server…"),
     h("section.connect", {}, h("h2", {}, "Connect your own agent"), h("pre.example", {}, CONNECT), h("p", {}, "Google ADK, LangGraph, Pydantic AI, the OpenAI Agents SDK, or any source of AG-UI events.")),
     h(
       "ul.hints", {},

@@ -70,6 +70,14 @@ SELECT DISTINCT found.thread_id
             FROM unnest({schema}.memory_term_keys(app.app_name, coalesce($3, ''), $2)) AS key)
  LIMIT 2000;
 
+-- find_messages_with_text: Find the messages of a thread before an event that contain a text, ignoring case, newest
+-- first, each with the text and what is around it.
+SELECT m.sequence_num, m.role, substr(m.content, greatest(1, strpos(lower(m.content), lower($2)) - 40), 160) AS excerpt
+  FROM {schema}.messages m
+ WHERE m.thread_id = $1 AND m.content ILIKE $3 AND ($4::bigint IS NULL OR m.sequence_num < $4)
+ ORDER BY m.sequence_num DESC
+ LIMIT $5;
+
 -- read_active_path: Read the events of the active branch as ranges of sequence numbers, up to the newest event.
 SELECT path.first_sequence, least(path.last_sequence, t.last_sequence) AS last_sequence
   FROM {schema}.threads t, {schema}.branch_path(t.id, NULL) AS path
