@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 
 import pytest
@@ -96,3 +99,11 @@ def test_the_changelog_has_lists_without_gaps_and_no_line_twice() -> None:
     headings = [line for line in lines if line.startswith("## ")]
     assert headings[0] == "## [Unreleased]"
     assert headings[1].startswith(f"## [{script('release_notes').project_version()}] - ")
+
+
+def test_all_packages_and_images_have_the_version_of_the_project() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    package = json.loads((ROOT / "clients" / "typescript" / "package.json").read_text())
+    assert package["version"] == version
+    for name in ("compose.yaml", "kubernetes.yaml"):
+        assert set(re.findall(r"image: cognizes-engine:(\S+)", (ROOT / "deploy" / name).read_text())) == {version}
