@@ -66,6 +66,7 @@ NOT_EXECUTED = {
     "docs/guide-import-adk.md: pip install": GUIDES,
     "docs/guide-backup-upgrade.md: pip install": "it installs packages",
     "docs/langgraph.md: cognizes serve": SERVER,
+    "docs/langgraph.md: pip install": "it installs from the package registry",
     "docs/mcp.md: pip install": "it installs from the package registry",
     "docs/openai-agents.md: pip install": "it installs from the package registry",
     "docs/openai-agents.md: cognizes serve": SERVER,
