@@ -432,7 +432,7 @@ export class AgentThread {
     return null;
   }
 
-  /** Read how a run ended while the connection was lost; null if it has not: its server died, and its lease expires. */
+  /** Read how a run ended while the connection was lost; null if it has not: its server was killed, and its lease expires. */
   async #readEnd(signal: AbortSignal): Promise<RunResult | null> {
     const { runId } = this.#values;
     let status: RunResult["status"] & ThreadRunStatus = "completed";
@@ -484,7 +484,7 @@ export class AgentThread {
     switch (frame.type) {
       case "RUN_STARTED":
         if (frame.runId !== connectId) {
-          this.#results.clear(); // the agent goes on without them
+          this.#results.clear(); // the agent continues without them
           this.#set({ runId: frame.runId, runStatus: "running", interrupts: [], pendingToolCallIds: [] });
         }
         break;

@@ -111,7 +111,7 @@ export class FrameSequence {
   #end(item: Item, frame: TextFrame): Frame[] {
     const frames: Frame[] = [];
     if (item.position !== null && item.position < item.text.length) {
-      // The stored text is shorter than the delivered one: its writer died before the rest was stored.
+      // The stored text is shorter than the delivered one: its writer was killed before the rest was stored.
       item.text = item.text.slice(0, item.position);
       frames.push(...this.#restart(item, frame));
     }

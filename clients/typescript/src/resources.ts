@@ -273,7 +273,7 @@ export class Runs extends Resource {
     yield* followFrames(this.transport, request, (frame) => frame.type === "RUN_FINISHED", rest);
   }
 
-  /** Return whether the end of a run is not after an event: the stream would wait for ever. */
+  /** Return whether the end of a run is not after an event: the stream would wait without end. */
   async #hasEndedBefore(runId: string, after: number, threadId: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
     let run: RunDetail;
     try {

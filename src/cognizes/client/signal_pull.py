@@ -449,8 +449,8 @@ class SignalPullClient:
             taken = message.append(page["chunks"])
             has_ended = page["status"] != "streaming"
             if has_ended and (message.sequence > page["current_sequence"] or not page["current_sequence"]):
-                # The producer died before its last chunks were stored, so the stored message is shorter; or there is
-                # no text, and maybe no message.
+                # The producer was killed before its last chunks were stored, so the stored message is shorter; or there
+                # is no text, and maybe no message.
                 self._unknown_messages[message.id] = None
                 self._has_work.set()
                 return
