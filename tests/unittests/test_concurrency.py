@@ -71,6 +71,22 @@ async def test_the_last_error_is_raised_after_the_time_limit() -> None:
         await retry_while_unavailable(attempt, seconds=0.05)
 
 
+async def test_a_failed_first_attempt_of_the_caller_is_the_first_one() -> None:
+    steps: list[str] = []
+
+    async def attempt() -> str:
+        steps.append("attempt")
+        return "done"
+
+    away = DatabaseUnavailableError("away")
+    answer = await retry_while_unavailable(attempt, failed=away, before_retry=lambda: steps.append("retry"))
+    assert (answer, steps) == ("done", ["retry", "attempt"])
+    with pytest.raises(DatabaseUnavailableError) as raised:
+        await retry_while_unavailable(attempt, failed=away, seconds=0)
+    assert raised.value is away
+    assert steps == ["retry", "attempt"]
+
+
 async def test_a_job_runs_at_its_interval_and_at_once_when_a_sweep_is_asked_for() -> None:
     sweeper, ran = Sweeper(Supervisor()), WakeUp()
 

@@ -238,20 +238,25 @@ async def retry_while_unavailable(
     errors: tuple[type[EngineError], ...] = (DatabaseUnavailableError,),
     before_retry: Callable[[], None] | None = None,
     longest_pause: float = _LONGEST_PAUSE,
+    failed: EngineError | None = None,
 ) -> _Result:
     """Call `attempt` until it raises none of `errors`, with growing pauses; raise the last error after `seconds`.
 
     By default it waits for PostgreSQL without a limit. A closed engine raises `EngineClosedError`, which ends the loop.
+    `failed` is the error of a first attempt that the caller has made.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     pause = _FIRST_PAUSE
     while True:
-        try:
-            return await attempt()
-        except errors:
-            if loop.time() + pause > deadline:
-                raise
+        if failed is None:
+            try:
+                return await attempt()
+            except errors as error:
+                failed = error
+        if loop.time() + pause > deadline:
+            raise failed
+        failed = None
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         pause = min(pause * 2, longest_pause)
         if (counted := instruments()) is not None:

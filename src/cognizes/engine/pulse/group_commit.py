@@ -476,11 +476,16 @@ class AppendBatcher:
         return answers
 
     async def _call_until_available(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
+        try:
+            return await self._call(items, fetch, wait=wait)
+        except DatabaseUnavailableError as error:
+            failed = error
         return await retry_while_unavailable(
             lambda: self._call(items, fetch, wait=wait),
             seconds=self._retry_seconds,
             # The commit may have happened although its answer was lost.
             before_retry=lambda: _expect_duplicates(items),
+            failed=failed,
         )
 
     async def _call(self, items: list[AppendItem], fetch: _Fetch, *, wait: bool) -> list[Any]:
