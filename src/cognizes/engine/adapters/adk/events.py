@@ -31,7 +31,8 @@ from cognizes.engine.pulse.events import message_role, message_text
 
 logger = logging.getLogger(__name__)
 
-_COLUMNS = frozenset({"id", "invocation_id", "author"})
+_COLUMNS = {"id", "invocation_id", "author"}
+_NO_NODE = {"path": ""}
 _EMPTY_ACTIONS = frozenset(name for name, info in EventActions.model_fields.items() if info.default_factory is dict)
 
 
@@ -67,10 +68,10 @@ def usage_of(event: Event, *, model: str | None = None) -> models.TokenUsage | N
 
 
 def encode_event(event: Event, *, thread_id: str, run_id: str | None = None, model: str | None = None) -> models.Event:
-    fields: JsonObject = to_json(event.model_dump(exclude=set(_COLUMNS), exclude_none=True))
+    fields: JsonObject = to_json(event.model_dump(exclude=_COLUMNS, exclude_none=True))
     content: JsonObject | None = fields.pop("content", None)
     actions: JsonObject = fields.pop("actions")
-    if fields["node_info"] == {"path": ""}:
+    if fields["node_info"] == _NO_NODE:
         del fields["node_info"]
     if content == {}:
         # Empty content differs from no content.
@@ -115,20 +116,20 @@ def encode_fragment(event: Event, *, thread_id: str) -> models.Event | None:
 
 def event_kind(event: Event) -> str:
     """Return the type of an event for the timeline. An event with text is a message, also if it carries tool calls."""
-    parts = (event.content.parts if event.content else None) or []
+    parts = event.content.parts if event.content else None
+    if not parts:
+        if event.error_code or event.error_message:
+            return "error"
+        return "state_update" if event.actions.state_delta else "message"
     if any(part.function_response for part in parts):
         return "observe"
-    if event.author == "user" and parts:
+    if event.author == "user":
         return "user_message"
     if any(part.text and not part.thought for part in parts):
         return "assistant_message"
     if any(part.function_call for part in parts):
         return "act"
-    if parts:
-        return "thought" if all(part.thought for part in parts) else "assistant_message"
-    if event.error_code or event.error_message:
-        return "error"
-    return "state_update" if event.actions.state_delta else "message"
+    return "thought" if all(part.thought for part in parts) else "assistant_message"
 
 
 def decode_event(row: asyncpg.Record) -> Event:

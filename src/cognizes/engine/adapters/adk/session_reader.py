@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 from uuid import UUID
 
 import asyncpg
@@ -19,10 +19,8 @@ from cognizes.engine.adapters.adk.events import EventTemplate, LazyEvents, decod
 from cognizes.engine.concurrency import SharedCalls
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb
-from cognizes.engine.errors import NotFoundError
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import join_state
-from cognizes.engine.pulse.session_store import thread_uuid
 
 
 class Revision(NamedTuple):
@@ -38,18 +36,12 @@ class Revision(NamedTuple):
     @classmethod
     def of(cls, session: Session) -> Self | None:
         """Return the revision of an object; None when it was rebuilt from JSON or comes from another service."""
-        try:
-            thread_id, version, sequence = (session._storage_update_marker or "").split("/")
-            return cls(thread_uuid(thread_id), int(version), int(sequence))
-        except (ValueError, NotFoundError):
-            return None
+        # Not by its name: the attribute access of pydantic takes a microsecond.
+        marker: object = (session.__pydantic_private__ or {}).get("_storage_update_marker")
+        return marker if isinstance(marker, cls) else None
 
     def put_on(self, session: Session) -> None:
-        session._storage_update_marker = marker_of(self.thread_id, self.version, self.sequence)
-
-
-def marker_of(thread_id: UUID | str, version: int, sequence: int) -> str:
-    return f"{thread_id}/{version}/{sequence}"
+        session._storage_update_marker = cast(Any, self)
 
 
 SessionKey = tuple[str, str, str]
@@ -161,7 +153,7 @@ class SessionReader:
             self._cache.put(key, CachedEvents(head["thread_id"], head["last_sequence"], is_complete, templates))
         session = make_session(
             key,
-            marker_of(head["thread_id"], head["version"], head["last_sequence"]),
+            Revision(head["thread_id"], head["version"], head["last_sequence"]),
             state=_join(load_jsonb(head["state"]), head["user_state"], head["app_state"]),
             last_update_time=_last_update_time(head, templates),
         )
@@ -196,7 +188,7 @@ class SessionReader:
         sessions = [
             make_session(
                 (app_name, user, session_id),
-                marker_of(thread_id, version, sequence),
+                Revision(thread_id, version, sequence),
                 # Shared state is decoded for every session: sessions must not share mutable values.
                 state=_join(state, shared.get(user), shared.get(None)) if shared else state,
                 last_update_time=time,
@@ -251,7 +243,7 @@ def _collection_paused(events: int) -> Iterator[None]:
 _GIVEN = frozenset({"id", "app_name", "user_id", "state", "last_update_time"})
 
 
-def make_session(key: SessionKey, marker: str, *, state: JsonObject, last_update_time: float) -> Session:
+def make_session(key: SessionKey, revision: Revision, *, state: JsonObject, last_update_time: float) -> Session:
     """Return a session without events. It skips the constructor: rows of the database need no validation, which takes a
     third of the time of a listing."""
     app_name, user_id, session_id = key
@@ -267,7 +259,7 @@ def make_session(key: SessionKey, marker: str, *, state: JsonObject, last_update
     _set(session, "__dict__", fields)
     _set(session, "__pydantic_fields_set__", set(_GIVEN))
     _set(session, "__pydantic_extra__", None)
-    _set(session, "__pydantic_private__", {"_storage_update_marker": marker})
+    _set(session, "__pydantic_private__", {"_storage_update_marker": revision})
     return session
 
 

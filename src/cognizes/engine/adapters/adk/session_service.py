@@ -25,7 +25,6 @@ from cognizes.engine.adapters.adk.session_reader import (
     SessionKey,
     SessionReader,
     make_session,
-    marker_of,
 )
 from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
 from cognizes.engine.concurrency import KeyedLock
@@ -33,6 +32,7 @@ from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
 from cognizes.engine.pulse.events import check_text, without_temp
+from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.settings import Settings
 
 OnConflict = Literal["raise", "rebase"]
@@ -287,7 +287,7 @@ def _key(app_name: str, user_id: str, session_id: str) -> SessionKey:
 def _empty_session(stored: models.Session) -> Session:
     return make_session(
         (stored.app_name, stored.user_id, stored.id),
-        marker_of(stored.thread_id, stored.version, stored.last_sequence),
+        Revision(thread_uuid(stored.thread_id), stored.version, stored.last_sequence),
         state=stored.state,
         last_update_time=stored.updated_at.timestamp() if stored.updated_at else 0.0,
     )
