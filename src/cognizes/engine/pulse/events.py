@@ -94,7 +94,8 @@ def check_object(what: str, value: object) -> JsonObject:
 
 
 def check_keys(what: str, value: object) -> JsonObject:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    # `dict` first: the check of an abstract class takes longer.
+    if not isinstance(value, (dict, Mapping)) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(f"{what} must be an object with text keys")
     return dict(value)
 
@@ -145,7 +146,7 @@ def parse_state_prefix(key: str) -> tuple[str, str]:
     return (SESSION, key) if scope is None else (scope, bare_key)
 
 
-@dataclass
+@dataclass(slots=True)
 class ScopedDelta:
     """A delta by scope, with bare keys."""
 
@@ -161,10 +162,13 @@ class ScopedDelta:
 
 def split_delta(delta: Mapping[str, Any]) -> ScopedDelta:
     scoped = ScopedDelta()
-    parts = {SESSION: scoped.session, USER: scoped.user, APP: scoped.app, TEMP: scoped.temp}
     for key, value in delta.items():
+        if ":" not in key:
+            scoped.session[key] = value
+            continue
         scope, bare_key = parse_state_prefix(key)
-        parts[scope][bare_key] = value
+        part: JsonObject = getattr(scoped, scope)
+        part[bare_key] = value
     return scoped
 
 

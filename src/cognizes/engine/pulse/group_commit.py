@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from json.encoder import encode_basestring as quote
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from opentelemetry.trace import SpanContext
@@ -99,6 +99,10 @@ class GroupCommit(Generic[Item, Answer]):
         self._is_closed = False
 
     async def submit(self, item: Item) -> Answer:
+        return await self.enqueue(item)
+
+    def enqueue(self, item: Item) -> asyncio.Future[Answer]:
+        """Queue an item now; the future has the answer after the item's commit."""
         if self._is_closed:
             raise EngineClosedError("the engine is closed; nothing was stored; open it again")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -109,8 +113,9 @@ class GroupCommit(Generic[Item, Answer]):
             self._make_ready(key, item.tenant_key)
         queue.append((item, future))
         self._queued += 1
-        self._use_free_sender()
-        return await future
+        if self._ready and self._free_senders:
+            self._use_free_sender()
+        return future
 
     @property
     def is_idle(self) -> bool:
@@ -185,7 +190,7 @@ class GroupCommit(Generic[Item, Answer]):
             self._use_free_sender()
 
     def _take_batch(self) -> list[Entry[Item, Answer]]:
-        # A fair share: a sender that took everything would leave the others batches of few items.
+        # Not all items: the other senders would get batches of few items.
         share = max(-(-(self._queued + self._in_flight) // self._number_of_senders), _FURTHER_BATCH)
         batch: list[Entry[Item, Answer]] = []
         while self._ready and not batch:
@@ -201,6 +206,14 @@ class GroupCommit(Generic[Item, Answer]):
         while ready and len(batch) < at_most:
             key = ready[0]
             queue = self._queues[key]
+            if len(queue) == 1 and queue[0][0].size <= room and not queue[0][1].cancelled():
+                # Nearly always: one item of its key.
+                ready.popleft()
+                entry = queue.popleft()
+                self._queued -= 1
+                room -= entry[0].size
+                batch.append(entry)
+                continue
             taken = self._take(queue, tenant_key, room, self._max_items - len(batch), is_first=not batch)
             if not taken and queue and queue[0][0].tenant_key == tenant_key:
                 break
@@ -349,9 +362,8 @@ class AppendItem:
     apps: Apps | None = None
 
     @property
-    def order_key(self) -> int:
-        """The thread, as a number: hashing a UUID is slow."""
-        return self.thread_id.int
+    def order_key(self) -> UUID:
+        return self.thread_id
 
     @property
     def identity(self) -> str:
@@ -364,8 +376,7 @@ class AppendItem:
         return self.apps
 
 
-@dataclass(slots=True, frozen=True)
-class AppendAnswer:
+class AppendAnswer(NamedTuple):
     """The result of an item: `stored`, `duplicate`, `conflict`, `missing` or `fenced`."""
 
     status: str
@@ -412,13 +423,14 @@ class AppendBatcher:
             blocking_sender=self._send_and_wait,
         )
 
-    async def submit(self, item: AppendItem) -> AppendAnswer:
-        """Store an item and return the result after the commit."""
+    def submit(self, item: AppendItem) -> Awaitable[AppendAnswer]:
+        """Store an item; await the result, which is known after the commit."""
         item.apps = self._database.acting_apps
-        item.caller = current_context()
+        if is_tracing():
+            item.caller = current_context()
         if (measured := instruments()) is not None:
-            return await measured.time_append(lambda: self._groups.submit(item))
-        return await self._groups.submit(item)
+            return measured.time_append(lambda: self._groups.submit(item))
+        return self._groups.enqueue(item)
 
     async def wait_until_answered(self, thread: Hashable) -> None:
         """Return when no append to a thread, given by its `order_key`, is queued or in flight."""
@@ -462,7 +474,7 @@ class AppendBatcher:
                 raise
             _expect_duplicates(resent)
             rows = await self._call_until_available(items, fetch, wait=wait)
-        answers = [None if row[0] == "busy" else AppendAnswer(*row) for row in rows]
+        answers = [None if row[0] == "busy" else AppendAnswer._make(row) for row in rows]
         if (counted := instruments()) is not None:
             counted.append_batch.observe(len(items))
             for stored in filter(None, answers):

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+from asyncpg.pgproto.pgproto import UUID as DriverUUID  # noqa: N811
 
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
@@ -125,7 +126,8 @@ def thread_uuid(thread_id: str | UUID) -> UUID:
     if isinstance(thread_id, UUID):
         return thread_id
     try:
-        return UUID(thread_id)
+        # The UUID of the driver computes its text and its hash once, and is encoded faster.
+        return DriverUUID(UUID(thread_id).bytes)
     except ValueError:
         raise NotFoundError(f"there is no thread {thread_id!r}; a thread id is a UUID") from None
 
