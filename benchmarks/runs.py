@@ -61,7 +61,7 @@ async def claim_and_finish(engine: Engine, runs: int, workers: int) -> float:
         while left > 0:
             claimed = await engine.runs.claim([f"noop-{workers}"], worker_id=name)
             for run in claimed:
-                await engine.runs.complete(run)
+                await engine.runs.finish(run)
                 left -= 1
             if not claimed:
                 await asyncio.sleep(0.001)

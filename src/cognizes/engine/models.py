@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 JsonObject = dict[str, Any]
+JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
+"""A value that a caller passes, to be stored as JSON. A value that is read is `Any`: the caller knows its form."""
 Item = TypeVar("Item")
 MAX_NAME_BYTES: Final = 1000
 """The longest app name, user id or run id: they are index keys. Other ids have `MAX_TEXT_LENGTH`."""

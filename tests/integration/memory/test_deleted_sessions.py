@@ -38,7 +38,7 @@ async def _fill(engine: Engine, session: Session) -> None:
     await engine.runs.wait(run, kind="human", correlation_key=_SECRET, reason=_SECRET, payload_results={"a": _SECRET})
     await engine.runs.signal(run.id, correlation_key=_SECRET, payload=_SECRET)
     (run,) = await engine.runs.claim(["work"])
-    await engine.runs.complete(run, _SECRET)
+    await engine.runs.finish(run, result=_SECRET)
     await engine.memory.remember_run(run.thread_id, run.id)
     async with engine.stream_message(session, message_id=f"m-{_SECRET}") as message:
         await message.write(_SECRET)

@@ -233,12 +233,12 @@ class TestEpisodesOfRuns:
         with pytest.raises(ConflictError, match="pending"):
             await engine.memory.remember_run(run.thread_id, run.id)
         (first,) = await engine.runs.claim(["work"])
-        await engine.runs.remember(await engine.runs.abandon(first, error="boom"))
+        await engine.runs.remember(await engine.runs.fail(first, error="boom"))
         assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["failed: boom"]
         await engine.runs.retry(run.thread_id, run.id)
         (second,) = await engine.runs.claim(["work"])
         await engine.sessions.append(session, author="a", kind="assistant_message", text="done", run_id=run.id)
-        await engine.runs.remember(await engine.runs.complete(second))
+        await engine.runs.remember(await engine.runs.finish(second))
         assert [entry.summary for entry in await engine.memory.episodic.list_by_agent(ADA)] == ["done"]
         hits = await engine.memory.recall("boom", app="shop", user="ada")
         assert not any("boom" in hit.text for hit in hits)

@@ -23,7 +23,7 @@ async def claimed(engine: Engine, count: int) -> list[Run]:
 
 async def test_concurrent_ends_share_a_commit(engine: Engine) -> None:
     runs = await claimed(engine, 20)
-    done = await asyncio.gather(*(engine.runs.complete(run, {"n": run.id}) for run in runs))
+    done = await asyncio.gather(*(engine.runs.finish(run, result={"n": run.id}) for run in runs))
     assert [(run.id, run.status, run.result) for run in done] == [
         (run.id, RunStatus.COMPLETED, {"n": run.id}) for run in runs
     ]
@@ -40,11 +40,11 @@ async def test_an_end_that_fails_does_not_fail_the_others(engine: Engine) -> Non
     (again,) = await engine.runs.claim(["work"])
     await engine.sessions.delete(await engine.sessions.store.get_thread(gone.thread_id))
     outcomes = await asyncio.gather(
-        engine.runs.complete(lost, "late"),
-        engine.runs.complete(good, "in time"),
-        engine.runs.complete(gone),
-        engine.runs.abandon(bad, error="broken \x00"),
-        engine.runs.complete(again, "once"),
+        engine.runs.finish(lost, result="late"),
+        engine.runs.finish(good, result="in time"),
+        engine.runs.finish(gone),
+        engine.runs.fail(bad, error="broken \x00"),
+        engine.runs.finish(again, result="once"),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [LeaseLostError, Run, NotFoundError, Run, Run]
@@ -59,10 +59,10 @@ async def test_an_end_that_fails_does_not_fail_the_others(engine: Engine) -> Non
 
 async def test_the_same_end_twice_counts_once(engine: Engine) -> None:
     (run,) = await claimed(engine, 1)
-    ends = [engine.runs.complete(run, number, event_id=f"end-{number}") for number in range(5)]
+    ends = [engine.runs.finish(run, result=number, event_id=f"end-{number}") for number in range(5)]
     outcomes = await asyncio.gather(*ends, return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LeaseLostError"] * 4 + ["Run"]
-    resent = await engine.runs.complete(run, 0, event_id="end-0")
+    resent = await engine.runs.finish(run, result=0, event_id="end-0")
     assert (resent.result, (await run_events(engine, run)).count("run_finished")) == (0, 1)
 
 
@@ -70,8 +70,8 @@ async def test_a_locked_thread_delays_only_its_own_end(engine: Engine) -> None:
     held, free = await claimed(engine, 2)
     async with database_of(engine).connection() as other, other.transaction():
         await other.execute("SELECT FROM threads WHERE id = $1::uuid FOR NO KEY UPDATE", held.thread_id)
-        waiting = asyncio.create_task(engine.runs.complete(held))
-        assert (await engine.runs.complete(free)).status == RunStatus.COMPLETED
+        waiting = asyncio.create_task(engine.runs.finish(held))
+        assert (await engine.runs.finish(free)).status == RunStatus.COMPLETED
         assert not waiting.done()
     assert (await waiting).status == RunStatus.COMPLETED
 

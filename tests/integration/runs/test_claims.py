@@ -103,8 +103,8 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
             lambda: engine.runs.call_tool(old.thread_id, old.id, "tool", {}),
             lambda: engine.runs.finish(old.thread_id, old.id),
             lambda: engine.runs.fail(old.thread_id, old.id, error="late"),
-            lambda: engine.runs.complete(old, "late"),
-            lambda: engine.runs.abandon(old, error="late"),
+            lambda: engine.runs.finish(old, result="late"),
+            lambda: engine.runs.fail(old, error="late"),
             lambda: engine.runs.release(old, cause="late"),
             lambda: engine.runs.wait(old, kind="human", correlation_key="late"),
             lambda: memory.write_scratchpad("late"),
@@ -118,7 +118,7 @@ async def test_a_lost_lease_cannot_write(engine: Engine) -> None:
     assert await engine.sessions.events(session) == before
     assert (await engine.sessions.store.get_thread(session.thread_id)).state == session.state
     assert (await memory.snapshot()).working_memory.scratchpad == "mine"
-    assert (await engine.runs.complete(new, {"answer": 42})).result == {"answer": 42}
+    assert (await engine.runs.finish(new, result={"answer": 42})).result == {"answer": 42}
 
 
 async def test_a_lost_lease_completes_no_message(engine: Engine) -> None:

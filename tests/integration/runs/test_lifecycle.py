@@ -195,8 +195,8 @@ async def test_every_run_ends_in_one_function(engine: Engine) -> None:
     events = len(await engine.sessions.events(session))
     await database_of(engine).pool.execute("DROP FUNCTION end_runs")
     for end in (
-        lambda: engine.runs.complete(claimed["complete"]),
-        lambda: engine.runs.abandon(claimed["abandon"], error="x"),
+        lambda: engine.runs.finish(claimed["complete"]),
+        lambda: engine.runs.fail(claimed["abandon"], error="x"),
         lambda: engine.runs.finish(thread_id, "finish"),
         lambda: engine.runs.fail(thread_id, "fail", error="x"),
         lambda: engine.runs.cancel(thread_id, "cancel"),

@@ -179,7 +179,7 @@ async def test_a_process_that_starts_after_an_outage_takes_no_run_of_a_living_wo
             async with Worker(starting, {"order": order}):
                 await until(lambda: _swept(starting))
                 assert await working.runs.heartbeat([held]) == [held]
-            done = await working.runs.complete(held, "kept")
+            done = await working.runs.finish(held, result="kept")
             assert (done.status, done.attempt) == (RunStatus.COMPLETED, 1)
 
 

@@ -36,7 +36,7 @@ async def test_a_queue_never_exceeds_its_concurrency_over_several_processes(data
     assert len(claimed) == 3
     assert {run.queue for run in claimed} == {"gpu"}
     assert await engine.runs.claim(["train", "infer"], limit=5) == []
-    await engine.runs.complete(claimed[0])
+    await engine.runs.finish(claimed[0])
     assert len(await engine.runs.claim(["train", "infer"], limit=5)) == 1
     queue = await engine.queues.get("gpu")
     assert (queue.running, queue.pending) == (3, 16)

@@ -76,7 +76,7 @@ async def test_the_same_signal_twice_counts_once(engine: Engine) -> None:
     assert (await engine.runs.get(run.thread_id, run.id)).status == "waiting"
     await engine.runs.signal(run.id, correlation_key="k2")
     assert (await resumption(engine, run)).payload_results == {"k": first, "k2": None}
-    await engine.runs.complete(await engine.runs.get(run.thread_id, run.id))
+    await engine.runs.finish(await engine.runs.get(run.thread_id, run.id))
     assert await engine.runs.signal(run.id, correlation_key="k") == SignalOutcome.DUPLICATE
     with pytest.raises(ConflictError, match="completed"):
         await engine.runs.signal(run.id, correlation_key="new")

@@ -46,7 +46,7 @@ async def finish_run(engine: Engine, app: str = "shop") -> str:
     session = await engine.sessions.create(app, "ada")
     await engine.runs.enqueue(session, "work")
     (run,) = await engine.runs.claim(["work"])
-    await engine.runs.complete(run, "done")
+    await engine.runs.finish(run, result="done")
     return run.id
 
 

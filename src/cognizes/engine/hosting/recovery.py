@@ -83,7 +83,7 @@ class RunRecovery:
         try:
             await asyncio.wait([trying])
             if not trying.cancelled() and (reason := trying.result()) is not None:
-                await runs.remember(await runs.abandon(run, error=reason))
+                await runs.remember(await runs.fail(run, error=reason))
         except EngineError as error:
             # The lease expires, and the run is claimed again.
             logger.warning("run %s could not be recovered: %s", run.id, error)

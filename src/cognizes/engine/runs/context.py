@@ -31,7 +31,7 @@ from cognizes.engine.memory.long_term import LongTermEntry, LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.records import MemoryScope
 from cognizes.engine.memory.snapshot import MemorySnapshot
-from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, TokenUsage
+from cognizes.engine.models import Event, JsonObject, JsonValue, Run, RunStatus, Session, TokenUsage
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, StateFunction, fence_of_thread, fenced_by
 from cognizes.engine.runs.leases import Lease
@@ -81,7 +81,7 @@ class RunMemory:
         self._keys[LongTermKey(namespace, key)] = None
         return entry.value if entry else None
 
-    async def set(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> LongTermEntry:
+    async def set(self, namespace: str, key: str, value: JsonValue, *, text: str | None = None) -> LongTermEntry:
         """Set a long-term key; recall searches `text`."""
         entry = await self._memory.long_term.set(self.scope, namespace, key, value, text=text)
         self._keys[LongTermKey(namespace, key)] = None
@@ -104,7 +104,7 @@ class RunMemory:
             visibility=visibility,
         )
 
-    async def write_scratchpad(self, scratchpad: Any) -> None:
+    async def write_scratchpad(self, scratchpad: JsonValue) -> None:
         fence = fence_of_thread(thread_uuid(self._session.thread_id))
         await self._memory.working.write_scratchpad(self.scope, self._session.id, scratchpad, fence=fence)
 
@@ -193,7 +193,7 @@ class RunContext(ABC):
         kind: str,
         text: str | None = None,
         content: JsonObject | None = None,
-        state: Mapping[str, Any] | None = None,
+        state: Mapping[str, JsonValue] | None = None,
         author: str = "agent",
         event_id: str = "",
         invocation_id: str = "",
@@ -211,7 +211,7 @@ class RunContext(ABC):
                 run_id=self.id,
             )
 
-    async def update_state(self, change: Mapping[str, Any] | StateFunction) -> Session:
+    async def update_state(self, change: Mapping[str, JsonValue] | StateFunction) -> Session:
         """Change state by a delta, or by a function of the current state, in every scope that it writes."""
         with fenced_by(self._fence):
             return await self._runs.sessions.update(self.session, change, run_id=self.id)
@@ -228,7 +228,7 @@ class RunContext(ABC):
         with fenced_by(self._fence):
             await self._runs.think(self.thread_id, self.id, thought)
 
-    async def call_tool(self, name: str, arguments: Any) -> str:
+    async def call_tool(self, name: str, arguments: JsonValue) -> str:
         """Add a tool call; return its id for `finish_tool`."""
         started = time.time_ns()
         with fenced_by(self._fence):
@@ -236,7 +236,7 @@ class RunContext(ABC):
         self._tool_calls[call_id] = name, started
         return call_id
 
-    async def finish_tool(self, call_id: str, output: Any, *, is_error: bool = False) -> None:
+    async def finish_tool(self, call_id: str, output: JsonValue, *, is_error: bool = False) -> None:
         with fenced_by(self._fence):
             await self._runs.finish_tool(self.thread_id, self.id, call_id, output, is_error=is_error)
         if call_id in self._tool_calls:
@@ -267,7 +267,7 @@ class RunContext(ABC):
         timeout_node: str | None = None,
         cursor_node: str | None = None,
         plan_decision_id: str | None = None,
-        payload_results: Mapping[str, Any] | None = None,
+        payload_results: Mapping[str, JsonValue] | None = None,
     ) -> Any:
         """Wait durably, and return the payload of what ended the wait.
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
 from cognizes.engine.concurrency import Sweeper, retry_while_unavailable
@@ -32,7 +32,7 @@ from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER
 from cognizes.engine.memory.long_term import LongTermKey
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.snapshot import MemorySnapshot
-from cognizes.engine.models import JsonObject, Run, RunStatus, Session, new_id
+from cognizes.engine.models import JsonObject, JsonValue, Run, RunStatus, Session, new_id
 from cognizes.engine.pulse.events import check_name, check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence, Sessions, attempt_at, fenced_by, releasing
@@ -119,7 +119,7 @@ class Runs(RunReader):
         session: Session,
         handler: str,
         *,
-        input: Any = None,  # noqa: A002 - the usual word
+        input: JsonValue = None,  # noqa: A002 - the usual word
         run_id: str | None = None,
         max_attempts: int | None = None,
         available_at: datetime | None = None,
@@ -148,7 +148,7 @@ class Runs(RunReader):
         *,
         run_id: str | None = None,
         handler: str | None = None,
-        input: Any = None,  # noqa: A002
+        input: JsonValue = None,  # noqa: A002
         max_attempts: int | None = None,
     ) -> Run:
         """Create a run that this process executes at once; the caller passes its fence to `leases.hold`."""
@@ -253,7 +253,7 @@ class Runs(RunReader):
         entry = {"thought": thought, "at": _now()}
         await self._progress(thread_id, run_id, "thought", entry, {"thought": thought})
 
-    async def call_tool(self, thread_id: str | UUID, run_id: str, name: str, arguments: Any) -> str:
+    async def call_tool(self, thread_id: str | UUID, run_id: str, name: str, arguments: JsonValue) -> str:
         """Add a tool call; return its id for `finish_tool`."""
         call_id = str(new_id())
         entry = {"id": call_id, "tool_name": name, "input": arguments, "at": _now()}
@@ -262,7 +262,7 @@ class Runs(RunReader):
         return call_id
 
     async def finish_tool(
-        self, thread_id: str | UUID, run_id: str, call_id: str, output: Any, *, is_error: bool = False
+        self, thread_id: str | UUID, run_id: str, call_id: str, output: JsonValue, *, is_error: bool = False
     ) -> None:
         entry = {"id": call_id, "output": output, "is_error": is_error, "finished_at": _now()}
         content = {"tool_call_id": call_id, "observation": output, "is_error": is_error}
@@ -270,48 +270,66 @@ class Runs(RunReader):
 
     # Ending
 
-    async def finish(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
-        """End a running run as completed. A caller that may repeat the call gives the `event_id`: it counts once."""
-        return await self._end(thread_id, run_id, RunStatus.COMPLETED, event_id=event_id)
+    @overload
+    async def finish(self, run: Run, *, result: JsonValue = None, event_id: str | None = None) -> Run: ...
 
-    async def fail(self, thread_id: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run:
-        return await self._end(thread_id, run_id, RunStatus.FAILED, error=error, event_id=event_id)
+    @overload
+    async def finish(
+        self, run: str | UUID, run_id: str, *, result: JsonValue = None, event_id: str | None = None
+    ) -> Run: ...
+
+    async def finish(
+        self, run: Run | str | UUID, run_id: str | None = None, *, result: JsonValue = None, event_id: str | None = None
+    ) -> Run:
+        """End a running run as completed: a claimed run, or one by the ids of its thread and itself.
+
+        A `Run` is ended only if its attempt still holds it. A caller that may repeat the call gives the `event_id`: it
+        counts once.
+        """
+        document = self._document("the result of a run", result) if result is not None else None
+        return await self._end(run, run_id, RunStatus.COMPLETED, result=document, event_id=event_id)
+
+    @overload
+    async def fail(self, run: Run, *, error: str, event_id: str | None = None) -> Run: ...
+
+    @overload
+    async def fail(self, run: str | UUID, run_id: str, *, error: str, event_id: str | None = None) -> Run: ...
+
+    async def fail(
+        self, run: Run | str | UUID, run_id: str | None = None, *, error: str, event_id: str | None = None
+    ) -> Run:
+        """End a run as failed, without another attempt; it is named as for `finish`."""
+        return await self._end(run, run_id, RunStatus.FAILED, error=error, event_id=event_id)
 
     async def cancel(self, thread_id: str | UUID, run_id: str, *, event_id: str | None = None) -> Run:
         """End a run as cancelled; the process that executes it stops."""
         return await self._end(thread_id, run_id, RunStatus.CANCELLED, event_id=event_id)
 
-    async def complete(self, run: Run, result: Any = None, *, event_id: str | None = None) -> Run:
-        document = self._document("the result of a run", result)
-        return await self._end(
-            run.thread_id, run.id, RunStatus.COMPLETED, attempt=run.attempt, result=document, event_id=event_id
-        )
-
-    async def abandon(self, run: Run, *, error: str, event_id: str | None = None) -> Run:
-        """End a claimed run as failed, without another attempt."""
-        return await self._end(
-            run.thread_id, run.id, RunStatus.FAILED, attempt=run.attempt, error=error, event_id=event_id
-        )
-
     async def _end(
         self,
-        thread_id: str | UUID,
-        run_id: str,
+        run: Run | str | UUID,
+        run_id: str | None,
         status: RunStatus,
         *,
-        attempt: int | None = None,
         result: str | None = None,
         error: str | None = None,
         event_id: str | None = None,
     ) -> Run:
-        thread = thread_uuid(thread_id)
+        attempt: int | None
+        if isinstance(run, Run):
+            thread, run_id, attempt = UUID(run.thread_id), run.id, run.attempt
+        elif run_id is None:
+            raise InvalidInputError("pass a Run, or the id of its thread and its own id")
+        else:
+            thread = thread_uuid(run)
+            attempt = attempt_at(thread, run_id)
         content: JsonObject = {"run_id": run_id, "status": status}
         if error is not None:
             content["error"] = error
         end = RunEnd(
             thread,
             run_id,
-            attempt if attempt is not None else attempt_at(thread, run_id),
+            attempt,
             status,
             result,
             _escape(error),
@@ -382,7 +400,7 @@ class Runs(RunReader):
         timeout_node: str | None = None,
         cursor_node: str | None = None,
         plan_decision_id: str | None = None,
-        payload_results: Mapping[str, Any] | None = None,
+        payload_results: Mapping[str, JsonValue] | None = None,
         memory_snapshot: JsonObject | None = None,
         long_term_keys: Iterable[LongTermKey] = (),
     ) -> Run:
@@ -441,7 +459,7 @@ class Runs(RunReader):
         run_id: str,
         *,
         correlation_key: str,
-        payload: Any = None,
+        payload: JsonValue = None,
         thread_id: str | UUID | None = None,
         may_answer: Collection[WaitKind] | None = None,
     ) -> SignalOutcome:
@@ -502,7 +520,7 @@ class Runs(RunReader):
         status: RunStatus,
         *,
         handler: str | None = None,
-        input: Any = None,  # noqa: A002
+        input: JsonValue = None,  # noqa: A002
         max_attempts: int | None = None,
         available_at: datetime | None = None,
         worker_id: str | None = None,

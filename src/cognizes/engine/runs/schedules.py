@@ -33,7 +33,17 @@ from cognizes.engine.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from cognizes.engine.models import JsonObject, Page, Run, RunStatus, Session, new_id, new_thread_id, user_slot
+from cognizes.engine.models import (
+    JsonObject,
+    JsonValue,
+    Page,
+    Run,
+    RunStatus,
+    Session,
+    new_id,
+    new_thread_id,
+    user_slot,
+)
 from cognizes.engine.pulse.events import check_name
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.runs.queues import check_priority
@@ -243,7 +253,7 @@ class Schedules:
         app_name: str | None = None,
         user_id: str | None = None,
         name: str | None = None,
-        input: Any = None,  # noqa: A002 - the usual word
+        input: JsonValue = None,  # noqa: A002 - the usual word
         timezone: str = "UTC",
         catch_up: str = CatchUp.ONE,
         catch_up_limit: int = 100,

@@ -14,7 +14,7 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_json, unescape_text
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.models import JsonObject, Run
+from cognizes.engine.models import JsonObject, JsonValue, Run
 from cognizes.engine.pulse.events import check_keys, check_text
 from cognizes.engine.telemetry import record_span
 
@@ -134,7 +134,7 @@ def check_wait(
     timeout_node: str | None = None,
     cursor_node: str | None = None,
     plan_decision_id: str | None = None,
-    payload_results: Mapping[str, Any] | None = None,
+    payload_results: Mapping[str, JsonValue] | None = None,
 ) -> Wait:
     """Return a wait; raise `InvalidInputError` for one that could never end, or that cannot be stored."""
     if kind not in list(WaitKind):

@@ -182,7 +182,7 @@ class Worker:
             await context.restore()
             result = await self._handlers[run.handler or ""](context)
             self._runs.leases.drop(lease)
-            await self._runs.complete(run, result)
+            await self._runs.finish(run, result=result)
         except RunSuspended:
             return
         except asyncio.CancelledError:
@@ -197,7 +197,7 @@ class Worker:
         except RunFailedError as error:
             active.fail(error)
             self._runs.leases.drop(lease)
-            await self._runs.abandon(run, error=str(error))
+            await self._runs.fail(run, error=str(error))
             await self._runs.remember(run)
         except (DatabaseUnavailableError, PoolTimeoutError) as error:
             self._runs.leases.drop(lease)
