@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,6 +36,7 @@ SCHEME = "cognizes"
 _OUR_PARAMETERS = ("on_conflict", "cache_size", "max_results", "pool_size", "db_schema")
 _GIVEN_BY_ADK = frozenset({"agents_dir", "per_agent"})
 _OF_OTHER_SERVICES = frozenset({"on_conflict", "cache_size", "max_results"})
+_MOST_SETTINGS = 64
 _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
 
@@ -80,6 +84,27 @@ class SharedEngines:
 
     def __init__(self) -> None:
         self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Settings, _Shared]] = WeakKeyDictionary()
+        self._settings: OrderedDict[tuple[Any, ...], Settings] = OrderedDict()
+
+    def settings(self, options: dict[str, Any]) -> Settings:
+        """Return the settings of these options, read again when the environment or `.env` has changed.
+
+        Reading them takes milliseconds, and applications make a service per request.
+        """
+        file = Path(".env")
+        stat = file.stat() if file.is_file() else None
+        given = tuple(sorted(options.items(), key=itemgetter(0)))
+        key = given, frozenset(os.environ.items()), os.getcwd(), stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        try:
+            known = self._settings.get(key)
+        except TypeError:
+            # A value without a hash, such as a list.
+            return Settings(**options)
+        if known is None:
+            known = self._settings[key] = Settings(**options)
+            if len(self._settings) > _MOST_SETTINGS:
+                self._settings.popitem(last=False)
+        return known
 
     async def acquire(self, settings: Settings) -> Engine:
         """Return an open engine; call `release` on the same event loop."""
@@ -179,7 +204,7 @@ def lease_engine(
         raise TypeError(
             f"{service} got the unknown setting {', '.join(unknown)}; see cognizes.engine.settings.Settings"
         )
-    return EngineLease(Settings(**(options | address.settings)))
+    return EngineLease(SHARED_ENGINES.settings(options | address.settings))
 
 
 class EngineUser:

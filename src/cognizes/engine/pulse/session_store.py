@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from itertools import accumulate, chain
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -77,10 +77,11 @@ class SessionAppend:
     may_be_resent: bool = False
     fence: tuple[str | None, int | None] = (None, None)
     apps: Apps | None = None
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        return sum(len(value) for column in self.columns for value in column if value is not None)
+    def __post_init__(self) -> None:
+        size = sum(len(value) for column in self.columns for value in column if value is not None)
+        object.__setattr__(self, "size", size)
 
     @property
     def order_key(self) -> tuple[str, str, str]:
@@ -163,7 +164,9 @@ class SessionStore:
 
         Return the row of `append_to_sessions`. `DatabaseUnavailableError` when the events may or may not be stored.
         """
-        return await self._appends.submit(replace(events, apps=self._database.acting_apps))
+        if (apps := self._database.acting_apps) != events.apps:
+            events = replace(events, apps=apps)
+        return await self._appends.submit(events)
 
     async def create(
         self,
@@ -359,11 +362,10 @@ class SessionStore:
         # One order in all processes: the transaction keeps the locks of its threads.
         places = sorted(range(len(batch)), key=lambda place: batch[place].session)
         ordered = [batch[place] for place in places]
-        lasts = list(accumulate(len(item.columns[0]) for item in ordered))
         heads = zip(
             *(
-                (*item.session, item.new_id, first + 1, last, item.run_id, item.may_be_resent, *item.fence)
-                for item, first, last in zip(ordered, (0, *lasts), lasts, strict=False)
+                (*item.session, item.new_id, len(item.columns[0]), item.run_id, item.may_be_resent, *item.fence)
+                for item in ordered
             ),
             strict=True,
         )

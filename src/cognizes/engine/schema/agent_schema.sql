@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 54 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 55 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -2637,10 +2637,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- conversations/append_to_session.sql
--- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
--- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events. Without
--- p_notify the caller notifies after the commit. Without p_wait the status is `busy` when another transaction holds the thread's
--- row lock; nothing is stored then.
+-- Appends events to one session. Engines before `append_to_sessions` call this during an upgrade; it can be removed one version
+-- later. The rules and statuses are those of `append_events`.
 CREATE OR REPLACE FUNCTION "public".append_to_session(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
     p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
@@ -2692,7 +2690,88 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('conversations/append_to_session.sql', 0, '0c0a67111ee8ad3e9b489d7d692b36ac5a410442518e0255185a5a6c7379f7c2', '0.2.0')
+VALUES ('conversations/append_to_session.sql', 0, '5efebb7c73b855f282d168fac6d7fbcdd8abb768d258715f720a9fc650dc7646', '0.2.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- conversations/append_to_sessions.sql
+-- Appends events to several sessions in one transaction, in the order given; creates those that do not exist, under p_new_ids.
+-- p_counts are the numbers of events of each session. The rules and statuses are those of `append_events`; `fenced`, `missing` and
+-- `busy` concern all events of a session. The caller notifies after the commit.
+CREATE OR REPLACE FUNCTION "public".append_to_sessions(
+    p_app_names text[], p_user_ids text[], p_session_ids text[], p_new_ids uuid[], p_counts integer[], p_run_ids text[],
+    p_may_be_resent boolean[], p_fence_run_ids text[], p_fence_attempts integer[], p_event_ids text[], p_authors text[],
+    p_event_types text[], p_contents text[], p_roles text[], p_texts text[], p_message_ids text[], p_wait boolean
+) RETURNS TABLE (status text, thread_id uuid, sequence_nums bigint[], created_ats timestamptz[])
+LANGUAGE plpgsql
+-- One plan, made once, maybe while the tables are empty: it must be one that stays good when they have grown.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_events CONSTANT integer := cardinality(p_event_ids);
+    v_ids uuid[];
+    v_threads uuid[];
+    v_owners integer[];
+    v_places integer[];
+    v_runs text[];
+    v_resent boolean[];
+    v_fences text[];
+    v_attempts integer[];
+BEGIN
+    SELECT array_agg(found.id ORDER BY item.place) INTO v_ids
+      FROM unnest(p_app_names, p_user_ids, p_session_ids) WITH ORDINALITY AS item (app_name, user_id, session_id, place)
+      LEFT JOIN LATERAL (
+            SELECT t.id FROM "public".threads t
+             WHERE t.app_name = item.app_name AND t.user_id = item.user_id AND md5(t.session_id) = md5(item.session_id)
+               AND t.session_id = item.session_id) AS found ON true;
+    IF array_position(v_ids, NULL) IS NOT NULL THEN
+        SELECT array_agg(coalesce(item.id, created.thread_id) ORDER BY item.place) INTO v_ids
+          FROM unnest(v_ids) WITH ORDINALITY AS item (id, place)
+          LEFT JOIN (
+                SELECT answer.thread_id, missing.places[answer.number] AS place
+                  FROM (SELECT array_agg(m.new_id ORDER BY m.place) AS new_ids, array_agg(m.app_name ORDER BY m.place) AS apps,
+                               array_agg(m.user_id ORDER BY m.place) AS users,
+                               array_agg(m.session_id ORDER BY m.place) AS sessions,
+                               array_agg(m.place ORDER BY m.place) AS places
+                          FROM unnest(p_new_ids, p_app_names, p_user_ids, p_session_ids, v_ids)
+                               WITH ORDINALITY AS m (new_id, app_name, user_id, session_id, id, place)
+                         WHERE m.id IS NULL) AS missing
+                 CROSS JOIN LATERAL "public".create_sessions(
+                       missing.new_ids, missing.apps, missing.users, missing.sessions, NULL, NULL, NULL, NULL, NULL,
+                       2147483647) WITH ORDINALITY
+                       AS answer (status, thread_id, created_at, user_state, app_state, user_version, app_version, number)
+               ) AS created ON created.place = item.place;
+    END IF;
+    -- A batch may contain a session twice.
+    v_threads := ARRAY(SELECT DISTINCT id FROM unnest(v_ids) AS item (id));
+    SELECT array_agg(item.place), array_agg(array_position(v_threads, v_ids[item.place])), array_agg(p_run_ids[item.place]),
+           array_agg(p_may_be_resent[item.place]), array_agg(p_fence_run_ids[item.place]),
+           array_agg(p_fence_attempts[item.place])
+      INTO v_owners, v_places, v_runs, v_resent, v_fences, v_attempts
+      FROM (SELECT item.place::integer
+              FROM unnest(p_counts) WITH ORDINALITY AS item (count, place) CROSS JOIN generate_series(1, item.count)
+             ORDER BY item.place) AS item;
+    RETURN QUERY
+    SELECT min(answer.status), v_ids[item.place], array_agg(answer.sequence_num ORDER BY answer.number),
+           array_agg(answer.created_at ORDER BY answer.number)
+      FROM "public".append_events(
+            v_threads, v_places, p_event_ids, v_runs, array_fill(''::text, ARRAY[v_events]), p_authors, p_event_types,
+            p_contents, array_fill('{}'::text, ARRAY[v_events]), NULL, NULL, NULL, NULL, p_roles, p_texts,
+            p_message_ids, v_resent, p_wait, 0, 0, p_fence_run_ids => v_fences, p_fence_attempts => v_attempts,
+            p_notify => false)
+           WITH ORDINALITY AS answer (status, sequence_num, version, created_at, number)
+     CROSS JOIN LATERAL (SELECT v_owners[answer.number] AS place) AS item
+     GROUP BY item.place
+     ORDER BY item.place;
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('conversations/append_to_sessions.sql', 0, '5d37e96a418da3f9e24aebb5fa18c27adc01f5f1a76b50de5554facae2d61625', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7554,5 +7633,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 54 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 55 WHERE number = 0;
 COMMIT;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 from cognizes.engine import ConflictError, Engine, NotFoundError
+from cognizes.engine.adapters.engines import lease_engine
 from cognizes.engine.adapters.openai_agents import OpenSession
 from cognizes.engine.sync.client import SignalPullClient
 from tests.integration.sync.conftest import serving
@@ -317,5 +320,40 @@ async def test_items_are_stored_once_while_connections_are_cut(database_url: str
             assert await one.get_items() == expected
     finally:
         await direct.close()
+        for one in sessions:
+            await one.close()
+
+
+async def test_a_service_reads_its_settings_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """The settings of services that are made one after the other are read once."""
+    monkeypatch.chdir(tmp_path)
+    lease = partial(lease_engine, "OpenSession", database_url)
+    first = lease({"pool_size": 4}).settings
+    assert lease({"pool_size": 4}).settings is first
+    assert lease({"pool_size": 5}).settings.pool_size == 5
+    assert lease_engine("OpenSession", f"{database_url}x", {"pool_size": 4}).settings != first
+    monkeypatch.setenv("COGNIZES_PAGE_BYTES", "200000")
+    assert lease({"pool_size": 4}).settings.page_bytes == 200000
+    monkeypatch.delenv("COGNIZES_PAGE_BYTES")
+    (tmp_path / ".env").write_text("COGNIZES_PAGE_BYTES=300000\n")
+    assert lease({"pool_size": 4}).settings.page_bytes == 300000
+
+
+async def test_one_batch_appends_to_old_and_new_sessions_and_twice_to_one(database_url: str) -> None:
+    """Calls that wait for one another share a statement: their items stay in order, and none is lost."""
+    names = [f"s{number}" for number in range(6)]
+    async with OpenSession("s0", database_url) as first:
+        await first.add_items([ask("before")])
+        sessions = [OpenSession(name, database_url) for name in names]
+        for number in range(5):
+            await asyncio.gather(
+                *(one.add_items([ask(f"{number} {part}"), ask("and")]) for part in ("a", "b") for one in sessions)
+            )
+        for one in sessions:
+            said = [item["content"] for item in await one.get_items()]
+            expected = [text for number in range(5) for part in ("a", "b") for text in (f"{number} {part}", "and")]
+            assert said == (["before", *expected] if one.session_id == "s0" else expected)
         for one in sessions:
             await one.close()

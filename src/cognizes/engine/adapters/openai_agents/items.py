@@ -7,13 +7,12 @@ Monitor and Signal-Pull show. Events that another writer stored in the thread ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import asyncpg
 from agents import TResponseInputItem
 
-from cognizes.engine.adapters.conversations import event_of_row, new_event
+from cognizes.engine.adapters.conversations import new_event
 from cognizes.engine.database.documents import load_json
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import Event, JsonObject
@@ -66,17 +65,20 @@ def items_of_event(event: Event) -> list[TResponseInputItem]:
     return [cast(TResponseInputItem, item) for item in _foreign_items(event)]
 
 
-def items_of_rows(rows: Sequence[asyncpg.Record]) -> list[TResponseInputItem]:
-    """Return the items of rows of `read_session_items`, as `items_of_event` does. Most rows are items of the SDK."""
+def items_of_documents(documents: str) -> list[TResponseInputItem]:
+    """Return the items of the events of `read_session_documents`, as `items_of_event` does.
+
+    Most events are items of the SDK. They are one document, because a call of the parser takes longer than an item.
+    """
     items: list[TResponseInputItem] = []
-    # One document for all rows: a call of the parser takes longer than an item.
-    contents = load_json(f"[{','.join([row['content'] for row in rows])}]")
-    for row, content in zip(rows, contents, strict=True):
+    for kind, author, content, *others in load_json(documents):
         item = content.get(KEY) if isinstance(content, dict) else None
-        if isinstance(item, dict) and _kind_and_author(item) == (row["event_type"], row["author"]):
+        if isinstance(item, dict) and _kind_and_author(item) == (kind, author):
             items.append(cast(TResponseInputItem, item))
-        else:
-            items += items_of_event(event_of_row(row))
+            continue
+        event_id, actions = others or ("", None)
+        event = Event(event_id, "", "", author=author, event_type=kind, content=content, actions=actions or {})
+        items += [cast(TResponseInputItem, one) for one in _foreign_items(event)]
     return items
 
 

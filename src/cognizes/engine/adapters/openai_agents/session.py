@@ -28,8 +28,8 @@ from cognizes.engine.adapters.openai_agents.items import (
     event_of_item,
     is_user_item,
     item_text,
+    items_of_documents,
     items_of_event,
-    items_of_rows,
 )
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, new_id
@@ -38,6 +38,7 @@ from cognizes.engine.pulse.session_store import SessionAppend
 from cognizes.engine.settings import Settings
 
 _ALL = 2**62
+_FURTHER_ATTEMPTS = 2
 Items = list[TResponseInputItem]
 
 
@@ -113,10 +114,9 @@ class OpenSession(EngineUser):
             return []
         window = _ALL if wanted is None else wanted
         while True:
-            rows = await self._read_rows(window, branch_id)
-            items = items_of_rows(rows)
+            number, items = await self._read_items(window, branch_id)
             # An event of another writer may hold no item, or several.
-            if wanted is None or len(items) >= wanted or len(rows) < window:
+            if wanted is None or len(items) >= wanted or number < window:
                 return items if wanted is None else items[-wanted:]
             window *= 2
 
@@ -130,9 +130,16 @@ class OpenSession(EngineUser):
         events = SessionAppend(self._key, new_id(), columns.arguments(), run_id=fence[0], fence=fence)
 
         async def attempt(state: WriteAttempt) -> asyncpg.Record:
-            return await engine.sessions.store.append(replace(events, may_be_resent=state.is_repeated))
+            return await engine.sessions.store.append(
+                replace(events, may_be_resent=True) if state.is_repeated else events
+            )
 
         row = await write(engine, attempt)
+        for _ in range(_FURTHER_ATTEMPTS):
+            if row["status"] != "missing":
+                break
+            # Deleted between the two steps of the statement: the next attempt creates it.
+            row = await write(engine, attempt)
         if row["status"] == "missing":
             raise NotFoundError(f"session {self.session_id!r} was deleted concurrently; add the items again")
         check_status(row["status"])
@@ -251,6 +258,15 @@ class OpenSession(EngineUser):
         rows = await engine._database.fetch("read_session_items", *self._key, branch_id, ITEM_KINDS, MARK, window)
         self._thread_id = rows[0]["thread_id"] if rows else None
         return [row for row in reversed(rows) if row["sequence_num"] is not None]
+
+    async def _read_items(self, window: int, branch_id: str | None) -> tuple[int, Items]:
+        """Return the number of the newest events of a branch that may hold items, and their items, oldest first."""
+        engine = await self.engine()
+        row = await engine._database.fetch_row(
+            "read_session_documents", *self._key, branch_id, ITEM_KINDS, MARK, window
+        )
+        self._thread_id = row["thread_id"] if row else None
+        return (row["number"], items_of_documents(row["documents"])) if row and row["number"] else (0, [])
 
     async def _find_thread(self) -> UUID:
         if self._thread_id is None:

@@ -1,7 +1,5 @@
--- Appends events to a session in one transaction, all or none, and creates the session if it does not exist: under
--- p_thread_id then. The rules and statuses are those of `append_events`; `fenced` and `missing` concern all events. Without
--- p_notify the caller notifies after the commit. Without p_wait the status is `busy` when another transaction holds the thread's
--- row lock; nothing is stored then.
+-- Appends events to one session. Engines before `append_to_sessions` call this during an upgrade; it can be removed one version
+-- later. The rules and statuses are those of `append_events`.
 CREATE OR REPLACE FUNCTION {schema}.append_to_session(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid,
     p_event_ids text[], p_authors text[], p_event_types text[], p_contents text[], p_roles text[], p_texts text[],
