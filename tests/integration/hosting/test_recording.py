@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -13,10 +14,16 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from ag_ui.core import (
+    ActivityDeltaEvent,
+    ActivitySnapshotEvent,
+    AssistantMessage,
     BaseEvent,
     CustomEvent,
     Interrupt,
     MessagesSnapshotEvent,
+    RawEvent,
+    ReasoningEncryptedValueEvent,
+    ReasoningMessageChunkEvent,
     ReasoningMessageEndEvent,
     ReasoningMessageStartEvent,
     ResumeEntry,
@@ -28,11 +35,14 @@ from ag_ui.core import (
     StateSnapshotEvent,
     StepFinishedEvent,
     StepStartedEvent,
+    SubagentFinishedEvent,
+    SubagentStartedEvent,
     TextMessageChunkEvent,
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
     ToolCallArgsEvent,
+    ToolCallChunkEvent,
     ToolCallEndEvent,
     ToolCallResultEvent,
     ToolCallStartEvent,
@@ -46,7 +56,7 @@ from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.snapshot import Snapshot, read_history
 from cognizes.engine.errors import ConflictError, InvalidInputError, SetupError
-from cognizes.engine.hosting import AgentHost, HostedRun
+from cognizes.engine.hosting import AgentCapabilities, AgentHost, HostedRun
 from cognizes.engine.models import RunStatus
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.runs.conditions import until_status
@@ -137,6 +147,113 @@ async def test_all_kinds_of_frames_are_stored(engine: Engine) -> None:
     assert session is not None
     types = [event.event_type for event in await engine.sessions.events(session)]
     assert {"act", "observe", "step_start", "step_end", "agui_frame", "state_update"} <= set(types)
+
+
+def rare_kinds() -> list[BaseEvent | dict[str, Any]]:
+    """Return the events that few agents yield: chunks, activities, snapshots, raw ones, and names before AG-UI 1.0."""
+    patch = [{"op": "replace", "path": "/done", "value": 2}]
+    return [
+        {"type": "THINKING_START", "title": "plan"},
+        {"type": "THINKING_TEXT_MESSAGE_START"},
+        {"type": "THINKING_TEXT_MESSAGE_CONTENT", "delta": "Let me think."},
+        {"type": "THINKING_TEXT_MESSAGE_END"},
+        {"type": "THINKING_END"},
+        ReasoningMessageChunkEvent(message_id="t2", delta="And "),
+        ReasoningMessageChunkEvent(message_id="t2", delta="think."),
+        TextMessageChunkEvent(message_id="m1", delta="One "),
+        TextMessageChunkEvent(delta="message."),
+        ToolCallChunkEvent(tool_call_id="c1", tool_call_name="search", parent_message_id="m1", delta='{"q":'),
+        ToolCallChunkEvent(tool_call_id="c1", delta=' "rome"}'),
+        {"type": "TOOL_CALL_RESULT", "messageId": "r1", "toolCallId": "c1", "content": "sunny", "role": None},
+        ReasoningEncryptedValueEvent(subtype="tool-call", entity_id="c1", encrypted_value="c2VjcmV0"),
+        ActivitySnapshotEvent(message_id="a1", activity_type="PLAN", content={"done": 1}),
+        ActivityDeltaEvent.model_validate({"messageId": "a1", "activityType": "PLAN", "patch": patch}),
+        RawEvent(event={"any": ["thing"]}, source="model"),
+        SubagentStartedEvent(subagent_run_id="s1", name="helper"),
+        SubagentFinishedEvent(subagent_run_id="s1"),
+        StateSnapshotEvent(snapshot={"kept": 1, "dropped": 2}),
+        StateSnapshotEvent(snapshot={"kept": 1}),
+        MessagesSnapshotEvent(
+            messages=[
+                AssistantMessage(id="m1", content="rewritten"),
+                AssistantMessage(id="m9", content="From a snapshot."),
+            ]
+        ),
+    ]
+
+
+@pytest.mark.parametrize("form", ["events", "dicts", "server-sent events"])
+async def test_rare_kinds_of_frames_reach_every_client_and_are_stored(engine: Engine, form: str) -> None:
+    """The client that stays, one that connects later and the stored thread hold the same, for any form of events."""
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[Any]:
+        for event in rare_kinds():
+            document = event if isinstance(event, dict) else FrameEncoder().dump(event)
+            text = f"data: {json.dumps(document)}\r\n\r\n"
+            if form == "events":
+                yield event
+            elif form == "dicts":
+                yield document
+            else:
+                # A producer may cut its text anywhere.
+                yield text[:20].encode()
+                yield text[20:]
+
+    thread = str(uuid4())
+    async with hosting(engine, agent) as host:
+        session = await engine.sessions.create("generic", "ada", session_id=thread, state={"others": 0})
+        frames = await turn(host, "go", thread_id=thread)
+        assert isinstance(frames[-1], RunFinishedEvent), frames[-1]
+        later = [frame async for _, frame in host_frames(host, thread)]
+    live, connected, kept = Snapshot().fold(frames), Snapshot().fold(later), await stored(engine, thread)
+    assert live.messages == connected.messages == kept.messages
+    assert live.state == connected.state == kept.state == {"others": 0, "kept": 1}
+    said = [(message["role"], message.get("content")) for message in kept.messages if message["role"] != "user"]
+    assert said == [
+        ("reasoning", "Let me think."),
+        ("reasoning", "And think."),
+        ("assistant", "One message."),
+        ("tool", "sunny"),
+        ("activity", {"done": 2}),
+        ("assistant", "From a snapshot."),
+    ]
+    [call] = kept.messages[3]["toolCalls"]
+    assert (call["function"]["arguments"], call["encryptedValue"]) == ('{"q": "rome"}', "c2VjcmV0")
+    frames_of_kind = {frame.type.value for frame in frames}
+    assert {"RAW", "SUBAGENT_STARTED", "SUBAGENT_FINISHED", "ACTIVITY_DELTA"} <= frames_of_kind
+    raw = [
+        event.content["frame"]
+        for event in await engine.sessions.events(session)
+        if event.event_type == "agui_frame" and event.content["frame"]["type"] == "RAW"
+    ]
+    assert [frame["event"] for frame in raw] == [{"any": ["thing"]}]
+
+
+def host_frames(host: AgentHost, thread: str) -> Any:
+    return host.connect("generic", "ada", thread, run_id=str(uuid4()))
+
+
+async def test_an_object_may_take_a_dict_and_declare_what_it_can_do(engine: Engine) -> None:
+    given: list[Any] = []
+
+    class Foreign:
+        name = "generic"
+        capabilities = AgentCapabilities(client_tools=False)
+
+        async def run(self, input_data: dict[str, Any]) -> AsyncIterator[BaseEvent]:
+            given.append(input_data)
+            for event in text("m", "hello"):
+                yield event
+
+    hosted = host_object(Foreign(), engine, path="x:foreign")
+    assert not hosted.capabilities.client_tools
+    assert host_object(hosted, engine, path="x:hosted") is hosted
+    host = AgentHost(engine, [hosted])
+    await turn(host, "hi", thread_id=str(uuid4()))
+    await host.close(seconds=0)
+    [document] = given
+    assert [message["content"] for message in document["messages"]] == ["hi"]
+    assert {"threadId", "runId", "forwardedProps"} <= document.keys()
 
 
 async def test_the_agent_gets_the_conversation_of_the_thread(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from cognizes.engine.adapters.agui import AguiAgent, source_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
-from cognizes.engine.hosting import HostedAgent, ServedAgent
+from cognizes.engine.hosting import AgentCapabilities, HostedAgent, ServedAgent
 from cognizes.engine.hosting.predicted_state import PredictingAgent
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ HOW_TO_GET_AGENTS = (
 )
 _ACCEPTED = (
     "an ADK agent or App, a compiled LangGraph graph, a Pydantic AI Agent, an OpenAI Agents SDK Agent, an object with "
-    "`run(RunAgentInput)` that yields AG-UI events, or an async generator function of RunAgentInput"
+    "`run(RunAgentInput)` that yields AG-UI events, a HostedAgent, or an async generator function of RunAgentInput"
 )
 
 
@@ -142,6 +142,9 @@ def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
     """Return an object as a hosted agent; `SetupError` when it is none, or when its extra is not installed."""
     if isinstance(found, ServedAgent):
         return PredictingAgent(host(found.agent, engine, path=path), found.predicted_state)
+    if _is_hosted_agent(found):
+        hosted: HostedAgent = found
+        return hosted
     framework = _framework_of(found)
     if framework is not None:
         return _hosting_function(framework, path)(found, name=_name_of(found, path), engine=engine)
@@ -149,7 +152,24 @@ def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise SetupError(f"{path!r} is {kind}, which is no agent; name {_ACCEPTED}")
     description = str(getattr(found, "description", None) or _first_line(found))
-    return AguiAgent(source, name=_name_of(found, path), description=description, engine=engine)
+    declared = getattr(found, "capabilities", None)
+    return AguiAgent(
+        source,
+        name=_name_of(found, path),
+        description=description,
+        engine=engine,
+        capabilities=declared if isinstance(declared, AgentCapabilities) else None,
+    )
+
+
+def _is_hosted_agent(found: Any) -> bool:
+    """Return whether an object implements the protocol `HostedAgent` itself."""
+    methods = (getattr(found, name, None) for name in ("read_turn", "read_continuation", "run", "close"))
+    return (
+        not isinstance(found, type)
+        and all(map(callable, methods))
+        and isinstance(getattr(found, "capabilities", None), AgentCapabilities)
+    )
 
 
 def _framework_of(found: Any) -> _Framework | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,9 +24,10 @@ from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.runs import Resumption
 
-EventSource = Callable[[RunAgentInput, RunContext], AsyncIterator[BaseEvent]]
-"""A function that yields the AG-UI events of a run."""
+RunFunction = Callable[[RunAgentInput, RunContext], AsyncIterator[BaseEvent]]
+"""A function of a run's input and context that yields the AG-UI events of the run."""
 
+_DICT = re.compile(r"(typing\.|collections\.abc\.|t\.)?(dict|Dict|Mapping|MutableMapping)\b")
 _EVENT: TypeAdapter[BaseEvent] = TypeAdapter(ag_ui.core.Event)
 _THINKING = {
     "THINKING_TEXT_MESSAGE_START": "REASONING_MESSAGE_START",
@@ -46,7 +48,7 @@ class AguiAgent:
 
     def __init__(
         self,
-        source: EventSource,
+        source: RunFunction,
         *,
         name: str,
         engine: Engine,
@@ -100,19 +102,22 @@ class AguiAgent:
                 await events.aclose()
 
 
-def source_of(found: Any) -> EventSource | None:
+def source_of(found: Any) -> RunFunction | None:
     """Return the source of an object with `run`, or of an async generator function; None for anything else.
 
-    Both take a `RunAgentInput` and, if they have a second parameter, the `RunContext`. They yield events, JSON objects,
-    or server-sent events as text.
+    Both take a `RunAgentInput`, or a dict if the parameter is annotated so, and, if they have a second parameter, the
+    `RunContext`. They yield events, JSON objects, or server-sent events as text.
     """
     call = found if inspect.isasyncgenfunction(found) else getattr(found, "run", None)
     if call is None or inspect.isclass(found) or not callable(call):
         return None
-    takes_context = _takes_context(call)
+    parameters = _required_parameters(call)
+    takes_context = len(parameters) > 1
+    takes_dict = bool(parameters) and _DICT.match(_annotation(parameters[0])) is not None
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
-        yielded = call(run_input, context) if takes_context else call(run_input)
+        given = run_input.model_dump(mode="json", by_alias=True, exclude_none=True) if takes_dict else run_input
+        yielded = call(given, context) if takes_context else call(given)
         if inspect.isawaitable(yielded):
             yielded = await yielded
         if not hasattr(yielded, "__aiter__"):
@@ -134,16 +139,21 @@ def source_of(found: Any) -> EventSource | None:
     return events
 
 
-def _takes_context(call: Any) -> bool:
+def _required_parameters(call: Any) -> list[inspect.Parameter]:
     with suppress(ValueError, TypeError):
-        positional = [
+        return [
             parameter
             for parameter in inspect.signature(call).parameters.values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             and parameter.default is parameter.empty
         ]
-        return len(positional) > 1
-    return False
+    return []
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    """Return an annotation as it is written: modules with postponed annotations have texts."""
+    found = parameter.annotation
+    return found if isinstance(found, str) else getattr(found, "__name__", "") or str(found)
 
 
 class _Decoder:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from ag_ui.core import BaseEvent, RunAgentInput
+from ag_ui.core import BaseEvent, DeveloperMessage, RunAgentInput, SystemMessage
 from pydantic_ai import RunContext as PydanticRunContext
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -15,7 +15,7 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, 
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import FunctionToolset
-from pydantic_ai.ui import StateDeps
+from pydantic_ai.ui import StateDeps, StateHandler
 from pydantic_ai.ui.ag_ui import AGUIAdapter
 from pydantic_ai.usage import RequestUsage
 
@@ -47,10 +47,24 @@ def host_agent(
     make = make_deps or _default_deps(agent, name)
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
-        adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=run_input, include_usage=True)
+        deps = make(context)
+        # Pydantic AI drops system messages of a client. Those of the thread are not a client's: they are instructions.
+        system = [message for message in run_input.messages if isinstance(message, SystemMessage | DeveloperMessage)]
+        given = run_input.model_copy(
+            update={
+                "messages": [message for message in run_input.messages if message not in system],
+                # It warns of a state that the dependencies do not take.
+                "state": run_input.state if isinstance(deps, StateHandler) else {},
+            }
+        )
+        adapter: AGUIAdapter[Deps, object] = AGUIAdapter(agent=agent, run_input=given, include_usage=True)
         stream = cast(
             "AsyncGenerator[BaseEvent, None]",
-            adapter.run_stream(deps=make(context), model=_counted_model(agent, context)),
+            adapter.run_stream(
+                deps=deps,
+                model=_counted_model(agent, context),
+                instructions=[str(message.content) for message in system] or None,
+            ),
         )
         async with aclosing(stream) as yielded:
             async for event in yielded:
