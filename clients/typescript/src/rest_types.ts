@@ -866,6 +866,7 @@ export interface NewNote {
   metadata?: Record<string, string | number | boolean | (string | number | boolean | null)[] | null>;
   importance?: number | null;
   expires_at?: string | null;
+  sources?: SourceName[];
 }
 
 /** Texts to be recalled later; `turn` for messages of a session, `note` for any other text. */
@@ -1281,6 +1282,12 @@ export interface SessionView {
 export interface Signalled {
   outcome: string;
   run: RunView;
+}
+
+/** An event that a text came from. */
+export interface SourceName {
+  session_id: string;
+  event_id: string;
 }
 
 /** An event that a memory came from; `sequence_num` is null if it is not stored any more. */

@@ -180,6 +180,21 @@ class TestFacts:
         (version,) = await facts.history(ADA, "profile", "home")
         assert version.value == "Lisbon"
 
+    async def test_notes_and_shared_notes_have_sources(self, engine: Engine) -> None:
+        note = Remembered("1", "tea", sources=[EventSource("s", "e1")])
+        everywhere = {"user": ADA, "app": MemoryScope.app_wide("shop")}
+        for visibility, scope in everywhere.items():
+            await engine.memory.remember(scope, [note])
+            # What an item does not give stays.
+            await engine.memory.remember(scope, [Remembered("1", "tea", tags=["hot"])])
+            where = {"session_id": "s", "event_id": "e1", "visibility": visibility}
+            (found,) = await engine.memory.upkeep.memories_of_event("shop", "ada", **where)
+            assert (found.visibility, found.tags) == (visibility, ["hot"])
+            (source,) = await engine.memory.upkeep.sources("shop", "ada", found.id, visibility=visibility)
+            assert (source.session_id, source.event_id) == ("s", "e1")
+        with pytest.raises(InvalidInputError, match="created_at"):
+            await engine.memory.remember(ADA, [Remembered("2", "tea", created_at=datetime(2026, 1, 1))])  # noqa: DTZ001
+
     async def test_a_confirmed_fact_does_not_expire_and_keeps_all_sources(self, engine: Engine) -> None:
         facts, old = engine.memory.long_term, datetime.now(UTC) - timedelta(days=100)
         await facts.set(ADA, "profile", "home", "Rome", at=old, sources=[EventSource("s", "1")])

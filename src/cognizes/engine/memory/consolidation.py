@@ -22,7 +22,6 @@ from cognizes.engine.memory.records import (
     EventSource,
     MemoryRecord,
     MemoryScope,
-    check_user,
     memory_number,
     owner,
     record_from_row,
@@ -238,9 +237,9 @@ class Upkeep:
         )
         return merged
 
-    async def sources(self, app: str, user: str, memory_id: str) -> list[EventSource]:
+    async def sources(self, app: str, user: str, memory_id: str, *, visibility: str = "user") -> list[EventSource]:
         """Return the events that a memory and its duplicates came from."""
-        rows = await self._database.fetch("read_memory_sources", app, check_user(user), memory_number(memory_id))
+        rows = await self._database.fetch("read_memory_sources", app, owner(user, visibility), memory_number(memory_id))
         return [
             EventSource(
                 row["session_id"],
@@ -251,11 +250,13 @@ class Upkeep:
             for row in rows
         ]
 
-    async def memories_of_event(self, app: str, user: str, *, session_id: str, event_id: str) -> list[MemoryRecord]:
-        """Return the memories that came from an event: the message itself, and facts and episodes."""
+    async def memories_of_event(
+        self, app: str, user: str, *, session_id: str, event_id: str, visibility: str = "user"
+    ) -> list[MemoryRecord]:
+        """Return the memories that came from an event: the message itself, and facts, episodes and notes."""
         names = check_text("session_id", session_id), check_text("event_id", event_id)
-        rows = await self._database.fetch("list_memories_of_event", app, check_user(user), *names)
-        return [record_from_row(row) for row in rows]
+        rows = await self._database.fetch("list_memories_of_event", app, owner(user, visibility), *names)
+        return [record_from_row(row, visibility) for row in rows]
 
 
 def _find_pairs(rows: Sequence[asyncpg.Record], similarity: float) -> list[tuple[asyncpg.Record, asyncpg.Record]]:

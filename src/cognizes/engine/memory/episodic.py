@@ -97,6 +97,8 @@ class EpisodicMemoryStore:
 
         Recall searches `text`, by default the summary. `sources` are the events that the episode came from.
         """
+        if entry.created_at is not None and entry.created_at.tzinfo is None:
+            raise InvalidInputError("created_at needs a time zone; use an aware datetime")
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
         (words,) = await index_words([readable])

@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.filters import MetadataValue, check_metadata, check_tags
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope, source_names
 from cognizes.engine.memory.words import index_words
 from cognizes.engine.pulse.events import check_text
 
@@ -24,8 +24,9 @@ _BATCH = 500
 class Remembered:
     """A text to store for recall. `source_id` is an id of the caller and makes storing idempotent.
 
-    `tags` and `metadata` are for filters. `importance`, between 0 and 1, raises the score. A memory is not recalled
-    after `expires_at`, and deleted later. Of these an item that is stored again keeps what it does not give.
+    `tags` and `metadata` are for filters, `sources` are the events that the text came from. `importance`, between 0 and
+    1, raises the score. A memory is not recalled after `expires_at`, and deleted later. Of these an item that is stored
+    again keeps what it does not give.
     """
 
     source_id: str
@@ -40,6 +41,7 @@ class Remembered:
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     importance: float | None = None
     expires_at: datetime | None = None
+    sources: Sequence[EventSource] = ()
 
 
 class Ingest:
@@ -88,12 +90,14 @@ def _details(item: Remembered) -> str | None:
     """Return the attributes of the SQL type `memory_details`; None if the item has none of them."""
     if item.importance is not None and not 0 <= item.importance <= 1:
         raise InvalidInputError(f"invalid importance {item.importance}; it must be between 0 and 1")
-    if item.expires_at is not None and item.expires_at.tzinfo is None:
-        raise InvalidInputError("expires_at needs a time zone; use an aware datetime")
+    for name, moment in (("expires_at", item.expires_at), ("created_at", item.created_at)):
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidInputError(f"{name} needs a time zone; use an aware datetime")
     found = {
         "tags": check_tags(item.tags) or None,
         "metadata": check_metadata(item.metadata) or None,
         "importance": item.importance,
+        "sources": source_names(item.sources) or None,
         "expires_at": None if item.expires_at is None else item.expires_at.isoformat(),
     }
     given = {name: value for name, value in found.items() if value is not None}

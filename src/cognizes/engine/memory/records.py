@@ -120,11 +120,15 @@ class EventSource:
 
 def dump_sources(sources: Sequence[EventSource]) -> str | None:
     """Return the column `sources`; None without a source."""
-    names = [
+    names = source_names(sources)
+    return dump_jsonb(names) if names else None
+
+
+def source_names(sources: Sequence[EventSource]) -> list[JsonObject]:
+    return [
         {"session_id": check_text("session_id", one.session_id), "event_id": check_text("event_id", one.event_id)}
         for one in sources
     ]
-    return dump_jsonb(names) if names else None
 
 
 @dataclass(frozen=True)

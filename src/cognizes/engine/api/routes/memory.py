@@ -17,7 +17,7 @@ from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope
 from cognizes.engine.memory.working import WorkingMemory
 
 router = APIRouter(prefix="/memory", tags=["memory"])
@@ -58,7 +58,14 @@ class NewEpisode(Owned):
     session_id: str | None = None
     run_id: str | None = None
     payload: dict[str, Any] = Field(default_factory=dict)
-    created_at: datetime | None = None
+    created_at: AwareDatetime | None = None
+
+
+class SourceName(Body):
+    """An event that a text came from."""
+
+    session_id: str = Field(min_length=1)
+    event_id: str = Field(min_length=1)
 
 
 class NewNote(Body):
@@ -71,11 +78,17 @@ class NewNote(Body):
     author: str | None = None
     namespace: str = ""
     content: Any = None
-    created_at: datetime | None = None
+    created_at: AwareDatetime | None = None
     tags: Tags = Field(default_factory=list)
     metadata: dict[str, Scalar | list[Scalar]] = Field(default_factory=dict)
     importance: float | None = Field(default=None, ge=0, le=1)
     expires_at: AwareDatetime | None = None
+    sources: list[SourceName] = Field(default_factory=list, max_length=1000)
+
+    @property
+    def item(self) -> Remembered:
+        given = self.model_dump(exclude={"sources"})
+        return Remembered(**given, sources=[EventSource(one.session_id, one.event_id) for one in self.sources])
 
 
 class NewNotes(Owned):
@@ -193,7 +206,7 @@ Scope = Annotated[MemoryScope, Depends(_scope)]
 @access(Reach.APP, Permission.WRITE, has_large_body=True)
 async def remember(body: NewNotes, engine: CurrentEngine) -> Response:
     """A memory that is stored with the same text does not change."""
-    items = [Remembered(**note.model_dump()) for note in body.memories]
+    items = [note.item for note in body.memories]
     store = engine.memory.remember_turns if body.kind == "turn" else engine.memory.remember
     return DocumentResponse({"stored": await store(body.scope, items)}, status_code=201)
 
@@ -446,7 +459,7 @@ async def remember_shared(body: NewSharedNotes, engine: CurrentEngine) -> Respon
     """Recall returns them to users whose queries ask for this visibility."""
     agent_wide = body.visibility == "agent"
     scope = MemoryScope.agent_wide(body.app_name, body.agent_id) if agent_wide else MemoryScope.app_wide(body.app_name)
-    items = [Remembered(**note.model_dump()) for note in body.memories]
+    items = [note.item for note in body.memories]
     return DocumentResponse({"stored": await engine.memory.remember(scope, items)}, status_code=201)
 
 
