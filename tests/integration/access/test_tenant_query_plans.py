@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +11,9 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.database.tenancy import acting_for
+from cognizes.engine.memory.filters import Filters, Range
 from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope
 from tests.engine_parts import database_of
 
 ROWS = 2000
@@ -107,6 +109,32 @@ async def test_a_question_of_a_tenant_reads_few_rows(grown: Engine) -> None:
             read[name] = by_tenant, by_engine
     assert {name: both for name, both in read.items() if both[0] > both[1] + FEW} == {}
     assert len([name for name, both in read.items() if both[0] <= FEW]) >= len(read) - 1
+
+
+async def test_filters_and_sources_of_a_tenant_read_few_rows(grown: Engine) -> None:
+    database = database_of(grown)
+    others = [
+        Remembered(str(n), f"note {n}", tags=[f"tag{n}"], metadata={"n": n}, sources=[EventSource("s", f"e{n}")])
+        for n in range(ROWS)
+    ]
+    await grown.memory.remember(MemoryScope("a", "other"), others)
+    await grown.memory.remember(MemoryScope("a", "u"), [replace(others[7], source_id="mine")])
+    await database.pool.execute("VACUUM ANALYZE memories, memory_metadata")
+    filters = [Filters(tags=["tag7"]).document, Filters(metadata={"n": Range(gte=7, lt=8)}).document]
+    async with database.connection(for_tenants=True) as tenant:
+        for filtered in filters:
+            asked = ("a", "u", filtered, 100)
+            assert await _rows_read(tenant, database.tenant_statement("select_memories"), *asked, ["a"]) <= FEW
+        asked_event = ("a", "u", "s", "e7")
+        assert await _rows_read(tenant, database.tenant_statement("list_memories_of_event"), *asked_event, ["a"]) <= FEW
+    with acting_for(["a"]):
+        assert [hit.text for hit in await grown.memory.recall("note", app="a", user="u", tags=["tag7"])] == ["note 7"]
+        (one,) = await grown.memory.upkeep.memories_of_event("a", "u", session_id="s", event_id="e7")
+        assert one.source_id == "mine"
+    with acting_for(["b"]):
+        assert await grown.memory.recall("note", app="a", user="u", tags=["tag7"]) == []
+        assert await grown.memory.upkeep.memories_of_event("a", "u", session_id="s", event_id="e7") == []
+        assert await database.fetch_value("select_memories", "a", "u", filters[0], 100) == []
 
 
 async def test_recall_of_a_tenant_reads_few_rows(grown: Engine) -> None:

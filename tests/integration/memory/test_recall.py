@@ -408,3 +408,20 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
     assert plan["Actual Rows"] == 50 * 7
     # Reading all memories of the user for each of the 50 would touch 20 000 blocks.
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4000
+
+
+async def test_neighbours_under_a_selective_filter_are_few_and_near(engine: Engine) -> None:
+    """Those that pass are thousands of turns apart: they are no neighbours, and no session is read from end to end."""
+    pool = database_of(engine).pool
+    await pool.execute(
+        "INSERT INTO memories (app_name, user_id, agent_id, kind, namespace, source_id, session_id, author, text, "
+        "                      position, length, terms, tags) "
+        "SELECT 'app', 'ada', 'app', 'turn', '', 's' || n, 'session', 'ada', 'text', n, 1, ARRAY[n], "
+        "       CASE WHEN n % 4000 = 0 THEN ARRAY['rare'] ELSE '{}' END "
+        "  FROM generate_series(1, 20000) n"
+    )
+    ids = [row["id"] for row in await pool.fetch("SELECT id FROM memories WHERE tags <> '{}'")]
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {database_of(engine).queries['read_memory_neighbours']}"
+    plan = json.loads(await pool.fetchval(query, "app", "ada", '{"tags": ["rare"]}', ids))[0]["Plan"]
+    assert plan["Actual Rows"] == 5
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 1000

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 55 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 56 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4797,8 +4797,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/memory_neighbours.sql
--- Returns session, author and length of memories, and of the three before and after each in its session, with their distance,
--- which is negative for those before. Without sorts the planner takes the neighbours from idx_memories_session, which has their
+-- Returns session, author and length of memories, and of those of the three before and after each in its session that pass the
+-- filter, with their distance, which is negative for those before. However few memories pass, it reads twelve for each. Without sorts the planner takes the neighbours from idx_memories_session, which has their
 -- order. On a table without statistics it expects one row per user and would read and sort all memories of the user instead,
 -- for every memory.
 CREATE OR REPLACE FUNCTION "public".memory_neighbours(
@@ -4815,25 +4815,29 @@ LANGUAGE sql STABLE SET enable_sort = off SET enable_bitmapscan = off AS $$
      CROSS JOIN LATERAL (
             SELECT m.id, 0 AS distance, m.author, m.length, m.importance, m.created_at
             UNION ALL
-            (SELECT x.id, -row_number() OVER (ORDER BY x.position DESC, x.id DESC), x.author, x.length, x.importance, x.created_at
-               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM "public".memories n
-                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
-                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
-                        AND (n.position, n.id) < (m.position, m.id) AND n.kind = m.kind
-                        AND "public".memory_passes(n, p_filter)
-                      ORDER BY n.position DESC, n.id DESC LIMIT 3) x)
+            (SELECT x.id, -x.distance, x.author, x.length, x.importance, x.created_at
+               FROM (SELECT (y.n).*, row_number() OVER (ORDER BY y.position DESC, y.id DESC) AS distance, y.n AS whole
+                       FROM (SELECT n, n.position, n.id FROM "public".memories n
+                              WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                                AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                                AND (n.position, n.id) < (m.position, m.id)
+                              ORDER BY n.position DESC, n.id DESC LIMIT 6) y
+                      WHERE (y.n).kind = m.kind) x
+              WHERE x.distance <= 3 AND "public".memory_passes(x.whole, p_filter))
             UNION ALL
-            (SELECT x.id, row_number() OVER (ORDER BY x.position, x.id), x.author, x.length, x.importance, x.created_at
-               FROM (SELECT n.id, n.position, n.author, n.length, n.importance, n.created_at FROM "public".memories n
-                      WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
-                        AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
-                        AND (n.position, n.id) > (m.position, m.id) AND n.kind = m.kind
-                        AND "public".memory_passes(n, p_filter)
-                      ORDER BY n.position, n.id LIMIT 3) x)) near
+            (SELECT x.id, x.distance, x.author, x.length, x.importance, x.created_at
+               FROM (SELECT (y.n).*, row_number() OVER (ORDER BY y.position, y.id) AS distance, y.n AS whole
+                       FROM (SELECT n, n.position, n.id FROM "public".memories n
+                              WHERE n.app_name = p_app_name AND n.user_id = p_user_id AND md5(n.session_id) = md5(m.session_id)
+                                AND n.session_id IS NOT NULL AND m.session_id IS NOT NULL
+                                AND (n.position, n.id) > (m.position, m.id)
+                              ORDER BY n.position, n.id LIMIT 6) y
+                      WHERE (y.n).kind = m.kind) x
+              WHERE x.distance <= 3 AND "public".memory_passes(x.whole, p_filter))) near
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/memory_neighbours.sql', 0, '43e6e6c60713b4918c9c70871f3c617f7f54bc714e3674177d98f8a7168327f9', '0.2.0')
+VALUES ('memory/memory_neighbours.sql', 0, '2c3106ee90a366b2435f3f396ab1f8159780601e2a029ae47b67d57db06b8e43', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5193,9 +5197,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- Return the ids of the memories of a user that match a filter if at most p_limit match; null means that the filter is better
 -- applied to the rows that a search finds: it is not selective, or cheap and the user has few memories. The first condition that is present chooses the
 -- index: labels, a range of metadata, the namespace, kind and time.
+-- SECURITY DEFINER: row level security disables the indexes, because `@>` and comparisons of numbers are not leakproof. It
+-- returns ids; the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION "public".select_memories(
     p_app_name text, p_user_id text, p_filter "public".memory_filter, p_limit integer
-) RETURNS bigint[] LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     v_labels bigint[] := "public".memory_labels(p_app_name, p_user_id, (p_filter).tags, (p_filter).metadata, NULL);
     v_from text := '"public".memories m WHERE m.app_name = $1 AND m.user_id = $2';
@@ -5233,8 +5240,27 @@ BEGIN
 END
 $$;
 
+-- Return the ids of the memories that came from an event: the message itself, and facts and episodes.
+-- SECURITY DEFINER: as above.
+CREATE OR REPLACE FUNCTION "public".memories_of_event(
+    p_app_name text, p_user_id text, p_session_id text, p_event_id text
+) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    SELECT ARRAY(
+        SELECT t.id FROM "public".memories t
+         WHERE t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(p_session_id)
+           AND t.session_id = p_session_id AND t.kind = 'turn' AND t.source_id = p_event_id
+        UNION
+        SELECT d.id FROM "public".memories d
+         WHERE d.labels @> "public".memory_labels(
+                   p_app_name, p_user_id, NULL, NULL,
+                   jsonb_build_array(jsonb_build_object('session_id', p_session_id, 'event_id', p_event_id)))
+           AND d.labels <> '{}' AND d.app_name IS NOT DISTINCT FROM p_app_name AND d.user_id IS NOT DISTINCT FROM p_user_id
+           AND d.sources @> jsonb_build_array(jsonb_build_object('session_id', p_session_id, 'event_id', p_event_id)))
+$$;
+
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/select_memories.sql', 0, 'ed20fc80e1bba32444f2049db98f155c43c03c14f184fd58c038b1e9400d8832', '0.2.0')
+VALUES ('memory/select_memories.sql', 0, 'ab928ebdb81ab84bfbc94240df9c3bd8d06710fefb53318918140eac1e138f0a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7633,5 +7659,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 55 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 56 WHERE number = 0;
 COMMIT;

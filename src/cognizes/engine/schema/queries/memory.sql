@@ -171,12 +171,16 @@ SELECT * FROM {schema}.recall_by_words(
            $1, $2, $7, $8, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $5, $6, $4)
  WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2);
 
--- recall_by_vector: Find the memories of a user nearest to a vector, and the cosines of the given ones.
-SELECT * FROM {schema}.recall_by_vector(
+-- recall_by_vector: Find the memories of a user nearest to a vector, the cosines of the given ones, and the number of all
+-- memories of the user.
+SELECT *, (SELECT memories FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2) AS memories FROM {schema}.recall_by_vector(
            $1, $2, $7, $8, $9, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $5, $6, $4, $10);
 
--- select_memories: Return the ids of the memories that match a filter, if it selects few of many; else null.
-SELECT {schema}.select_memories($1, $2, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $4);
+-- select_memories: Return the ids of the memories that match a filter, if it selects few of many, else null; none of a user
+-- that row level security hides.
+SELECT CASE WHEN EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2) THEN
+           {schema}.select_memories($1, $2, jsonb_populate_record(NULL::{schema}.memory_filter, $3::text::jsonb), $4)
+            ELSE '{}'::bigint[] END;
 
 -- read_memory_neighbours: Read session, author and length of memories and of their neighbours in the session.
 SELECT origin, session_id, id, distance, author, length, importance, created_at

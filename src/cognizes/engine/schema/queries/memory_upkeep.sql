@@ -20,16 +20,8 @@ SELECT g.session_id, g.event_id, t.id AS thread_id, e.sequence_num
 SELECT id, agent_id, kind, namespace, source_id, session_id, author, text, content::text AS content, created_at,
        tags, metadata::text AS metadata, importance, expires_at
   FROM {schema}.memories m
- WHERE m.id = ANY (ARRAY(
-           SELECT t.id FROM {schema}.memories t
-            WHERE t.app_name = $1 AND t.user_id = $2 AND md5(t.session_id) = md5($3) AND t.session_id = $3
-              AND t.kind = 'turn' AND t.source_id = $4
-           UNION
-           SELECT d.id FROM {schema}.memories d
-            WHERE d.labels @> {schema}.memory_labels(
-                      $1, $2, NULL, NULL, jsonb_build_array(jsonb_build_object('session_id', $3::text, 'event_id', $4::text)))
-              AND d.labels <> '{}' AND d.app_name IS NOT DISTINCT FROM $1 AND d.user_id IS NOT DISTINCT FROM $2
-              AND d.sources @> jsonb_build_array(jsonb_build_object('session_id', $3::text, 'event_id', $4::text))))
+ WHERE m.id = ANY (ARRAY(SELECT unnest({schema}.memories_of_event($1, $2, $3, $4))
+                          WHERE EXISTS (SELECT FROM {schema}.memory_scopes WHERE app_name = $1 AND user_id = $2)))
    AND m.app_name = $1 AND m.user_id = $2
  ORDER BY id;
 

@@ -1,9 +1,12 @@
 -- Return the ids of the memories of a user that match a filter if at most p_limit match; null means that the filter is better
 -- applied to the rows that a search finds: it is not selective, or cheap and the user has few memories. The first condition that is present chooses the
 -- index: labels, a range of metadata, the namespace, kind and time.
+-- SECURITY DEFINER: row level security disables the indexes, because `@>` and comparisons of numbers are not leakproof. It
+-- returns ids; the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION {schema}.select_memories(
     p_app_name text, p_user_id text, p_filter {schema}.memory_filter, p_limit integer
-) RETURNS bigint[] LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     v_labels bigint[] := {schema}.memory_labels(p_app_name, p_user_id, (p_filter).tags, (p_filter).metadata, NULL);
     v_from text := '{schema}.memories m WHERE m.app_name = $1 AND m.user_id = $2';
@@ -39,4 +42,23 @@ BEGIN
        INTO v_ids USING p_app_name, p_user_id, p_filter, p_limit, v_labels;
     RETURN CASE WHEN cardinality(v_ids) <= p_limit THEN v_ids END;
 END
+$$;
+
+-- Return the ids of the memories that came from an event: the message itself, and facts and episodes.
+-- SECURITY DEFINER: as above.
+CREATE OR REPLACE FUNCTION {schema}.memories_of_event(
+    p_app_name text, p_user_id text, p_session_id text, p_event_id text
+) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    SELECT ARRAY(
+        SELECT t.id FROM {schema}.memories t
+         WHERE t.app_name = p_app_name AND t.user_id = p_user_id AND md5(t.session_id) = md5(p_session_id)
+           AND t.session_id = p_session_id AND t.kind = 'turn' AND t.source_id = p_event_id
+        UNION
+        SELECT d.id FROM {schema}.memories d
+         WHERE d.labels @> {schema}.memory_labels(
+                   p_app_name, p_user_id, NULL, NULL,
+                   jsonb_build_array(jsonb_build_object('session_id', p_session_id, 'event_id', p_event_id)))
+           AND d.labels <> '{}' AND d.app_name IS NOT DISTINCT FROM p_app_name AND d.user_id IS NOT DISTINCT FROM p_user_id
+           AND d.sources @> jsonb_build_array(jsonb_build_object('session_id', p_session_id, 'event_id', p_event_id)))
 $$;
