@@ -410,6 +410,31 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4000
 
 
+async def test_a_single_ideograph_finds_a_sentence(engine: Engine) -> None:
+    await engine.memory.remember(
+        MemoryScope("app", "ada"), [Remembered("1", "我有一只猫"), Remembered("2", "我有一条狗")]
+    )
+    assert [hit.text for hit in await engine.memory.recall("猫", app="app", user="ada")][:1] == ["我有一只猫"]
+
+
+async def test_a_query_about_nothing_that_was_said_finds_nothing_among_many(database_url: str) -> None:
+    people, things = ("Ada", "Bob", "Cleo", "Dan", "Eve"), ("tea", "bread", "a bike", "the rent", "a ticket")
+    places = ("at home", "in Lisbon", "at work", "by the sea", "at school", "in the garden", "on the train", "abroad")
+    texts = [
+        f"{people[n % 5]} paid for {things[n // 5 % 5]} {places[n // 25 % 8]} on day {n // 200} of the trip"
+        for n in range(5000)
+    ]
+    async with Engine.open(database_url, memory_background=False) as engine:
+        await engine.memory.remember(
+            MemoryScope("app", "ada"), [Remembered(str(n), text) for n, text in enumerate(texts)]
+        )
+        assert engine.memory.queue is not None
+        while await engine.memory.queue.work():
+            pass
+        assert await engine.memory.recall("quantum chromodynamics", app="app", user="ada") == []
+        assert await engine.memory.recall("tickets", app="app", user="ada") != []
+
+
 async def test_neighbours_under_a_selective_filter_are_few_and_near(engine: Engine) -> None:
     """Those that pass are thousands of turns apart: they are no neighbours, and no session is read from end to end."""
     pool = database_of(engine).pool

@@ -124,6 +124,22 @@ def test_a_query_that_matches_neither_a_word_nor_a_meaning_has_no_candidates() -
     many = [Candidate(number, cosine=0.0) for number in range(2, 200)]
     assert keep_related([Candidate(1, cosine=0.2), *many]) == []
     assert [one.id for one in keep_related([Candidate(1, cosine=0.3), *many])] == [1]
+    assert keep_related([Candidate(1, cosine=0.3)], compared=5000) == []
+    assert [one.id for one in keep_related([Candidate(1, cosine=0.35)], compared=5000)] == [1]
+
+
+def test_the_same_match_scores_the_same_with_and_without_a_session() -> None:
+    turn, note = Candidate(1, share=0.5, session_id="s"), Candidate(2, share=0.5)
+    rank(Pool([turn, note], (), ()), Weights())
+    assert turn.score == note.score
+
+
+def test_an_article_names_no_speaker() -> None:
+    cook = Candidate(1, share=0.5, author="The Cook")
+    rank(Pool([cook], (), ("the", "tea")), Weights())
+    assert cook.parts["speaker"] == 0
+    rank(Pool([cook], (), ("cook", "tea")), Weights())
+    assert cook.parts["speaker"] > 0
 
 
 async def test_frequent_words_weigh_less_in_the_vector_of_a_query() -> None:

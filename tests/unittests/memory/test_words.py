@@ -60,7 +60,7 @@ def test_a_chinese_word_is_found_in_any_sentence(word: str, before: str, after: 
 async def test_texts_are_split_in_slices_as_a_whole_text_is() -> None:
     long = "My dog's ORD-4711 is late。茶が好き! " * 2000
     texts = ["short", "", long, "退款" * 3000]
-    assert await index_words(texts) == [join_words(split_words(text)) for text in texts]
+    assert await index_words(texts) == [join_words(split_words(text, for_index=True)) for text in texts]
 
 
 async def test_a_slice_has_few_items_and_is_short() -> None:
@@ -75,3 +75,9 @@ async def test_a_slice_has_few_items_and_is_short() -> None:
     assert max(len(part) for part in slices) <= 16
     assert all(sum(map(len, part)) <= 2000 for part in slices if len(part) > 1)
     assert await in_slices([], work) == []
+
+
+def test_the_index_contains_single_ideographs_and_a_query_only_if_they_stand_alone() -> None:
+    assert split_words("我有一只猫", for_index=True)[4:] == ["我", "有", "一", "只", "猫"]
+    assert split_words("猫", for_index=True) == split_words("猫") == ["猫"]
+    assert "猫" not in split_words("我有一只猫")

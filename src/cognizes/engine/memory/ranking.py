@@ -12,7 +12,7 @@ search can be added for short chat turns and for long texts alike. A hit contain
   question raises its answer. A memory that is much shorter than its neighbour gets less.
 - `passage`: how far it and the memories around it match: what each has above 0.5, half of it 200 words further on. In
   short turns a passage covers many of them, and a long message is a passage of its own.
-- `session`: what the best memory of its session has.
+- `session`: what the best memory of its session has; of a memory without a session, what it has itself.
 - `importance`: the importance that was stored with the memory, if any.
 - `recency`: 1 for a new memory, half after each half-life, if the caller gives one.
 
@@ -46,6 +46,10 @@ _PASSAGE_WORDS = 200
 _PASSAGE_REACH = 20
 _PASSAGE_MATCHES = 100
 """Bounds of the work: memories before and after a match that its passage contains, and matches that raise passages."""
+_ARTICLES = frozenset(
+    {"the", "a", "an", "of", "and", "der", "die", "das", "le", "la", "les", "el", "los", "de", "du", "von"}
+)
+"""Parts of names that are words of most queries."""
 _NOTABLE = 0.02
 """What the passage of a hit must add to be one of its reasons."""
 
@@ -87,11 +91,6 @@ class Candidate:
     from_passage: float = 0.0
     score: float = 0.0
 
-    @property
-    def matches(self) -> bool:
-        """Whether it matches the query by a word or by its meaning, not only by its place in the session."""
-        return self.share > 0 or bool(self.cosine)
-
 
 @dataclass(frozen=True)
 class Edge:
@@ -110,17 +109,19 @@ class Pool:
     half_life: timedelta | None = None
 
 
-def keep_related(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that match by words or meaning, best first; none if the query matches neither.
+def keep_related(candidates: Iterable[Candidate], *, compared: int = 0) -> list[Candidate]:
+    """Return the candidates that match by a word or by their meaning, best first; none if the query matches neither.
 
     The nearest of n unrelated texts has a cosine of about `_SPREAD` times the root of 2 ln n; more is a match.
+    `compared` is n, at least the number of candidates with a cosine.
     """
     found = list(candidates)
-    compared = sum(one.cosine is not None for one in found)
-    related = max(_RELATED, _SPREAD * sqrt(2 * log(max(compared, 2))))
+    number = max(compared, sum(one.cosine is not None for one in found), 2)
+    related = max(_RELATED, _SPREAD * sqrt(2 * log(number)))
     if not any(one.share > 0 or (one.cosine or 0.0) >= related for one in found):
         return []
-    matching = [one for one in found if one.matches]
+    # Beside a match, also lower cosines: leaving them out lowers the recall of paraphrases.
+    matching = [one for one in found if one.share > 0 or one.cosine]
     return sorted(matching, key=lambda one: (-one.share - (one.share if one.cosine is None else one.cosine), -one.id))
 
 
@@ -141,7 +142,7 @@ def rank(pool: Pool, weights: Weights) -> list[Candidate]:
         if candidate.session_id is not None:
             best[candidate.session_id] = max(best[candidate.session_id], candidate.own)
     for candidate in by_id.values():
-        session = 0.0 if candidate.session_id is None else best[candidate.session_id]
+        session = candidate.own if candidate.session_id is None else best[candidate.session_id]
         alone = weights.passage * _saturate(_excess(candidate))
         passage = weights.passage * _saturate(_excess(candidate) + around[candidate.id])
         candidate.from_passage = passage - alone
@@ -230,7 +231,7 @@ def _gain(candidate: Candidate, neighbour: Candidate) -> float:
 
 
 def _is_named(author: str | None, words: set[str]) -> bool:
-    return not words.isdisjoint(split_words((author or "")[:_AUTHOR_LENGTH]))
+    return not words.isdisjoint(set(split_words((author or "")[:_AUTHOR_LENGTH])) - _ARTICLES)
 
 
 def related_cosine(cosine: float) -> float:

@@ -123,7 +123,7 @@ class Recall:
             vector = await self._embedder.embed_weighted(*await weigh_words(query, terms, weights))
         if vector is not None and self._embedder is not None:
             await search.by_vector(found, self._embedder, vector, size)
-        best = keep_related(found.values())[: max(_EXPANDED, k)]
+        best = keep_related(found.values(), compared=search.compared)[: max(_EXPANDED, k)]
         near, edges = await search.neighbours(found, [candidate.id for candidate in best])
         return Pool(near, edges, terms.distinct)
 
@@ -189,6 +189,8 @@ class _RecallQueries:
         self._arguments = arguments
         self._exact = exact
         self._selected: list[int] | None = None
+        self.compared = 0
+        """Memories whose vectors the last search compared."""
 
     async def select(self) -> None:
         """Read the ids of the memories that match the filter, if it selects few of many."""
@@ -211,6 +213,7 @@ class _RecallQueries:
         model = embedder.name, embedder.dimension, literal
         for row in await self._fetch("recall_by_vector", self._selected, limit, self._exact, *model, list(found)):
             found.setdefault(row["id"], Candidate(row["id"])).cosine = related_cosine(row["cosine"])
+            self.compared = row["memories"] if self._selected is None else len(self._selected)
 
     async def neighbours(self, found: dict[int, Candidate], best: list[int]) -> tuple[list[Candidate], set[Edge]]:
         """Return the best candidates and their neighbours with session, author and length, and the pairs."""

@@ -30,6 +30,7 @@ _LETTER = rf"(?:[^\W{UNSPACED}]|[\u064b-\u065f\u0900-\u0dff])"
 _COMPOUND = re.compile(rf"{_LETTER}+(?:[-.:/@#+']+{_LETTER}+)*[#+]*|[{UNSPACED}]+")
 _PART = re.compile(r"(?:[^\W_]|[\u064b-\u065f\u0900-\u0dff])+")
 _RUN_OF_UNSPACED = re.compile(f"[{UNSPACED}]+")
+_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _SPELLED = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _POSSESSIVE = re.compile(r"['\u2019](?:s|d|m|ll|re|ve|t)$")
 _LONGEST = 200
@@ -42,13 +43,18 @@ _BREAK = re.compile("[\\s\u3001\u3002\uff01\uff0c\uff1f]")
 """Ends a word in any script."""
 
 
-def split_words(text: str) -> list[str]:
-    """Return the words of a text in order, lower-case, with repetitions."""
+def split_words(text: str, *, for_index: bool = False) -> list[str]:
+    """Return the words of a text in order, lower-case, with repetitions.
+
+    The index contains each ideograph, too, because a single one may be the whole word of a query.
+    """
     words: list[str] = []
     for found in _COMPOUND.finditer(_normalise(text)):
         token = found[0][:_LONGEST]
         if _RUN_OF_UNSPACED.match(token):
             words += [token[place : place + 2] for place in range(len(token) - 1)] or [token]
+            if for_index and len(token) > 1:
+                words += _IDEOGRAPH.findall(token)
         else:
             words += _with_parts(_POSSESSIVE.sub("", token))
     return words
@@ -88,11 +94,11 @@ async def in_slices(
 async def index_words(texts: Sequence[str]) -> list[str]:
     """Return the words of each text as the argument of the SQL functions. Threads split long texts, in slices."""
     if sum(map(len, texts)) <= _AT_ONCE:
-        return [join_words(split_words(text)) for text in texts]
+        return [join_words(split_words(text, for_index=True)) for text in texts]
     pieces = [(place, piece) for place, text in enumerate(texts) for piece in _pieces(text[:_INDEXED])]
     words: list[list[str]] = [[] for _ in texts]
     split = await in_slices(
-        pieces, lambda part: [split_words(piece) for _, piece in part], size=lambda one: len(one[1])
+        pieces, lambda part: [split_words(piece, for_index=True) for _, piece in part], size=lambda one: len(one[1])
     )
     for (place, _), found in zip(pieces, split, strict=True):
         words[place].append(join_words(found))
