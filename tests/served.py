@@ -63,15 +63,16 @@ class Served:
         return code, printed
 
 
-def serve(database_url: str, **settings: str) -> Served:
-    """Start a server on a free port and return when it accepts connections. An empty URL means the embedded server.
+def serve(database_url: str, *, port: int = 0, **settings: str) -> Served:
+    """Start a server on a port (0: a free one) and return when it accepts connections. An empty URL means the embedded
+    server.
 
     With `COGNIZES_AGENTS=""` it serves the demo.
     """
     # Appending: reading the file does not move the position of the writer.
     output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the server
     process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", "0"],
+        [sys.executable, "-m", "uvicorn", "cognizes.engine.api.main:app", "--host", "127.0.0.1", "--port", str(port)],
         stdout=output, stderr=subprocess.STDOUT,
         # Agents of tests are imported from the repository; a `.env` in it is not read.
         env={

@@ -67,6 +67,12 @@ class Site:
     database_url: str
     gates: Path
     http: httpx.Client
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """Kill the server as a crash does."""
+        self.process.kill()
+        self.process.wait()
 
     def post(self, path: str, **body: Any) -> Any:
         answer = self.http.post(path, json=body)
@@ -138,11 +144,12 @@ def site(
 
 
 @contextmanager
-def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Site]:
+def serve_site(database_url: str, folder: Path, *, port: int = 0, **settings: str) -> Iterator[Site]:
     """A server of its own over a database, until the end of the block."""
     (gates := folder / "gates").mkdir()
     served = serve(
         database_url,
+        port=port,
         COGNIZES_AGENTS=AGENTS,
         COGNIZES_DEMO_TOKEN_SECONDS="0.002",
         COGNIZES_SHUTDOWN_SECONDS="0.3",
@@ -153,7 +160,7 @@ def serve_site(database_url: str, folder: Path, **settings: str) -> Iterator[Sit
     )
     try:
         with httpx.Client(base_url=served.url, timeout=60) as http:
-            yield Site(served.url, database_url, gates, http)
+            yield Site(served.url, database_url, gates, http, served.process)
     finally:
         served.stop(signal.SIGTERM)
 

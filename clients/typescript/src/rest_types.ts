@@ -2188,6 +2188,19 @@ export interface Operations {
     body: undefined;
     response: unknown;
   };
+  /** Find messages of a thread that contain a text */
+  "GET /api/debug/threads/{thread_id}/messages": {
+    path: {
+      thread_id: string;
+    };
+    query: {
+      q: string;
+      before?: number | null;
+      limit?: number;
+    };
+    body: undefined;
+    response: unknown;
+  };
   /** Read events with large values cut, oldest first */
   "GET /api/debug/threads/{thread_id}/events": {
     path: {
@@ -2239,7 +2252,7 @@ export interface Operations {
     body: undefined;
     response: unknown;
   };
-  /** Read the model calls and the waits of a run */
+  /** Read the model calls, the waits and the steps of a run */
   "GET /api/debug/threads/{thread_id}/runs/{run_id}/activity": {
     path: {
       run_id: string;

@@ -120,6 +120,15 @@ class PastWait:
     ended_at: datetime | None
 
 
+@dataclass(frozen=True)
+class AgentStep:
+    """A step that an agent announced, such as a node of a graph; `ended_at` is None while it is open."""
+
+    name: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
 class MonitorQueries:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -240,6 +249,20 @@ class MonitorQueries:
             if row["event_type"] == "run_waiting":
                 waits.append(PastWait(row["wait_kind"], row["wait_key"], row["reason"], row["created_at"], None))
         return waits
+
+    async def list_agent_steps(self, thread_id: UUID, run_id: str) -> list[AgentStep]:
+        """Return the first steps that the agent of a run announced. An end closes the newest open step of its name."""
+        steps: list[AgentStep] = []
+        for row in await self._database.fetch("list_agent_steps", thread_id, run_id, 2 * _MOST_CALLS):
+            name = unescape_text(row["name"] or "")
+            if row["event_type"] == "step_start":
+                steps.append(AgentStep(name, row["created_at"], None))
+                continue
+            for place in range(len(steps) - 1, -1, -1):
+                if steps[place].name == name and steps[place].ended_at is None:
+                    steps[place] = replace(steps[place], ended_at=row["created_at"])
+                    break
+        return steps
 
     async def list_apps(self, user_id: str | None = None) -> list[str]:
         """Return the names of all apps, or of those in which a user has threads."""

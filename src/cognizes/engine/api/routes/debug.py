@@ -213,13 +213,19 @@ async def find_run_summaries(
     return DocumentResponse({"runs": views, "next_cursor": page.next_cursor})
 
 
-@router.get("/threads/{thread_id}/runs/{run_id:path}/activity", summary="Read the model calls and the waits of a run")
+@router.get(
+    "/threads/{thread_id}/runs/{run_id:path}/activity", summary="Read the model calls, the waits and the steps of a run"
+)
 @access(Reach.THREAD)
 async def read_activity(thread_id: ThreadId, run_id: str, engine: CurrentEngine, queries: Queries) -> Response:
-    """Return the first 300 of each, oldest first, and the trace of the run with its link (COGNIZES_TRACE_URL)."""
+    """Return the first 300 of each, oldest first, and the trace of the run with its link (COGNIZES_TRACE_URL).
+
+    `nodes` are the steps that the agent announced, such as the nodes of a graph.
+    """
     run = await engine.runs.get(thread_id, run_id)
     calls = await queries.list_model_calls(thread_id, run_id)
     waits = await queries.list_waits(thread_id, run_id)
+    nodes = await queries.list_agent_steps(thread_id, run_id)
     return DocumentResponse(
         {
             "model_calls": [
@@ -233,6 +239,10 @@ async def read_activity(thread_id: ThreadId, run_id: str, engine: CurrentEngine,
             "waits": [
                 {**asdict(wait), "started_at": format_time(wait.started_at), "ended_at": format_time(wait.ended_at)}
                 for wait in waits
+            ],
+            "nodes": [
+                {**asdict(node), "started_at": format_time(node.started_at), "ended_at": format_time(node.ended_at)}
+                for node in nodes
             ],
             "trace": _trace_view(engine, run.traceparent),
         }

@@ -72,7 +72,7 @@ class Monitor {
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
     const pages = byId("timeline").querySelector(".pages");
     this._runsPage = new RunsPage(pages, everywhere);
-    this._userPage = new UserPage(pages, { failed: (error) => this._notify(error.message), erased: () => (go({ threadId: null }), this._list.load()) });
+    this._userPage = new UserPage(pages, { failed: (error) => this._notify(error.message), may: (permission) => this._may(permission), erased: () => (go({ threadId: null }), this._list.load()) });
     this._buildTabs(answering);
     this._buildTheme();
     this._buildSignIn();
@@ -89,6 +89,7 @@ class Monitor {
     this._arrive();
     this._caller = await this._identify();
     this._list.limitTo(this._caller);
+    if (this._place.page) this._leave(this._place);
     this._list.load();
     this._inbox.load();
     if (this._isBound()) setInterval(() => (this._list.catchUp(), this._inbox.load(), this._agents === null && this._loadAgents()), POLL_MS);

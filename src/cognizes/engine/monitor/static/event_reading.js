@@ -10,7 +10,7 @@ const SPEAKERS = { user: "user", assistant: "assistant", model: "assistant", sys
 const QUESTION = "adk_request_";
 const CONFIRMATION = { type: "object", properties: { confirmed: { type: "boolean" } }, required: ["confirmed"] };
 
-/** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "run" | "state" | "action" | "other", … } */
+/** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "step" | "run" | "state" | "action" | "error" | "other", … } */
 export function readEvent(event) {
   const parts = [...contentParts(event)];
   const delta = event.actions?.state_delta;
@@ -32,6 +32,8 @@ function* contentParts(event) {
   } else if (type === "decision_asked") {
     const asked = { id: String(content.decision_id ?? event.id), kind: "approval", message: content.message, metadata: { toolName: content.tool_name ?? "a tool", arguments: content.tool_input ?? {} } };
     yield { kind: "question", question: questionOf(asked) };
+  } else if ((type === "step_start" || type === "step_end") && typeof content.step_name === "string") {
+    yield { kind: "step", name: content.step_name, isStart: type === "step_start" };
   } else if (type === "interrupt" && Array.isArray(content.interrupts)) {
     for (const one of content.interrupts) if (typeof one?.id === "string") yield { kind: "question", question: questionOf(one) };
   } else if (type === "resume" && Array.isArray(content.answers)) {

@@ -89,7 +89,7 @@ export class RunPanel {
 
   /** Reads the steps, model calls and waits of a run; again when the run has changed, and from time to time while it runs. */
   async _loadActivity(run, { isPoll = false } = {}) {
-    const state = `${run.status} ${run.attempt} ${run.tool_calls.length}`;
+    const state = `${run.status} ${run.attempt} ${run.tool_calls.length} ${run.thinking_steps.length}`;
     if (!isPoll && this._activities.get(run.id)?.state === state) return;
     const threadId = this._threadId;
     this._activities.set(run.id, { ...this._activities.get(run.id), state });

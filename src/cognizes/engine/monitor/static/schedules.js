@@ -7,7 +7,7 @@ import { duration, exact } from "./format.js";
 const MOST = 100;
 
 export class Schedules {
-  /** `actions`: failed(error), query() the app and the user that the caller may see. */
+  /** `actions`: failed(error), may(permission), query() the app and the user that the caller may see. */
   constructor(actions) {
     this._actions = actions;
     this._rows = h("tbody");
@@ -40,7 +40,7 @@ export class Schedules {
       h("td", {}, isPaused ? h("span.pill", { "data-status": "pending" }, "paused") : h("time", {}, exact(schedule.next_times[0]))),
       h("td", {}, schedule.app_name), h("td", {}, schedule.user_id),
       h(
-        "td", {}, h("div.buttons", {}, isPaused ? h("button.link", { type: "button", onclick: act("/resume", "POST") }, icon("play"), "Resume") : h("button.link", { type: "button", onclick: act("/pause", "POST") }, icon("pause"), "Pause"),
+        "td", {}, this._actions.may("write") && h("div.buttons", {}, isPaused ? h("button.link", { type: "button", onclick: act("/resume", "POST") }, icon("play"), "Resume") : h("button.link", { type: "button", onclick: act("/pause", "POST") }, icon("pause"), "Pause"),
           h("button.link", { type: "button", "aria-label": `Delete the schedule ${schedule.name}`, onclick: act("", "DELETE") }, icon("trash"), "Delete")),
       ),
     );

@@ -356,6 +356,8 @@ export class Timeline {
           event, "state",
           stateChips(part.delta, (key) => this._actions.select(event.sequence_num, key), (chip, key) => this._onHover(chip, event.sequence_num, key)),
         );
+      case "step":
+        return part.isStart ? row(event, "step", h("div.step", {}, icon("play"), h("span", {}, "Step "), h("code", {}, part.name))) : null;
       case "action":
         return row(event, "run", h("div.action", {}, icon("person"), h("span", {}, part.text), h("span.muted", {}, `by ${event.author}`)));
       case "run":

@@ -8,7 +8,7 @@ import { text as longText, valueView } from "./value_tree.js";
 const MOST = 50;
 
 export class UserPage {
-  /** `actions`: openThread(id), erased(), failed(error). */
+  /** `actions`: erased(), failed(error), may(permission). */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -28,7 +28,7 @@ export class UserPage {
       this._root,
       h(
         "div.user-page", {},
-        h("div.runs-head", {}, h("h1", {}, icon("person"), ` ${user} `, h("span.tag", {}, app)), h("div.buttons", {}, h("button", { type: "button", id: "export-user", onclick: () => this._export() }, icon("download"), "Export"), h("button.danger", { type: "button", id: "erase-user", onclick: () => this._ask() }, icon("trash"), "Erase"))),
+        h("div.runs-head", {}, h("h1", {}, icon("person"), ` ${user} `, h("span.tag", {}, app)), this._actions.may("admin") && h("div.buttons", {}, h("button", { type: "button", id: "export-user", onclick: () => this._export() }, icon("download"), "Export"), h("button.danger", { type: "button", id: "erase-user", onclick: () => this._ask() }, icon("trash"), "Erase"))),
         h("div.user-grid", {}, threads, usage, state, memories),
       ),
     );

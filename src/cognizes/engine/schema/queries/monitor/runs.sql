@@ -14,6 +14,13 @@ SELECT event_type, created_at, content ->> 'wait_kind' AS wait_kind, left(conten
  ORDER BY sequence_num
  LIMIT $3;
 
+-- list_agent_steps: Read the starts and ends of the steps that the agent of a run announced, oldest first.
+SELECT event_type, created_at, left(content ->> 'step_name', 1000) AS name
+  FROM {schema}.events
+ WHERE run_id = $2 AND thread_id = $1 AND event_type IN ('step_start', 'step_end')
+ ORDER BY sequence_num
+ LIMIT $3;
+
 -- find_run_summaries: Find runs of all threads without their documents, newest first, after a cursor: by status, kind of
 -- wait, app, user, and the beginning of the handler's name, with or without the prefix of hosted agents.
 SELECT r.thread_id, r.id, r.app_name, t.user_id, left(t.title, 200) AS title, left(first.content, 200) AS first_message,
