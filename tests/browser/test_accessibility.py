@@ -94,6 +94,74 @@ def test_no_view_has_a_violation(page: Page, site: Site, thread: str, axe: str, 
     _check(page, axe)
 
 
+@pytest.fixture(scope="module")
+def rich_thread(site: Site) -> str:
+    """A thread with Markdown, an attachment, a question, a step and two branches that differ."""
+    thread = site.thread(app="demo", user="default", title=f"Rich {uuid4().hex[:6]}", state={"n": 1})
+    site.event(thread, "user_message", author="user", text="How bright is it?")
+    markdown = "# Lamp\n\n> Quoted [link](https://example.com)\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```py\nx = 1\n```\n\n1. `one`"
+    site.event(thread, "assistant_message", author="demo", text=markdown, state={"n": 2})
+    upload = site.http.post(
+        f"/api/sessions/{thread}/attachments",
+        params={"filename": "notes.txt"},
+        content=b"some notes",
+        headers={"Content-Type": "text/plain"},
+    )
+    content = [{"type": "text", "text": "See the file"}, upload.raise_for_status().json()["part"]]
+    site.event(thread, "user_message", author="user", content=content)
+    site.event(thread, "step_start", author="demo", step_name="look up")
+    interrupts = [{"id": "q", "reason": "interrupt", "metadata": {"value": {"order": 1}}}]
+    site.event(thread, "interrupt", author="demo", interrupts=interrupts)
+    site.post(f"/contexts/{thread}/branches", name="what-if", at_sequence=1)
+    site.http.put(f"/contexts/{thread}/branches/active", json={"name": "what-if"}).raise_for_status()
+    site.event(thread, "assistant_message", author="demo", text="Another answer", state={"n": 3})
+    return thread
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_further_views_have_no_violation(
+    page: Page, site: Site, rich_thread: str, axe: str, scheme: Any, width: int
+) -> None:
+    """Schedules, sign-in, erasure, an empty chat, Markdown, attachments, branches, the past, search, the reference."""
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    site.post("/api/schedules", app_name="shop", user_id="ada", handler="digest", cron="0 8 * * *", name=uuid4().hex)
+    page.goto(f"{site.url}/#/runs")
+    expect(page.locator("[data-schedule]").first).to_be_visible()
+    _check(page, axe)
+    page.goto(f"{site.url}/#/user/demo/default")
+    expect(page.locator(".user-thread").first).to_be_visible()
+    page.get_by_role("button", name="Erase").click()
+    _check(page, axe)
+    page.keyboard.press("Escape")
+    page.goto(f"{site.url}/#/thread/{site.thread(app='demo', user='default')}")
+    expect(page.locator(".suggestions button").first).to_be_visible()
+    _check(page, axe)
+    page.goto(f"{site.url}/#/thread/{rich_thread}")
+    expect(page.locator(".row.is-elsewhere").first).to_be_visible()
+    _check(page, axe)
+    page.locator("#thread-find").fill("bright")
+    expect(page.locator("#find-hits [data-hit]")).to_be_visible()
+    _check(page, axe)
+    page.keyboard.press("Escape")
+    page.goto(f"{site.url}/#/thread/{rich_thread}?at=2")
+    expect(page.locator(".row.is-future").first).to_be_visible()
+    _check(page, axe)
+    if width < 1000:
+        page.get_by_role("button", name="Inspector").click()
+    page.locator("#tab-branches").click()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#panel-branches .diff-row").first).to_be_visible()
+    _check(page, axe)
+    page.locator("#sign-in").evaluate("button => { button.hidden = false; button.click() }")
+    expect(page.locator("#sign-in-dialog")).to_be_visible()
+    _check(page, axe)
+    page.goto(f"{site.url}/docs")
+    expect(page.locator(".operation").first).to_be_visible()
+    _check(page, axe)
+
+
 _OUTSIDE = """
 () => [...document.querySelectorAll(
     'button, a, input, select, textarea, h1, h2, .tag, .pill, .tool-status, .waterfall-time')]

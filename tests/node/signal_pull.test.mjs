@@ -370,3 +370,14 @@ test("a message that was completed while the connection was lost is told to its 
   assert.equal(client.message("m").text, "half of it");
   client.close();
 });
+
+test("a client without a history drops what was finished first", async () => {
+  const server = new Server();
+  const { client, heard, source } = await connected(server, { history: false });
+  server.write("all of it");
+  for (let number = 0; number < 250; number++) source.signal({ type: "message_completed", context_id: "c", message_id: `m${number}`, final_sequence: 1 });
+  await until(() => heard.completed.length === 250);
+  assert.equal(client.messages.size, 200);
+  assert.ok(client.messages.has("m249"));
+  client.close();
+});

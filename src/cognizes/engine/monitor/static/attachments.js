@@ -94,6 +94,11 @@ async function showPlayer(place, path, kind, holder) {
   }
 }
 
+/** Frees the audio and video that players inside an element hold. Called before the element is emptied. */
+export function releaseMedia(element) {
+  for (const player of element.querySelectorAll("audio[src^='blob:'], video[src^='blob:']")) URL.revokeObjectURL(player.src);
+}
+
 async function objectUrl(path) {
   return URL.createObjectURL(await (await request(path)).blob());
 }

@@ -16,7 +16,7 @@ export class BranchPanel {
     form.addEventListener("submit", (event) => (event.preventDefault(), this._create()));
     this._fork = h("button", { type: "button", id: "fork-thread", onclick: () => actions.fork(actions.point()) }, icon("copy"), "Fork into a new thread");
     this._empty = h("div.empty", { hidden: true }, icon("branch"), h("h2", {}, "The branches cannot be read"), (this._problem = h("p")));
-    this._content = h("div", {}, h("p.panel-note", {}, "Branches share their past; nothing is copied."), form, h("p.panel-note", {}, "Forks at ", this._point, "; move the slider to choose another point."), h("div.block", {}, h("h3", {}, "Branches"), this._tree), this._compare, h("div.block.buttons", {}, this._fork));
+    this._content = h("div", {}, h("p.panel-note", {}, "Branches share the events before their fork; creating one copies nothing."), form, h("p.panel-note", {}, "Forks at ", this._point, "; move the slider to choose another point."), h("div.block", {}, h("h3", {}, "Branches"), this._tree), this._compare, h("div.block.buttons", {}, this._fork));
     root.append(this._content, this._empty);
   }
 

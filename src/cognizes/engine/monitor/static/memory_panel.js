@@ -32,7 +32,7 @@ export class MemoryPanel {
     replace(this._whose, "Memory of ", h("code", {}, summary.user_id), " in ", h("code", {}, summary.app_name));
   }
 
-  /** Reads it when it is first looked at, and each time the tab is chosen. */
+  /** Reads the memories each time the tab is chosen. */
   async show() {
     const summary = this._summary;
     if (!summary) return;
@@ -61,7 +61,7 @@ export class MemoryPanel {
       const { hits } = await post("api/memory/recall", { query, app_name: summary.app_name, user_id: summary.user_id, k: 8 });
       if (summary !== this._summary) return;
       const best = Math.max(...hits.map((hit) => hit.score), 1e-9);
-      replace(this._hits, hits.length ? hits.map((hit) => this._hit(hit, best)) : h("p.empty-line", {}, "Nothing comes to mind."));
+      replace(this._hits, hits.length ? hits.map((hit) => this._hit(hit, best)) : h("p.empty-line", {}, "No memory matches."));
     } catch (error) {
       replace(this._hits);
       this._actions.failed(error);

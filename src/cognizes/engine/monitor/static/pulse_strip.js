@@ -1,4 +1,4 @@
-// The pulse: events a second as a heart's line, how late notifications are, and the engine's other figures.
+// The pulse: events per second, the latency of notifications, and the other figures of the engine.
 
 import { get } from "./api.js";
 import { h, replace, s } from "./dom.js";
@@ -127,7 +127,7 @@ function tile(name, value, hint, state) {
   return h("div.tile", { "data-figure": name, "data-state": state }, h("div.label", {}, name), h("div.tile-value", {}, value), h("div.tile-hint", {}, hint));
 }
 
-/** A heartbeat line: peaks stand out, silence is a flat line. */
+/** Draws counts as a line with the area below it. */
 function draw(line, area, counts, width, height) {
   const top = Math.max(4, ...counts);
   const step = width / (counts.length - 1);

@@ -23,7 +23,8 @@
 const RETRY_MS = 1000;
 const PULL_LIMIT = 1000;
 const HISTORY_PAGE = 200;
-const PATIENCE = 30; // pulls without a signal and without anything new, before it waits for the next signal
+const MAX_IDLE_PULLS = 30; // pulls without a signal and without anything new, before it waits for the next signal
+const MAX_COMPLETE_MESSAGES = 200; // finished messages that a client without a history keeps
 
 export class SignalPullClient {
   /**
@@ -136,7 +137,7 @@ export class SignalPullClient {
     const isAhead = (signal.sequence_num ?? 0) > this._seen;
     this._seen = Math.max(signal.messages_removed ? 0 : this._seen, signal.sequence_num ?? 0);
     this._emit("signal", signal);
-    if (signal.is_cut) return void this.refresh("cut signal"); // its ids were too long to be told
+    if (signal.is_cut) return void this.refresh("cut signal"); // its ids did not fit into the signal
     switch (signal.type) {
       case "content_delta":
         this._advance(signal.message_id, signal.current_sequence);
@@ -278,7 +279,7 @@ export class SignalPullClient {
     this._finishIfWhole(messageId);
     if (message.known <= message.sequence) return;
     if (message.again && !message.failed) this._pull(messageId);
-    else if (message.idle < PATIENCE) {
+    else if (message.idle < MAX_IDLE_PULLS) {
       message.idle += 1;
       this._later(() => this._pull(messageId)); // in case no signal comes any more
     }
@@ -309,6 +310,13 @@ export class SignalPullClient {
     if (message.complete || message.final === null || message.sequence < message.final) return;
     message.complete = true;
     this._emit("completed", { messageId, text: message.text, sequence: message.sequence });
+    if (!this._loadsHistory) this._forgetOldest();
+  }
+
+  /** Without a history, what was finished first is dropped, so that a page that stays open does not grow. */
+  _forgetOldest() {
+    const complete = [...this.messages].filter(([, message]) => message.complete && !message.pulling);
+    for (const [messageId] of complete.slice(0, -MAX_COMPLETE_MESSAGES)) this.messages.delete(messageId);
   }
 
   async _connect() {
@@ -329,7 +337,7 @@ export class SignalPullClient {
       try {
         signal = JSON.parse(event.data);
       } catch {
-        return; // a signal that cannot be read is a lost one; the next heals it
+        return; // like a lost signal: the next one names a newer sequence
       }
       this.handle(signal);
     });

@@ -95,7 +95,7 @@ export class StatePanel {
     for (const row of this._groups.querySelectorAll(".state-row")) row.hidden = Boolean(wanted) && !row.dataset.key.toLowerCase().includes(wanted);
   }
 
-  /** Who wrote this value, when, in which run. */
+  /** Shows author, time and run of each write of a key; null closes the history. */
   async showKey(key) {
     this._key = key;
     this._history.hidden = !key;
@@ -105,7 +105,7 @@ export class StatePanel {
     try {
       const { history } = await get(thread(this._threadId, "/keys"), { key, limit: 200 });
       if (this._key !== key) return;
-      replace(this._history, head, history.length ? h("ol.writes", {}, history.reverse().map((write) => this._write(key, write))) : h("p.empty-line", {}, "Never written by an event: it was there from the beginning."));
+      replace(this._history, head, history.length ? h("ol.writes", {}, history.reverse().map((write) => this._write(key, write))) : h("p.empty-line", {}, "Not written by an event; part of the initial state."));
     } catch (error) {
       if (this._key === key) replace(this._history, head, h("p.empty-line.is-error", {}, error.message));
     }

@@ -4,6 +4,7 @@
 // are filled, and emptied again when they are far away. So a thread of any length costs a screen or two of elements.
 
 import { get, thread } from "./api.js";
+import { releaseMedia } from "./attachments.js";
 import { ToolCard, bubble, orphanResult, row, stateChips, thought } from "./cards.js";
 import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
@@ -51,6 +52,7 @@ export class Timeline {
     this._ranges = null;
     this._selected = null;
     this._diffs = new Map();
+    releaseMedia(this._list);
     replace(this._list);
     replace(this._tail);
   }
@@ -241,6 +243,7 @@ export class Timeline {
     for (const turn of page.element.querySelectorAll(".turn")) this._run(turn.dataset.run).heads.delete(turn);
     page.rendered = false;
     page.turn = null;
+    releaseMedia(page.element);
     replace(page.element);
     this._sizeOf(page);
   }
