@@ -166,6 +166,29 @@ async def _look(engine: Engine) -> None:
         await database_of(engine).fetch("list_open_streams", [])
 
 
+async def test_consecutive_reads_of_several_tenants_reuse_a_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Engine.open(database_url, auth="required", pool_size=4) as engine:
+        for app in ("a", "b"):
+            await engine.sessions.create(app, "u")
+        database = database_of(engine)
+        query = ask(engine, "SELECT app_name FROM threads")
+        database.reuse_seconds = 3600
+        acquired: list[bool] = []
+        acquire = database.acquire
+
+        async def count(*, for_tenants: bool = False) -> Any:
+            acquired.append(for_tenants)
+            return await acquire(for_tenants=for_tenants)
+
+        monkeypatch.setattr(database, "acquire", count)
+        for app in ("a", "b", "a"):
+            with acting_for([app]):
+                assert [row["app_name"] for row in await database.fetch(query)] == [app]
+        assert [for_tenants for for_tenants in acquired if for_tenants] == [True]
+
+
 async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:
     assert not database_of(engine).has_row_level_security
 

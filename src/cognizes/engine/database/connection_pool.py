@@ -92,6 +92,7 @@ class Database:
         self._in_use: dict[PoolConnectionProxy[Any], tuple[asyncpg.Pool[Any], float]] = {}
         # Acquiring and releasing a connection takes a fifth of the time of a short query.
         self._reused = ReusedConnection(self) if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE else None
+        self._reused_for_tenants: ReusedConnection | None = None
 
     def note_sequence(self, thread_id: UUID, sequence: int) -> None:
         """Note that a caller was told of an event: reads on replicas must see it."""
@@ -148,8 +149,9 @@ class Database:
             await pool.expire_connections()
 
     async def _release_reused(self) -> None:
-        if self._reused is not None:
-            await self._reused.close()
+        for reused in (self._reused, self._reused_for_tenants):
+            if reused is not None:
+                await reused.close()
 
     def _pools(self) -> list[asyncpg.Pool[Any]]:
         return [pool for pool in (self._tenant_pool, self.pool) if pool is not None]
@@ -230,12 +232,10 @@ class Database:
                 for connection, (owner, since) in self._in_use.items()
                 if owner is pool and since < before
             }
-            inner = {connection: proxy for proxy in old if (connection := driver_connection(proxy)) is not None}
-            for connection in await connector.silent(inner) if inner else ():
-                proxy = inner[connection]
+            for connection in await connector.silent(old) if old else ():
                 # It may have been answered, and used for another statement, while the server was checked.
-                if self._in_use.get(proxy, (None, 0.0))[1] == old[proxy]:
-                    terminate(proxy)
+                if self._in_use.get(connection, (None, 0.0))[1] == old[connection]:
+                    terminate(connection)
                     dropped += 1
         if dropped:
             logger.warning("PostgreSQL does not answer, or is read-only: %s connections in use were closed", dropped)
@@ -266,6 +266,9 @@ class Database:
         """Return all rows of a named query, seen by the given apps, else by those of the request of this task."""
         apps = self.acting_apps if apps is None else apps
         if apps is not None:
+            reused = self._reused_for_tenants
+            if reused is not None and reused.is_free and self._tenant_statement_or_none(query) is not None:
+                return await reused.fetch(query, *arguments, apps=apps)
             async with self.connection(for_tenants=True) as connection:
                 return await self._fetch_as(connection, apps, query, arguments)
         return cast(list[asyncpg.Record], await self._call("fetch", query, arguments))
@@ -432,6 +435,8 @@ class Database:
             return f"the policies are missing, or do not hold for {role['name'] if role else 'the role'}"
         self._tenant_pool = pool
         self._connectors[pool] = connector
+        if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE:
+            self._reused_for_tenants = ReusedConnection(self, for_tenants=True)
         return None
 
     async def _fetch_as(
@@ -561,12 +566,6 @@ class ReusedConnections:
     async def close(self) -> None:
         await self._own.close()
         await self._of_tenants.close()
-
-
-def driver_connection(proxy: PoolConnectionProxy[Any]) -> asyncpg.Connection[Any] | None:
-    """Return the connection behind a proxy of the pool; None if the pool has discarded it."""
-    connection: asyncpg.Connection[Any] | None = getattr(proxy, "_con", None)
-    return connection
 
 
 def _is_broken(connection: PoolConnectionProxy[Any]) -> bool:

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
-from weakref import WeakKeyDictionary
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from cognizes.engine.database.driver_errors import is_unavailable
 from cognizes.engine.errors import DatabaseUnavailableError
@@ -53,6 +53,14 @@ def _with(url: str, netloc: str, replacement: str) -> str:
     return url.replace(f"//{netloc}", f"//{replacement}", 1)
 
 
+class HostConnection(asyncpg.Connection):
+    """A connection of a pool; `place` is that of its host in the URL."""
+
+    __slots__ = ("place",)
+
+    place: int
+
+
 class HostConnector:
     """Connects to the hosts of a URL; `connect` is what a pool calls for each new connection."""
 
@@ -62,7 +70,6 @@ class HostConnector:
         # A target in the URL is the choice of the operator.
         self._target = None if "target_session_attrs=" in url else target
         self._first = 0
-        self._host_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.failure: BaseException | None = None
         """Why the last attempt to connect failed; None after a success."""
 
@@ -96,18 +103,22 @@ class HostConnector:
                 )
         except TimeoutError as error:
             raise ConnectionError(f"no answer in {self._seconds:g} s") from error
-        self._host_of[connection] = place
+        # asyncpg's `isinstance` is true for every class of connections.
+        if type(connection) is HostConnection:
+            connection.place = place
         return connection
 
     def _order(self) -> list[int]:
         count = len(self._urls)
         return [(self._first + step) % count for step in range(count)]
 
-    async def silent(self, connections: Iterable[asyncpg.Connection[Any]]) -> list[asyncpg.Connection[Any]]:
-        """Return those of the connections whose host does not answer a new connection, or has lost the wanted role."""
-        by_host: dict[int, list[asyncpg.Connection[Any]]] = {}
+    async def silent(self, connections: Iterable[PoolConnectionProxy[Any]]) -> list[PoolConnectionProxy[Any]]:
+        """Return those of a pool's connections whose host does not answer a new one, or has lost the wanted role."""
+        by_host: dict[int, list[PoolConnectionProxy[Any]]] = {}
         for connection in connections:
-            by_host.setdefault(self._host_of.get(connection, 0), []).append(connection)
+            # The proxy has the attributes of its connection; it has none when the pool has discarded the connection.
+            if (place := getattr(connection, "place", None)) is not None:
+                by_host.setdefault(place, []).append(connection)
         answers = await asyncio.gather(*(self._answers(place) for place in by_host))
         return [one for known, answers_ in zip(by_host.values(), answers, strict=True) if not answers_ for one in known]
 
@@ -144,6 +155,7 @@ async def create_pool(
     async def create(**parameters: str) -> asyncpg.Pool[Any]:
         return await asyncpg.create_pool(
             connect=connector.connect,
+            connection_class=HostConnection,
             min_size=1,
             max_size=settings.pool_size,
             command_timeout=seconds + CLIENT_GRACE_SECONDS if seconds else None,
