@@ -17,15 +17,15 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import asyncpg
 
-from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
 from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.queries import Queries, channel_suffix
@@ -321,9 +321,8 @@ class Notifier:
         self._connector = HostConnector(dsn, seconds=_CONNECT_SECONDS)
         self._statement = Queries(schema)["notify_many"]
         self._supervisor = supervisor or Supervisor()
-        self._waiting: deque[tuple[str, str]] = deque()
+        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue(MAX_WAITING)
         self._in_flight: list[tuple[str, str]] = []
-        self._changed = WakeUp()
         self._connection: asyncpg.Connection[Any] | None = None
         self._sender: SupervisedLoop | None = None
         self._sent_at = 0.0
@@ -333,16 +332,15 @@ class Notifier:
     @property
     def waiting(self) -> int:
         """The number of notifications that PostgreSQL has not accepted yet."""
-        return len(self._waiting) + len(self._in_flight)
+        return self._queue.qsize() + len(self._in_flight)
 
     def notify(self, channel: str, payload: str) -> None:
         """Send a notification soon. `payload` has at most 7999 bytes."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
+        if self._queue.full():
+            self._queue.get_nowait()
+            self._queue.task_done()
             self.dropped += 1
-        self._waiting.append((channel, payload))
-        if len(self._waiting) == 1:
-            self._changed.notify()
+        self._queue.put_nowait((channel, payload))
 
     async def start(self) -> None:
         if self._sender is None:
@@ -352,9 +350,8 @@ class Notifier:
         """Send what waits, unless PostgreSQL is away, then disconnect."""
         if self._sender is None:
             return
-        version = self._changed.version
-        while self.waiting and await self._changed.wait(version, timeout=_LAST_SECONDS):
-            version = self._changed.version
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._queue.join(), _LAST_SECONDS)
         if self.waiting:
             logger.warning("%d notifications were not sent; sweeps of other processes replace them", self.waiting)
         await self._sender.stop()
@@ -362,23 +359,22 @@ class Notifier:
         await self._disconnect()
 
     async def _send_waiting(self) -> None:
-        while not self._waiting:
-            await self._changed.wait(self._changed.version)
-        loop = asyncio.get_running_loop()
-        if (pause := self._sent_at + _INTERVAL - loop.time()) > 0:
-            await asyncio.sleep(pause)
-        self._sent_at = loop.time()
-        self._in_flight = list(islice(self._waiting, _PER_STATEMENT))
-        for _ in self._in_flight:
-            self._waiting.popleft()
+        self._in_flight = [await self._queue.get()]
         try:
+            loop = asyncio.get_running_loop()
+            if (pause := self._sent_at + _INTERVAL - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            self._sent_at = loop.time()
+            while len(self._in_flight) < _PER_STATEMENT and not self._queue.empty():
+                self._in_flight.append(self._queue.get_nowait())
             await retry_while_unavailable(self._send)
         except Exception:
             self.dropped += len(self._in_flight)
             raise
         finally:
+            for _ in self._in_flight:
+                self._queue.task_done()
             self._in_flight = []
-            self._changed.notify()
 
     async def _send(self) -> None:
         """Send what is in flight. After a lost connection it may be sent twice, which a hint tolerates."""
