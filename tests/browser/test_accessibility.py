@@ -99,7 +99,8 @@ def rich_thread(site: Site) -> str:
     """A thread with Markdown, an attachment, a question, a step and two branches that differ."""
     thread = site.thread(app="demo", user="default", title=f"Rich {uuid4().hex[:6]}", state={"n": 1})
     site.event(thread, "user_message", author="user", text="How bright is it?")
-    markdown = "# Lamp\n\n> Quoted [link](https://example.com)\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```py\nx = 1\n```\n\n1. `one`"
+    table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    markdown = f"# Lamp\n\n> Quoted [link](https://example.com)\n\n{table}\n\n```py\nx = 1\n```\n\n1. `one`"
     site.event(thread, "assistant_message", author="demo", text=markdown, state={"n": 2})
     upload = site.http.post(
         f"/api/sessions/{thread}/attachments",

@@ -49,6 +49,9 @@ class Connection:
             self.is_complete = True
             self.finished.set()
 
+    def bind_writer(self, _: object) -> Callable[[bytes], bool] | None:
+        return None
+
     def leave(self) -> None:
         """The reader closes its tab."""
         self.is_gone = True
@@ -93,7 +96,9 @@ class Running:
         self.heartbeats = heartbeats or HeartbeatTimer(1, tick=3600, send_seconds=send_seconds)
         self.connection = connection or Connection()
         self.stream = EventStream(source, heartbeats=self.heartbeats, heartbeat=lambda: "beat")
-        self.task = asyncio.create_task(self.stream.run(self.connection.receive, self.connection.send))
+        self.task = asyncio.create_task(
+            self.stream.run(self.connection.receive, self.connection.send, connection=self.connection)
+        )
 
     async def settle(self) -> None:
         """Lets everything that can go on go on."""

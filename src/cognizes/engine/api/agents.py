@@ -23,7 +23,7 @@ from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, load_agents, war
 from cognizes.engine.agui.frames import KEEP_ALIVE, FrameEncoder, clean_text, now, speaks_protocol_1
 from cognizes.engine.agui.observation import Observation
 from cognizes.engine.api.authorization import Caller
-from cognizes.engine.api.sse import EventStream, HeartbeatTimer, Source, each
+from cognizes.engine.api.sse import EventStream, HeartbeatTimer, Source, StreamConnection, each
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, FeedRewoundError, NotFoundError, PermissionDeniedError
 from cognizes.engine.hosting import AgentHost
@@ -188,9 +188,9 @@ class _FrameStream(EventStream):
         self._context.enter_context(until)
 
     @override
-    async def run(self, receive: Receive, send: Send) -> None:
+    async def run(self, receive: Receive, send: Send, *, connection: StreamConnection | None = None) -> None:
         with self._context:
-            await super().run(receive, send)
+            await super().run(receive, send, connection=connection)
 
 
 class _StopDeadline:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFERRED = "cognizes.deferred"
-"""In the scope: a list of functions that the middleware calls with `receive` and `send` when the route has returned."""
+EXCHANGE = "cognizes.exchange"
+"""In the scope of a request: its `HttpExchange`."""
 UPLOAD_SECONDS = 120.0
 """How long a body may take to arrive, and how long a large one may wait for one of the few slots before that."""
 _BODY_OVERHEAD = 64 * 1024
@@ -71,15 +71,6 @@ class _Exchange:
         self._send = send
         self._is_complete = False
         self._end_stream: Callable[[], None] | None = None
-
-    @property
-    def transport(self) -> Any:
-        """The transport under uvicorn, with which `EventStream` closes the connection of a client that stops reading.
-
-        ASGI has no message for that, so there is no public way under a plain uvicorn: `receive` is a method of its
-        request, which has the transport. None under other servers.
-        """
-        return getattr(getattr(self._receive, "__self__", None), "transport", None)
 
     @property
     def template(self) -> str:
@@ -160,6 +151,7 @@ class SharedParts:
 
     def __init__(self, direct: DirectRoutes, settings: Settings) -> None:
         self.direct = direct
+        self.max_body_bytes = settings.max_body_bytes
         self.large_bodies = asyncio.Semaphore(settings.max_large_bodies)
         self.watches = DisconnectWatches()
 
@@ -187,7 +179,20 @@ class HttpExchange(_Exchange):
         self._deferred: list[Callable[[Receive, Send], Awaitable[None]]] = []
         self._is_withheld = False
         self.span: ActiveSpan = NO_SPAN
-        scope[DEFERRED] = self._deferred
+        scope[EXCHANGE] = self
+
+    @property
+    def transport(self) -> asyncio.WriteTransport | None:
+        """The transport under uvicorn, with which `EventStream` closes the connection of a client that stops reading.
+
+        ASGI has no message for that. None under other servers.
+        """
+        cycle = cycle_of(self._receive)
+        return None if cycle is None else cycle.transport
+
+    def defer(self, run: Callable[[Receive, Send], Awaitable[None]]) -> None:
+        """Call a function with `receive` and `send` when the layers of the application have returned."""
+        self._deferred.append(run)
 
     def end_span(self) -> None:
         """End the span of the request, once: with the response, and for a stream when the stream begins."""
@@ -298,8 +303,7 @@ class HttpExchange(_Exchange):
         """Return a body of a usual size that has arrived completely: it needs no timer, no slot and no counting."""
         if self._body is not None or self._cycle is None:
             return None
-        settings: Settings = self.scope["app"].state.engine.settings
-        body = take_body(self._cycle, settings.max_body_bytes)
+        body = take_body(self._cycle, self._shared.max_body_bytes)
         if body is None:
             return None
         self._has_whole_body = True

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
-from starlette.types import Send
+from starlette.types import Receive, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -308,9 +308,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._limits.leave(slot)
 
 
-def cycle_of(send: Send) -> RequestResponseCycle | None:
-    """Return uvicorn's request that has this `send`; None under another server, or if a layer replaced `send`."""
-    cycle = getattr(send, "__self__", None)
+def cycle_of(channel: Receive | Send) -> RequestResponseCycle | None:
+    """Return uvicorn's request that has this `receive` or `send`; None if another server or layer made it."""
+    cycle = getattr(channel, "__self__", None)
     return cycle if isinstance(cycle, RequestResponseCycle) else None
 
 

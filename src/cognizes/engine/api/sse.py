@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends
@@ -17,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from cognizes.engine.api.exchanges import DEFERRED
+from cognizes.engine.api.exchanges import EXCHANGE
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,16 @@ class Connection(Protocol):
     def beat(self) -> None: ...
 
     def end(self) -> None: ...
+
+
+class StreamConnection(Protocol):
+    """What `HttpExchange` offers beside ASGI."""
+
+    @property
+    def transport(self) -> asyncio.WriteTransport | None: ...
+
+    def bind_writer(self, write: Callable[[RequestResponseCycle, bytes], bool]) -> Callable[[bytes], bool] | None:
+        """Return `write` for this connection, whose response has begun; None below a layer that must see each part."""
 
 
 class HeartbeatTimer:
@@ -137,23 +148,26 @@ class EventStream(Response):
         self._collected_size = 0
         self._late: asyncio.Future[None] | None = None
         self._write_now: Callable[[bytes], bool] | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._others: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if DEFERRED in scope:
-            scope[DEFERRED].append(self.run)
-        else:
+        exchange = scope.get(EXCHANGE)
+        if exchange is None:
             await self.run(receive, send)
+        else:
+            exchange.defer(partial(self.run, connection=exchange))
 
-    async def run(self, receive: Receive, send: Send) -> None:
-        self._receive, self._send, self._request = receive, send, asyncio.current_task()
-        if (transport := self._transport) is not None:
+    async def run(self, receive: Receive, send: Send, *, connection: StreamConnection | None = None) -> None:
+        self._send, self._request = send, asyncio.current_task()
+        if connection is not None:
+            self._transport = connection.transport
+        if self._transport is not None:
             # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
-            transport.set_write_buffer_limits(high=FRAMES_BYTES)
+            self._transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        # A method of `HttpExchange`, whose `send` this is; None below a layer that must see each part.
-        if (bind := getattr(getattr(send, "__self__", None), "bind_writer", None)) is not None:
-            self._write_now = bind(self._heartbeats.chunks.write)
+        if connection is not None:
+            self._write_now = connection.bind_writer(self._heartbeats.chunks.write)
         self._sending = asyncio.create_task(self._source(self), name="event-stream")
         # A callback, because a task that is cancelled before its first step runs none of its code.
         self._sending.add_done_callback(self._complete_soon)
@@ -237,11 +251,6 @@ class EventStream(Response):
             self._abort()  # A client that stopped reading must not delay the shutdown.
         self._sending.cancel()
 
-    @property
-    def _transport(self) -> asyncio.WriteTransport | None:
-        """The transport under uvicorn, whose `receive` is a method of an object that has it; ASGI has no public way."""
-        return getattr(getattr(self._receive, "__self__", None), "transport", None)
-
     def _complete_soon(self, sending: asyncio.Future[None]) -> None:
         error = None if sending.cancelled() else sending.exception()
         if error is not None and not self._is_aborted:
@@ -285,8 +294,8 @@ class EventStream(Response):
             return
         self._is_complete = self._is_aborted = True
         logger.info("a client stopped reading its event stream; the connection is reset")
-        if (transport := self._transport) is not None:
-            _reset(transport)
+        if self._transport is not None:
+            _reset(self._transport)
         elif self._request is not None:
             self._request.cancel()
 

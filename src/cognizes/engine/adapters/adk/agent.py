@@ -37,7 +37,7 @@ from cognizes.engine.adapters.adk.run_input import (
     server_tools,
     with_client_tools,
 )
-from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session, marker_of
+from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
@@ -76,8 +76,8 @@ class AdkTurn(Turn):
     @override
     def begun(self, session: models.Session, *, is_branched: bool) -> AdkTurn:
         key = session.app_name, session.user_id, session.id
-        marker = marker_of(session.thread_id, session.version, session.last_sequence)
-        opened = self.session or make_session(key, marker, state=session.state, last_update_time=time.time())
+        revision = Revision(thread_uuid(session.thread_id), session.version, session.last_sequence)
+        opened = self.session or make_session(key, revision, state=session.state, last_update_time=time.time())
         return replace(self, thread_id=thread_uuid(session.thread_id), session=opened)
 
 
