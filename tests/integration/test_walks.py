@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from cognizes.engine import Engine, Settings
+from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from tests.integration.walks import Follower, followed_server, listed_modules
 
@@ -43,7 +43,7 @@ async def test_an_event_without_keys_enters_the_listed_modules(engine: Engine) -
 
 
 async def test_an_event_with_a_key_enters_a_few_more(database_url: str) -> None:
-    async with Engine(Settings(db_url=database_url, auth="required")) as engine:
+    async with Engine.open(database_url, auth="required") as engine:
         session = await engine.sessions.create("shop", "ada")
         _, key = await engine.access.keys.create(permissions=[Permission.READ, Permission.WRITE], app_names=["shop"])
         async with followed_server(engine) as client:

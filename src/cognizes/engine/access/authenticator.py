@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import asyncpg
@@ -31,6 +31,7 @@ KEY_PREFIX = "cgz_"
 TICKET_SECONDS = 30
 KEY_CACHE_SECONDS = 5.0
 _KEY_FORMAT = re.compile(r"cgz_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
+_ID_OF_KEY = slice(4, 16)
 _KEY_ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _MAX_CACHED_KEYS = 10_000
 _MAX_CACHED_OWNERS = 20_000
@@ -88,8 +89,7 @@ ANONYMOUS = Principal(name="anyone", permissions=frozenset(Permission))
 """The caller of a server without authentication."""
 
 
-@dataclass(frozen=True)
-class Credential:
+class Credential(NamedTuple):
     """The credential of a request: a bearer (key or token), a ticket, or neither."""
 
     bearer: str = ""
@@ -156,6 +156,10 @@ class Authenticator:
         if principal is None:
             raise AuthenticationError("the key or ticket is not valid, has expired or was revoked")
         return principal
+
+    def find_cached(self, credential: Credential) -> Principal | None:
+        """Return the caller of a key that was checked within the last seconds; None for any other credential."""
+        return self.keys.find_cached(credential.bearer) if self.is_required and credential.bearer else None
 
     async def is_valid(self, principal: Principal) -> bool:
         """Return whether a caller that was authenticated before still is accepted."""
@@ -224,6 +228,7 @@ class ApiKey:
 @dataclass(frozen=True)
 class _CachedKey:
     digest: bytes
+    """Of the whole key."""
     read_at: float
     key: ApiKey
 
@@ -241,7 +246,7 @@ class ApiKeys:
         self._database = database
         self._listener = listener
         self._clock = clock
-        self._cached: dict[str, _CachedKey] = {}
+        self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_CACHED_KEYS)
         self.change_count = 0
 
     async def create(
@@ -270,12 +275,21 @@ class ApiKeys:
 
     async def check(self, text: str) -> Principal | None:
         """Return the caller that sends this key; None for a key that is not valid."""
-        found = _KEY_FORMAT.fullmatch(text)
-        if found is None:
-            return None
-        key_id, digest = found[1], hash_secret(found[2])
-        key = self._find_cached(key_id, digest) or await self._look_up(key_id, digest)
+        if (cached := self.find_cached(text)) is not None:
+            return cached
+        key = await self._look_up(text)
         return None if key is None or key.principal.has_expired else key.principal
+
+    def find_cached(self, text: str) -> Principal | None:
+        """Return the caller of a key that is cached and valid; None for any other key."""
+        cached = self._cached.get(text[_ID_OF_KEY])
+        if cached is None or self._listener is None or not self._listener.is_running:
+            return None
+        is_old = self._clock() - cached.read_at > KEY_CACHE_SECONDS
+        if is_old or not secrets.compare_digest(cached.digest, hash_secret(text)):
+            return None
+        principal = cached.key.principal
+        return None if principal.has_expired else principal
 
     async def reload(self, key_id: str) -> Principal | None:
         """Read a key again; None when it was revoked or has expired."""
@@ -331,14 +345,11 @@ class ApiKeys:
         self.change_count += 1
         self._cached.clear()
 
-    def _find_cached(self, key_id: str, digest: bytes) -> ApiKey | None:
-        cached = self._cached.get(key_id)
-        if cached is None or self._listener is None or not self._listener.is_running:
+    async def _look_up(self, text: str) -> ApiKey | None:
+        found = _KEY_FORMAT.fullmatch(text)
+        if found is None:
             return None
-        is_old = self._clock() - cached.read_at > KEY_CACHE_SECONDS
-        return None if is_old or not secrets.compare_digest(cached.digest, digest) else cached.key
-
-    async def _look_up(self, key_id: str, digest: bytes) -> ApiKey | None:
+        key_id, digest = found[1], hash_secret(found[2])
         key: ApiKey | None = None
         for _ in range(_LOOKUP_ATTEMPTS):
             before, read_at = self.change_count, self._clock()
@@ -350,9 +361,7 @@ class ApiKeys:
             # The notification of a revocation may arrive before the row that was read without it: read again, because
             # nothing would end a stream that opens after its notification.
             if before == self.change_count:
-                if len(self._cached) >= _MAX_CACHED_KEYS:
-                    self._cached.clear()
-                self._cached[key_id] = _CachedKey(digest, read_at, key)
+                self._cached[key_id] = _CachedKey(hash_secret(text), read_at, key)
                 break
         return key
 
@@ -394,12 +403,13 @@ class Tickets:
 
 
 class Grant:
-    """The right of one connection to be served. `revoked` is set when its key is revoked or its token expires."""
+    """The right of connections to be served. `revoked` is set when their key is revoked or their token expires."""
 
-    __slots__ = ("principal", "revoked", "timer")
+    __slots__ = ("connections", "principal", "revoked", "timer")
 
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
+        self.connections = 0
         self.revoked = asyncio.Event()
         self.timer: asyncio.TimerHandle | None = None
         if principal.expires_at is not None:
@@ -408,35 +418,45 @@ class Grant:
 
 
 class Grants:
-    """The grants of all open connections, by key."""
+    """The grants of all open connections, by key. Connections of one cached key share a grant."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, set[Grant]] = {}
+        # The inner dictionaries have the grants by the identity of their principals, which each grant keeps alive.
+        self._by_key: dict[str, dict[int, Grant]] = {}
 
     @property
     def key_ids(self) -> list[str]:
         return list(self._by_key)
 
     def of_key(self, key_id: str) -> list[Grant]:
-        return list(self._by_key.get(key_id, ()))
+        return list(self._by_key.get(key_id, {}).values())
 
     def open(self, principal: Principal) -> Grant:
-        grant = Grant(principal)
+        """Count a connection; end it with `close`."""
+        grant: Grant | None = None
         if principal.key_id is not None:
-            self._by_key.setdefault(principal.key_id, set()).add(grant)
+            grants = self._by_key.setdefault(principal.key_id, {})
+            grant = grants.get(id(principal))
+            if grant is None or grant.revoked.is_set():
+                grant = grants[id(principal)] = Grant(principal)
+        grant = grant or Grant(principal)
+        grant.connections += 1
         return grant
 
     def close(self, grant: Grant) -> None:
+        grant.connections -= 1
+        if grant.connections:
+            return
         if grant.timer is not None:
             grant.timer.cancel()
-        key_id = grant.principal.key_id
-        if key_id is not None and (grants := self._by_key.get(key_id)) is not None:
-            grants.discard(grant)
+        key_id, place = grant.principal.key_id, id(grant.principal)
+        if key_id is not None and (grants := self._by_key.get(key_id)) is not None and grants.get(place) is grant:
+            del grants[place]
             if not grants:
                 del self._by_key[key_id]
 
     def revoke(self, key_id: str) -> None:
-        for grant in self._by_key.get(key_id, ()):
+        for grant in self._by_key.pop(key_id, {}).values():
             grant.revoked.set()
 
 

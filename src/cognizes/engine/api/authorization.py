@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -371,9 +370,10 @@ class Authorizer:
         # Session ids only where the route accepts them: elsewhere the same text would name another thread.
         if parameter == _SESSION_PARAMETER:
             name = str(await self.find_context(principal, name))
-        owner: tuple[str, str] | None = None
-        with suppress(NotFoundError):
+        try:
             owner = await self._authenticator.find_owner(thread_uuid(name))
+        except NotFoundError:
+            owner = None
         if owner is None or not principal.sees(*owner):
             raise NotFoundError(f"there is no thread {name}")
         return owner[0]
@@ -401,8 +401,9 @@ async def _check_names(connection: HTTPConnection, needed: Access, principal: Pr
         return
     query = connection.query_params if connection.scope.get("query_string") else {}
     body = await _body(connection)
-    apps = [value for source in (body, query) if isinstance(value := source.get("app_name"), str)]
-    users = [value for source in (body, query) if isinstance(value := source.get("user_id"), str)]
+    sources = [source for source in (body, query) if source]
+    apps = [value for source in sources if isinstance(value := source.get("app_name"), str)]
+    users = [value for source in sources if isinstance(value := source.get("user_id"), str)]
     for app in apps:
         _check_app(principal, app)
     if needed.reach is Reach.APP and not apps and principal.app_names is not None:

@@ -12,12 +12,13 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import chain
 
+from cachetools import LRUCache
 from starlette.types import Scope
 
 from cognizes.engine.access import Principal
@@ -34,6 +35,14 @@ _CONCURRENT_LOOKUPS = 2
 _TOO_MANY_FAILED = "this key, token or ticket is wrong, and too many wrong keys came from this address"
 
 
+class _Bucket:
+    __slots__ = ("level", "since")
+
+    def __init__(self, level: float, since: float) -> None:
+        self.level = level
+        self.since = since
+
+
 class TokenBuckets:
     """A token bucket per caller. Only the callers seen last have one, so that memory is bounded.
 
@@ -44,30 +53,34 @@ class TokenBuckets:
         self.rate = rate
         self.size = float(size)
         self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[str, _Bucket] = LRUCache(MAX_CALLERS)
         self._taken: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def check(self, caller: str, what: str) -> float:
-        """Return the tokens of a caller, at least one; else raise `TooManyRequestsError` with the time to wait."""
-        level = self._level(caller)
-        if level < 1:
-            retry_after = (1 - level) / self.rate
-            raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
-        return level
+    def check(self, caller: str, what: str) -> None:
+        """Raise `TooManyRequestsError` with the time to wait for a caller without a token."""
+        bucket = self._buckets.get(caller)
+        if bucket is not None:
+            self._check_level(self._level(bucket, self._clock()), what)
 
     def is_empty(self, caller: str) -> bool:
-        return self._level(caller) < 1
+        bucket = self._buckets.get(caller)
+        return bucket is not None and self._level(bucket, self._clock()) < 1
 
     def take(self, caller: str, what: str = "too many requests") -> None:
         """Take a token; raise `TooManyRequestsError` with the time to wait when there is none."""
-        self._buckets[caller] = (self.check(caller, what) - 1, self._clock())
+        now = self._clock()
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            self._check_level(self.size, what)
+            self._buckets[caller] = _Bucket(self.size - 1, now)
+        else:
+            level = self._level(bucket, now)
+            self._check_level(level, what)
+            bucket.level, bucket.since = level - 1, now
         self._taken[caller] += 1
-        self._buckets.move_to_end(caller)
-        if len(self._buckets) > MAX_CALLERS:
-            self._taken.pop(self._buckets.popitem(last=False)[0], None)
 
     def take_counts(self) -> dict[str, int]:
         """Return the tokens that each caller took since the last call."""
@@ -75,18 +88,21 @@ class TokenBuckets:
         return dict(taken)
 
     def put_back_counts(self, taken: Mapping[str, int]) -> None:
-        """Let the next `take_counts` return these as well."""
-        self._taken.update(taken)
+        """Let the next `take_counts` return these as well, except those of callers that have no bucket any more."""
+        self._taken.update({caller: count for caller, count in taken.items() if caller in self._buckets})
 
     def set_level(self, caller: str, level: float) -> None:
         """Set the tokens of a caller, less those taken since the last `take_counts`."""
-        if caller in self._buckets:
-            self._buckets[caller] = (min(self.size, level) - self._taken[caller], self._clock())
+        if (bucket := self._buckets.get(caller)) is not None:
+            bucket.level, bucket.since = min(self.size, level) - self._taken[caller], self._clock()
 
-    def _level(self, caller: str) -> float:
-        now = self._clock()
-        level, since = self._buckets.get(caller, (self.size, now))
-        return min(self.size, level + (now - since) * self.rate)
+    def _level(self, bucket: _Bucket, now: float) -> float:
+        return min(self.size, bucket.level + (now - bucket.since) * self.rate)
+
+    def _check_level(self, level: float, what: str) -> None:
+        if level < 1:
+            retry_after = (1 - level) / self.rate
+            raise TooManyRequestsError(f"{what}; wait as long as Retry-After says", retry_after=retry_after)
 
 
 class FailedKeys:
@@ -101,7 +117,7 @@ class FailedKeys:
         rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
         self.by_address = TokenBuckets(rate=rate, size=size, clock=clock)
         self.by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
-        self.accepted: OrderedDict[int, None] = OrderedDict()
+        self.accepted: LRUCache[int, None] = LRUCache(MAX_CALLERS)
         """Hashes of credentials that were valid."""
         self._lookups = asyncio.Semaphore(_CONCURRENT_LOOKUPS)
 
@@ -130,11 +146,7 @@ class FailedKeys:
     def note_success(self, credential: Credential) -> None:
         """Remember a key or token that was valid. A ticket is valid once."""
         if credential.bearer:
-            known = hash(credential.bearer)
-            self.accepted[known] = None
-            self.accepted.move_to_end(known)
-            if len(self.accepted) > MAX_CALLERS:
-                self.accepted.popitem(last=False)
+            self.accepted[hash(credential.bearer)] = None
 
 
 def address_of(scope: Scope) -> str:

@@ -104,6 +104,8 @@ def create_app(
         # FastAPI's pages load scripts of other origins; `routes/server.py` serves ours.
         docs_url=None,
         redoc_url=None,
+        # The middleware makes a span for each request, and counts it.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         # Every route is authorized by what it declares with `@access`.
         dependencies=[Depends(authorize)],
         routes=[*_routes()],

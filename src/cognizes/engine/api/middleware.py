@@ -21,10 +21,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 from fastapi import FastAPI, Request, params
-from fastapi._compat import ModelField
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import request_params_to_args
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
@@ -36,6 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cognizes.engine.access import Principal
 from cognizes.engine.access.audit import printable
+from cognizes.engine.access.authenticator import Credential
 from cognizes.engine.api.authorization import (
     UNREAD,
     authorize,
@@ -77,8 +77,7 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON_TYPES = frozenset({b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"})
 _Arguments = dict[str, Any]
-_Cache = dict[Callable[..., Any], Any]
-_Solve = Callable[[Request, _Cache], Awaitable[_Arguments]]
+_Read = Callable[[Mapping[str, Any]], _Arguments]
 
 
 class OpenConnections:
@@ -199,9 +198,14 @@ class Middleware:
             finally:
                 await _audit(engine, exchange)
             return
+        credential = credential_of(exchange.scope, exchange.call.headers)
+        if (cached := engine.access.find_cached(credential)) is not None:
+            exchange.call.principal = cached
+            await self._serve_granted(engine, exchange)
+            return
         with serving_request():
             try:
-                exchange.call.principal = await _authenticate(engine, exchange.scope, exchange.call.headers)
+                exchange.call.principal = await _authenticate(engine, exchange.scope, credential)
             except EngineError as error:
                 if not isinstance(error, AccessError):
                     logger.warning("a caller could not be authenticated: %s", error)
@@ -239,8 +243,7 @@ def _log_request(scope: Scope, status: int | None, milliseconds: float, request:
     access_logger.handle(record)
 
 
-async def _authenticate(engine: Engine, scope: Scope, headers: Mapping[bytes, bytes]) -> Principal:
-    credential = credential_of(scope, headers)
+async def _authenticate(engine: Engine, scope: Scope, credential: Credential) -> Principal:
     failed: FailedKeys = scope["app"].state.failed_keys
     failed.check(credential)
     async with failed.lookup(scope, credential):
@@ -276,6 +279,17 @@ class _InvalidError(Exception):
     """The arguments of a request are not valid. FastAPI validates them again and says what is wrong."""
 
 
+class _Parameter(Protocol):
+    """A parameter as FastAPI describes it."""
+
+    name: str
+    field_info: Any
+
+    def validate(self, value: Any, values: dict[str, Any], *, loc: tuple[int | str, ...]) -> tuple[Any, list[Any]]:
+        """Return the value and the errors."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DirectRoute:
     """A route with what is needed to call its endpoint. `body` is its parameter for the body, if it has one."""
@@ -283,8 +297,9 @@ class DirectRoute:
     route: APIRoute
     endpoint: Callable[..., Awaitable[Response]]
     converters: Mapping[str, Any]
-    solve: _Solve
-    body: ModelField | None = None
+    dependencies: list[_Step]
+    own: _Step
+    body: _Parameter | None = None
 
 
 @dataclass(slots=True)
@@ -369,7 +384,10 @@ class DirectRoutes:
                 raw = await _read_body(receive)
                 call.body = _parse(raw, call.headers.get(b"content-type"))
             await authorize(request)
-            arguments = await direct.solve(request, {})
+            results: dict[Callable[..., Any], Any] = {}
+            for step in direct.dependencies:
+                results[step.call] = await step.call(**step.arguments(request, results))
+            arguments = direct.own.arguments(request, results)
             if direct.body is not None:
                 arguments[direct.body.name] = _validate(direct.body, call.body)
             return await direct.endpoint(**arguments)
@@ -399,11 +417,12 @@ def _direct_route(context: RouteContext) -> DirectRoute | None:
         return None
     dependant: Dependant = context.dependant
     bodies = dependant.body_params
-    is_json = len(bodies) == 1 and type(bodies[0].field_info) is params.Body and not context._embed_body_fields
-    solve = _solver(dependant)
-    if solve is None or (bodies and not is_json):
+    is_json = len(bodies) == 1 and type(bodies[0].field_info) is params.Body and not bodies[0].field_info.embed
+    steps = _steps(dependant)
+    if steps is None or (bodies and not is_json):
         return None
-    return DirectRoute(route, endpoint, context.param_convertors, solve, bodies[0] if bodies else None)
+    *dependencies, own = steps
+    return DirectRoute(route, endpoint, context.param_convertors, dependencies, own, bodies[0] if bodies else None)
 
 
 def _returns_response(endpoint: Callable[..., Any]) -> bool:
@@ -411,47 +430,62 @@ def _returns_response(endpoint: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(endpoint) and isinstance(returned, type) and issubclass(returned, Response)
 
 
-def _solver(dependant: Dependant, *, is_nested: bool = False) -> _Solve | None:
-    """Return a function that solves the arguments of an endpoint or a dependency, except the body."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A call of a dependency, or of the endpoint, and where its arguments come from."""
+
+    call: Callable[..., Any]
+    requests: tuple[str, ...]
+    """The parameters that take the request."""
+    results: tuple[tuple[str, Callable[..., Any]], ...]
+    """The parameters that take the results of earlier calls."""
+    read_path: _Read | None
+    read_query: _Read | None
+
+    def arguments(self, request: Request, results: Mapping[Callable[..., Any], Any]) -> _Arguments:
+        arguments: _Arguments = dict.fromkeys(self.requests, request)
+        for name, call in self.results:
+            arguments[name] = results[call]
+        if self.read_path is not None:
+            arguments.update(self.read_path(request.path_params))
+        if self.read_query is not None:
+            arguments.update(self.read_query(request.query_params))
+        return arguments
+
+
+def _steps(dependant: Dependant, *, is_nested: bool = False) -> list[_Step] | None:
+    """Return the calls of an endpoint's dependencies, each once, then of itself; None if only FastAPI solves a part."""
     unsupported = (
+        dependant.call is None,
         dependant.header_params,
         dependant.cookie_params,
         dependant.response_param_name,
         dependant.background_tasks_param_name,
         dependant.security_scopes_param_name,
-        is_nested and dependant.body_params,
+        is_nested and (dependant.body_params or not inspect.iscoroutinefunction(dependant.call)),
     )
     if any(unsupported):
         return None
-    nested: list[tuple[str | None, Callable[..., Any], _Solve]] = []
+    steps: list[_Step] = []
+    results: list[tuple[str, Callable[..., Any]]] = []
     for dependency in dependant.dependencies:
         # `authorize` is the first dependency of every route; `serve` has called it.
         if dependency.call is authorize:
             continue
-        solve = _solver(dependency, is_nested=True)
-        if solve is None or dependency.call is None or not inspect.iscoroutinefunction(dependency.call):
+        nested = _steps(dependency, is_nested=True)
+        if nested is None:
             return None
-        nested.append((dependency.name, dependency.call, solve))
-    names = [name for name in (dependant.request_param_name, dependant.http_connection_param_name) if name]
-    read_path, read_query = _reader(dependant.path_params), _reader(dependant.query_params)
-
-    async def solve_all(request: Request, cache: _Cache) -> _Arguments:
-        arguments: _Arguments = dict.fromkeys(names, request)
-        for name, call, solve in nested:
-            if call not in cache:
-                cache[call] = await call(**await solve(request, cache))
-            if name is not None:
-                arguments[name] = cache[call]
-        if read_path is not None:
-            arguments.update(read_path(request.path_params))
-        if read_query is not None:
-            arguments.update(read_query(request.query_params))
-        return arguments
-
-    return solve_all
+        known = {step.call for step in steps}
+        steps += [step for step in nested if step.call not in known]
+        if dependency.name is not None:
+            results.append((dependency.name, nested[-1].call))
+    assert dependant.call is not None  # noqa: S101 - else it is unsupported
+    requests = tuple(name for name in (dependant.request_param_name, dependant.http_connection_param_name) if name)
+    path, query = _reader(dependant.path_params), _reader(dependant.query_params)
+    return [*steps, _Step(dependant.call, requests, tuple(results), path, query)]
 
 
-def _reader(fields: list[ModelField]) -> Callable[[Mapping[str, Any]], _Arguments] | None:
+def _reader(fields: list[Any]) -> _Read | None:
     """Return a function that reads parameters of a path or a query; None without parameters."""
     if not fields:
         return None
@@ -468,7 +502,7 @@ def _reader(fields: list[ModelField]) -> Callable[[Mapping[str, Any]], _Argument
     return read
 
 
-def _is_plain_text(parameter: ModelField) -> bool:
+def _is_plain_text(parameter: _Parameter) -> bool:
     return parameter.field_info.annotation is str and not parameter.field_info.metadata
 
 
@@ -494,7 +528,7 @@ def _parse(raw: bytes, content_type: bytes | None) -> Any:
         raise _InvalidError from None
 
 
-def _validate(parameter: ModelField, value: Any) -> Any:
+def _validate(parameter: _Parameter, value: Any) -> Any:
     if value is None:
         raise _InvalidError
     validated, errors = parameter.validate(value, {}, loc=("body",))
