@@ -187,25 +187,13 @@ class _Deadline:
                 # The document may be incomplete.
                 raise TimeoutError(f"it did not arrive within {self._seconds:g} s")
 
-    def watch(self, kind: type[HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return a factory of connections that are shut down at the deadline, also while they are being opened."""
-
-        def make(host: str, **options: Any) -> HTTPConnection:
-            connection: Any = kind(host, **options)
-            create = connection._create_connection
-            connection._create_connection = lambda *arguments: self._add(create(*arguments))
-            watched: HTTPConnection = connection
-            return watched
-
-        return make
-
-    def _add(self, opened: socket.socket) -> socket.socket:
+    def watch(self, opened: socket.socket) -> None:
+        """Shut the connection down at the deadline."""
         with self._lock:
             # A duplicate, because TLS takes the descriptor of the socket that it wraps.
             self._connections.append(opened.dup())
             if self._is_over:
                 opened.close()
-        return opened
 
     def _end(self) -> None:
         with self._lock:
@@ -215,13 +203,29 @@ class _Deadline:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
+class _WatchedConnection(HTTPConnection):
+    """A connection that is shut down at the deadline, also during the handshake of TLS."""
+
+    def __init__(self, *arguments: Any, deadline: _Deadline, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.watch(self.sock)
+
+
+class _WatchedTlsConnection(HTTPSConnection, _WatchedConnection):
+    """`HTTPSConnection.connect` calls that of `_WatchedConnection`, then begins TLS."""
+
+
 class _HttpHandler(urllib.request.HTTPHandler):
     def __init__(self, deadline: _Deadline) -> None:
         super().__init__()
         self._deadline = deadline
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._deadline.watch(HTTPConnection), req)
+        return self.do_open(_WatchedConnection, req, deadline=self._deadline)  # type: ignore[arg-type]
 
 
 class _HttpsHandler(urllib.request.HTTPSHandler):
@@ -230,7 +234,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
         self._deadline = deadline
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._deadline.watch(HTTPSConnection), req)
+        return self.do_open(_WatchedTlsConnection, req, deadline=self._deadline)
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
