@@ -187,8 +187,7 @@ export class Runs extends Resource {
   }
 
   async get(runId: string, { threadId, ...options }: CallOptions & { threadId?: string } = {}): Promise<RunDetail> {
-    if (threadId === undefined) return this.transport.call("GET /api/runs/{run_id}", { path: { run_id: runId } }, options);
-    return this.transport.call("GET /api/sessions/{thread_id}/runs/{run_id}", { path: { thread_id: threadId, run_id: runId } }, options);
+    return this.transport.call("GET /api/runs/{run_id}", { path: { run_id: runId }, query: { thread_id: threadId } }, options);
   }
 
   /** Runs of all threads, one page. */
@@ -393,8 +392,7 @@ export class Usage extends Resource {
   }
 
   async ofRun(runId: string, { threadId, ...options }: CallOptions & { threadId?: string } = {}): Promise<UsageView> {
-    if (threadId === undefined) return this.transport.call("GET /api/runs/{run_id}/usage", { path: { run_id: runId } }, options);
-    return this.transport.call("GET /api/sessions/{thread_id}/runs/{run_id}/usage", { path: { thread_id: threadId, run_id: runId } }, options);
+    return this.transport.call("GET /api/runs/{run_id}/usage", { path: { run_id: runId }, query: { thread_id: threadId } }, options);
   }
 
   async ofApp(query: OperationQuery<"GET /api/usage">, options?: CallOptions): Promise<UsageView> {

@@ -1556,22 +1556,15 @@ export interface Operations {
     body: NewUsage;
     response: Recorded;
   };
-  /** Read the tokens of a run of a session */
-  "GET /api/sessions/{thread_id}/runs/{run_id}/usage": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {};
-    body: undefined;
-    response: UsageView;
-  };
   /** Read the tokens of a run */
   "GET /api/runs/{run_id}/usage": {
     path: {
       run_id: string;
     };
-    query: {};
+    query: {
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
+    };
     body: undefined;
     response: UsageView;
   };
@@ -1768,16 +1761,6 @@ export interface Operations {
     body: undefined;
     response: RunPage;
   };
-  /** Read a run with its steps */
-  "GET /api/sessions/{thread_id}/runs/{run_id}": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {};
-    body: undefined;
-    response: RunDetail;
-  };
   /** From pending to running */
   "POST /api/sessions/{thread_id}/runs/{run_id}/start": {
     path: {
@@ -1826,49 +1809,6 @@ export interface Operations {
     };
     body: Failure;
     response: RunView;
-  };
-  /** To cancelled */
-  "POST /api/sessions/{thread_id}/runs/{run_id}/cancel": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {};
-    body: undefined;
-    response: RunView;
-  };
-  /** From failed to pending */
-  "POST /api/sessions/{thread_id}/runs/{run_id}/retry": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {};
-    body: undefined;
-    response: RunView;
-  };
-  /** From running to waiting */
-  "POST /api/sessions/{thread_id}/runs/{run_id}/wait": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {
-      /** The attempt of the run when the caller started it; 409 when another attempt holds it. */
-      attempt?: number | null;
-    };
-    body: NewWait;
-    response: RunView;
-  };
-  /** Signal a run */
-  "POST /api/sessions/{thread_id}/runs/{run_id}/signal": {
-    path: {
-      run_id: string;
-      thread_id: string;
-    };
-    query: {};
-    body: NewSignal;
-    response: Signalled;
   };
   /** Add a thinking step */
   "POST /api/sessions/{thread_id}/runs/{run_id}/thinking-steps": {
@@ -1926,34 +1866,43 @@ export interface Operations {
     body: undefined;
     response: FoundRuns;
   };
-  /** Signal a run by its id */
+  /** Signal a run */
   "POST /api/runs/{run_id}/signal": {
     path: {
       run_id: string;
     };
-    query: {};
+    query: {
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
+    };
     body: NewSignal;
     response: Signalled;
   };
-  /** Cancel a run by its id */
+  /** From pending, running or waiting to cancelled */
   "POST /api/runs/{run_id}/cancel": {
     path: {
       run_id: string;
     };
-    query: {};
+    query: {
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
+    };
     body: undefined;
     response: RunView;
   };
-  /** Try a failed run again by its id */
+  /** From failed to pending */
   "POST /api/runs/{run_id}/retry": {
     path: {
       run_id: string;
     };
-    query: {};
+    query: {
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
+    };
     body: undefined;
     response: RunView;
   };
-  /** Let a run wait by its id */
+  /** From running to waiting */
   "POST /api/runs/{run_id}/wait": {
     path: {
       run_id: string;
@@ -1961,16 +1910,21 @@ export interface Operations {
     query: {
       /** The attempt of the run when the caller started it; 409 when another attempt holds it. */
       attempt?: number | null;
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
     };
     body: NewWait;
     response: RunView;
   };
-  /** Read a run with its steps by its id */
+  /** Read a run with its steps */
   "GET /api/runs/{run_id}": {
     path: {
       run_id: string;
     };
-    query: {};
+    query: {
+      /** The thread of the run, when several threads have a run of this id. */
+      thread_id?: string | null;
+    };
     body: undefined;
     response: RunDetail;
   };

@@ -214,3 +214,20 @@ async def test_a_rest_client_extends_its_lease_and_is_fenced(client: httpx.Async
     assert (await client.post(f"{runs}/r/finish", params={"attempt": 1})).json()["status"] == "completed"
     assert (await client.post(f"{runs}/r/heartbeat")).status_code == 409
     assert (await client.post(runs, json={"lease_seconds": 0})).status_code == 422
+
+
+async def test_a_thread_names_one_of_two_runs_with_the_same_id(client: httpx.AsyncClient) -> None:
+    threads = [await new_session(client), await new_session(client)]
+    for thread in threads:
+        created = await client.post(f"/api/sessions/{thread}/runs", json={"run_id": "same"})
+        assert created.status_code == 201
+    assert (await client.get("/api/runs/same")).status_code == 409
+    for thread in threads:
+        found = await client.get("/api/runs/same", params={"thread_id": thread})
+        assert (found.status_code, found.json()["thread_id"]) == (200, thread)
+    assert (await client.get("/api/runs/same", params={"thread_id": await new_session(client)})).status_code == 404
+    cancelled = await client.post("/api/runs/same/cancel", params={"thread_id": threads[1]})
+    assert cancelled.json()["status"] == "cancelled"
+    # The path below a session is an alias.
+    statuses = [(await client.get(f"/api/sessions/{thread}/runs/same")).json()["status"] for thread in threads]
+    assert statuses == ["pending", "cancelled"]

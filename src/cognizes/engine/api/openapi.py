@@ -15,7 +15,7 @@ from cognizes.engine.api.responses import Problem
 
 TAGS = {
     "sessions": "Sessions with their events, scoped state, messages, snapshots and forks.",
-    "runs": "Runs: create or enqueue, record progress, wait, signal, end. A run is named by its thread or by its id.",
+    "runs": "Runs: create or enqueue, record progress, wait, signal, end. A run id may be that of several threads.",
     "schedules": "Schedules: runs at times of a cron expression, or at an interval.",
     "webhooks": "Webhooks out: signed calls when a run waits for a person, fails or completes; dead letters.",
     "contexts": "Signal-Pull: a session as a context, with messages, chunks, branches and tool approvals.",

@@ -1,6 +1,8 @@
 """Runs: start, lease, progress, end; queue, waits and signals.
 
-Below a session the path names a run by its thread and id; below `/api/runs` by its id alone, which may be any text.
+Below `/api/runs` the path names a run by its id alone, which may be any text; below a session by its thread and id. The
+OpenAPI document has one operation for each; `?thread_id=` names the thread when several have a run of the id. The other
+path is an alias.
 """
 
 from __future__ import annotations
@@ -51,13 +53,22 @@ _RUN = _OF_SESSION + "/{run_id:path}"
 _BY_ID = "/api/runs/{run_id:path}"
 
 
-async def _found(run_id: str, engine: CurrentEngine, caller: Caller) -> Run:
+async def _found(
+    run_id: str,
+    engine: CurrentEngine,
+    caller: Caller,
+    thread_id: Annotated[
+        UUID | None, Query(description="The thread of the run, when several threads have a run of this id.")
+    ] = None,
+) -> Run:
     """Return the run of an id among those that the caller may see; runs of other callers are ignored."""
     found = await engine.runs.find_all(run_id, app_names=caller.app_names, user_id=caller.user_id)
+    if thread_id is not None:
+        found = [run for run in found if run.thread_id == thread_id]
     if not found:
         raise NotFoundError(f"there is no run {run_id}")
     if len(found) > 1:
-        raise ConflictError(f"several threads have a run {run_id}; use /api/sessions/{{thread_id}}/runs/…")
+        raise ConflictError(f"several threads have a run {run_id}; name one with ?thread_id=")
     return found[0]
 
 
@@ -116,7 +127,7 @@ async def list_runs(thread_id: ThreadId, engine: CurrentEngine, limit: Limit = 1
     return DocumentResponse({"runs": [run_view(run) for run in await engine.runs.list(thread_id, limit=limit)]})
 
 
-@router.get(_RUN, response_model=RunDetail, summary="Read a run with its steps")
+@router.get(_RUN, response_model=RunDetail, include_in_schema=False)
 @access(Reach.THREAD)
 async def get_run(run: RunOfThread, engine: CurrentEngine) -> Response:
     return await _detail(engine, run)
@@ -162,27 +173,25 @@ async def fail_run(
         return DocumentResponse(run_view(await engine.runs.fail(thread_id, run_id, error=body.error)))
 
 
-@router.post(_RUN + "/cancel", response_model=RunView, summary="To cancelled")
+@router.post(_RUN + "/cancel", response_model=RunView, include_in_schema=False)
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def cancel_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    """A worker that executes the run stops at once, and its later writes are refused."""
     return DocumentResponse(run_view(await engine.runs.cancel(thread_id, run_id)))
 
 
-@router.post(_RUN + "/retry", response_model=RunView, summary="From failed to pending")
+@router.post(_RUN + "/retry", response_model=RunView, include_in_schema=False)
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def retry_run(thread_id: ThreadId, run_id: str, engine: CurrentEngine) -> Response:
-    """Finished steps stay finished."""
     return DocumentResponse(run_view(await engine.runs.retry(thread_id, run_id)))
 
 
-@router.post(_RUN + "/wait", response_model=RunView, summary="From running to waiting")
+@router.post(_RUN + "/wait", response_model=RunView, include_in_schema=False)
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def wait_run(run: RunOfThread, body: NewWait, engine: CurrentEngine, attempt: Attempt = None) -> Response:
     return await _wait(engine, _held_by(run, attempt), body)
 
 
-@router.post(_RUN + "/signal", response_model=Signalled, summary="Signal a run")
+@router.post(_RUN + "/signal", response_model=Signalled, include_in_schema=False)
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def signal_run(run: RunOfThread, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
     return await _signal(engine, caller, run, body)
@@ -243,7 +252,7 @@ async def find_runs(
     return DocumentResponse({"runs": views, "next_cursor": page.next_cursor})
 
 
-@router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run by its id")
+@router.post(_BY_ID + "/signal", response_model=Signalled, summary="Signal a run")
 @access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine, caller: Caller) -> Response:
     """Ends the wait for this key, now or as soon as the run waits for it; the same key again counts once. 409, and
@@ -251,26 +260,28 @@ async def signal_found_run(run: FoundRun, body: NewSignal, engine: CurrentEngine
     return await _signal(engine, caller, run, body)
 
 
-@router.post(_BY_ID + "/cancel", response_model=RunView, summary="Cancel a run by its id")
+@router.post(_BY_ID + "/cancel", response_model=RunView, summary="From pending, running or waiting to cancelled")
 @access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def cancel_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
+    """A worker that executes the run stops at once, and its later writes are refused."""
     return DocumentResponse(run_view(await engine.runs.cancel(run.thread_id, run.id)))
 
 
-@router.post(_BY_ID + "/retry", response_model=RunView, summary="Try a failed run again by its id")
+@router.post(_BY_ID + "/retry", response_model=RunView, summary="From failed to pending")
 @access(Reach.RUN, Permission.WRITE, has_large_body=True)
 async def retry_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
+    """Finished steps stay finished."""
     return DocumentResponse(run_view(await engine.runs.retry(run.thread_id, run.id)))
 
 
-@router.post(_BY_ID + "/wait", response_model=RunView, summary="Let a run wait by its id")
+@router.post(_BY_ID + "/wait", response_model=RunView, summary="From running to waiting")
 @access(Reach.RUN, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def wait_found_run(run: FoundRun, body: NewWait, engine: CurrentEngine, attempt: Attempt = None) -> Response:
     return await _wait(engine, _held_by(run, attempt), body)
 
 
 # This route is the last one: its path matches every run id, also one that ends like another route.
-@router.get(_BY_ID, response_model=RunDetail, summary="Read a run with its steps by its id")
+@router.get(_BY_ID, response_model=RunDetail, summary="Read a run with its steps")
 @access(Reach.RUN)
 async def get_found_run(run: FoundRun, engine: CurrentEngine) -> Response:
     return await _detail(engine, run)

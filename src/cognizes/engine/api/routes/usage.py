@@ -92,11 +92,7 @@ async def record_usage(thread_id: ThreadId, engine: CurrentEngine, body: NewUsag
     return DocumentResponse({"is_new": is_new}, status_code=201)
 
 
-@router.get(
-    "/sessions/{thread_id}/runs/{run_id:path}/usage",
-    response_model=UsageView,
-    summary="Read the tokens of a run of a session",
-)
+@router.get("/sessions/{thread_id}/runs/{run_id:path}/usage", response_model=UsageView, include_in_schema=False)
 @access(Reach.THREAD)
 async def usage_of_run_of_session(run: RunOfThread, engine: CurrentEngine) -> Response:
     return DocumentResponse(usage_view(await engine.usage.of_run(run.thread_id, run.id)))
