@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 56 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 57 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -1767,12 +1767,12 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 CREATE OR REPLACE FUNCTION "public".adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(
-        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
+        substring(left(p_content, 120) FROM '^\s*\{\s*"adk"\s*:\s*\{\s*"timestamp"\s*:\s*([-+.0-9eE]+)')::double precision,
         extract(epoch FROM p_created_at)::double precision)
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('adk/adk_event_time.sql', 0, '3c5dc6d3e175cdb8ba3f696fb7d08c96e8411a5c3c5fac7f5250281beeba2436', '0.2.0')
+VALUES ('adk/adk_event_time.sql', 0, 'e0345b88934f64a327e8e94d9e308c7beeb0490294f641e06b02d51433f328cf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -3425,16 +3425,17 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- events/is_conversation.sql
 -- Returns whether an event belongs to the conversation of an ADK session: events of ADK, which start with its mark, and of
 -- other events messages and state changes. Events about runs do not, so they make no session stale.
--- The text is compared, not parsed: it may contain \u0000, which the JSON operators refuse.
+-- The first bytes of the text are compared, not parsed: it may contain \u0000, which the JSON operators refuse. Spaces between
+-- them do not count: an event may be typed in psql.
 CREATE OR REPLACE FUNCTION "public".is_conversation(p_event_type text, p_changes_state boolean, p_content text)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT p_changes_state
         OR p_event_type IN ('user_message', 'assistant_message', 'system_message', 'message')
-        OR starts_with(left(p_content, 7), '{"adk":')
+        OR left(p_content, 60) ~ '^\s*\{\s*"adk"\s*:'
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('events/is_conversation.sql', 0, '140c92bc39cb6713d0d1f0280b31d6e03d9ee2c4a90d1b04dbd326cb3960af16', '0.2.0')
+VALUES ('events/is_conversation.sql', 0, 'a1cb0b9e4ad705edcc5e031c7b252a6d3b425c250b13cbfddfdfc5f2d967f8f3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7659,5 +7660,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 56 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 57 WHERE number = 0;
 COMMIT;

@@ -33,8 +33,9 @@ SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status,
        CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
        CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
        CASE WHEN size.bytes > $6 THEN NULL
-            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
-                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+            WHEN m.id IS NULL OR m.role = 'tool'
+                 OR left(e.content::text, 60) ~ '^\s*\{\s*"(adk"\s*:|content"\s*:\s*\[)'
+            THEN e.content::text END AS document
   FROM (SELECT said.sequence_num FROM {schema}.branch_path($1, $2) AS path
          CROSS JOIN LATERAL (
         (SELECT m.sequence_num FROM {schema}.messages m
@@ -65,8 +66,9 @@ SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status,
        CASE WHEN size.bytes <= $6 THEN m.id END AS id, CASE WHEN size.bytes <= $6 THEN m.content END AS content,
        CASE WHEN size.bytes <= $6 THEN e.id END AS event_id, CASE WHEN size.bytes <= $6 THEN e.author END AS author,
        CASE WHEN size.bytes > $6 THEN NULL
-            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
-                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+            WHEN m.id IS NULL OR m.role = 'tool'
+                 OR left(e.content::text, 60) ~ '^\s*\{\s*"(adk"\s*:|content"\s*:\s*\[)'
+            THEN e.content::text END AS document
   FROM (SELECT said.sequence_num FROM {schema}.branch_path($1, $2) AS path
          CROSS JOIN LATERAL (
         (SELECT m.sequence_num FROM {schema}.messages m
@@ -95,8 +97,9 @@ SELECT e.sequence_num, size.bytes, m.role, e.event_type, e.created_at, s.status,
 -- read_branch_messages_at: Read the messages with the given sequence numbers, whole.
 SELECT e.sequence_num, m.role, e.event_type, e.created_at, s.status, s.final_sequence, m.id, m.content,
        e.id AS event_id, e.author,
-       CASE WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
-                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+       CASE WHEN m.id IS NULL OR m.role = 'tool'
+                 OR left(e.content::text, 60) ~ '^\s*\{\s*"(adk"\s*:|content"\s*:\s*\[)'
+            THEN e.content::text END AS document
   FROM {schema}.events e
   LEFT JOIN {schema}.messages m ON m.thread_id = e.thread_id AND m.sequence_num = e.sequence_num
   LEFT JOIN {schema}.message_streams s
@@ -109,8 +112,9 @@ SELECT asked.id AS asked_id, e.sequence_num, size.bytes, m.role, e.event_type, e
        CASE WHEN size.bytes <= $4 THEN m.id END AS id, CASE WHEN size.bytes <= $4 THEN m.content END AS content,
        CASE WHEN size.bytes <= $4 THEN e.id END AS event_id, CASE WHEN size.bytes <= $4 THEN e.author END AS author,
        CASE WHEN size.bytes > $4 THEN NULL
-            WHEN m.id IS NULL OR m.role = 'tool' OR starts_with(left(e.content::text, 12), '{"adk":')
-                 OR starts_with(left(e.content::text, 12), '{"content":[') THEN e.content::text END AS document
+            WHEN m.id IS NULL OR m.role = 'tool'
+                 OR left(e.content::text, 60) ~ '^\s*\{\s*"(adk"\s*:|content"\s*:\s*\[)'
+            THEN e.content::text END AS document
   FROM unnest($2::text[]) WITH ORDINALITY AS asked (id, place)
   LEFT JOIN {schema}.messages m ON m.thread_id = $1 AND md5(m.id) = md5(asked.id) AND m.id = asked.id
   JOIN LATERAL (

@@ -3,6 +3,6 @@
 CREATE OR REPLACE FUNCTION {schema}.adk_event_time(p_content text, p_created_at timestamptz) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(
-        substring(left(p_content, 60) FROM '^\{"adk":\{"timestamp":([-+.0-9eE]+)')::double precision,
+        substring(left(p_content, 120) FROM '^\s*\{\s*"adk"\s*:\s*\{\s*"timestamp"\s*:\s*([-+.0-9eE]+)')::double precision,
         extract(epoch FROM p_created_at)::double precision)
 $$;
