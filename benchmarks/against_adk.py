@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import psutil
 import uvloop
-from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors import StaleSessionError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig

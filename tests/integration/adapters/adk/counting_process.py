@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors import StaleSessionError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 

@@ -15,9 +15,8 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
-from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.base_agent import BaseAgent
-from google.adk.agents.run_config import RunConfig
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps.app import App
 from google.adk.events.event import Event
 from google.adk.runners import Runner

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal
 from uuid import UUID
 
-from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.not_found_error import NotFoundError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -81,7 +81,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
         self._cache = SessionCache(int(options.pop("cache_size")))
         self._reader = SessionReader(self._cache)
         self._lease = EngineLease(Settings(**known_settings(options, "OpenSessionService"), **address.settings))
-        self._turns = KeyedLock()
+        self._append_locks = KeyedLock()
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
         self._models: dict[tuple[str, str], str] = {}
@@ -148,7 +148,7 @@ class OpenSessionService(EngineUser, BaseSessionService):
         event.id = event.id or Event.new_id()
         engine = await self.engine()
         # Parallel agents share one session object; each must see the update of the one before.
-        async with self._turns.acquire(id(session)):
+        async with self._append_locks.acquire(id(session)):
             revision = Revision.of(session) or await self._find_revision(engine, session)
             row = encode_event(
                 event,
