@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, Self, cast
 from uuid import UUID
 
 import asyncpg
+from cachetools import LRUCache
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 
@@ -65,15 +65,11 @@ class SessionCache:
     """The most recently read sessions, bounded by the number of their events."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._entries: OrderedDict[SessionKey, CachedEvents] = OrderedDict()
-        self._events = 0
+        # A session without events counts too, or there could be any number of them.
+        self._entries: LRUCache[SessionKey, CachedEvents] = LRUCache(size, lambda entry: max(len(entry.events), 1))
 
     def get(self, key: SessionKey) -> CachedEvents | None:
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
+        return self._entries.get(key)
 
     def put(self, key: SessionKey, entry: CachedEvents) -> None:
         """Cache a session, and drop the least recently used ones when there are too many events."""
@@ -87,19 +83,12 @@ class SessionCache:
             # A later read finished first.
             return
         self.drop(key)
-        if len(entry.events) > self._size:
-            # It exceeds the cache: it would evict all others, and then itself.
-            return
-        self._entries[key] = entry
-        self._events += len(entry.events)
-        while self._events > self._size and self._entries:
-            _, oldest = self._entries.popitem(last=False)
-            self._events -= len(oldest.events)
+        # A session that exceeds the cache would evict all others.
+        if self._entries.getsizeof(entry) <= self._entries.maxsize:
+            self._entries[key] = entry
 
     def drop(self, key: SessionKey) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._events -= len(entry.events)
+        self._entries.pop(key, None)
 
 
 Rows = list[asyncpg.Record]
