@@ -34,7 +34,7 @@ def live_message(*, max_bytes: int = 1 << 20, changed: list[UUID] | None = None)
 async def test_a_producer_does_not_wait_for_a_message_that_is_not_flushed_any_more(became: str) -> None:
     message = live_message()
     message.add("more than there is room for")
-    flusher = Flusher(_Backend(), buffer_bytes=1, patience=3600)  # type: ignore[arg-type]
+    flusher = Flusher(_Backend(), buffer_bytes=1, retry_seconds=3600)  # type: ignore[arg-type]
     waiting = asyncio.create_task(flusher.wait_for_room(message))
     await asyncio.sleep(0)
     assert not waiting.done()

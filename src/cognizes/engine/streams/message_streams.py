@@ -207,7 +207,10 @@ class MessageStreams:
         self.rows = StreamRows(database, settings, checks_chunks=isinstance(backend, PostgresBackend))
         self._reader = StreamReader(self.rows, backend, self._live)
         self.flusher = Flusher(
-            backend, buffer_bytes=settings.stream_buffer_bytes, patience=settings.retry_seconds, supervisor=supervisor
+            backend,
+            buffer_bytes=settings.stream_buffer_bytes,
+            retry_seconds=settings.retry_seconds,
+            supervisor=supervisor,
         )
         self.endings = StreamEndings(
             self.rows, backend, self.flusher, self._live, owner=self._owner, changed=self._on_changed

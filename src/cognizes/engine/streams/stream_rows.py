@@ -201,7 +201,7 @@ class StreamRows:
 
 
 def _event(row: StreamRow, ending: Ending) -> Event | None:
-    """Return the event of a stream; None for a tool call of which nothing is known."""
+    """Return the event of a stream; None for a tool call whose first chunk is missing."""
     content: JsonObject
     if row.role != CALL:
         content = {"thought" if row.role == THOUGHT else "text": ending.text, "message_id": row.key.message_id}

@@ -129,16 +129,16 @@ class Flusher:
     """Writes the deltas of all messages of the process to the backend: one round trip, at most every 20 ms.
 
     While the backend is unavailable, deltas stay in memory. A message with more than `buffer_bytes` unflushed blocks
-    its producer, which gets the backend's error after `patience` seconds.
+    its producer, which gets the backend's error after `retry_seconds`.
     """
 
     def __init__(
-        self, backend: ChunkBackend, *, buffer_bytes: int, patience: float, supervisor: Supervisor | None = None
+        self, backend: ChunkBackend, *, buffer_bytes: int, retry_seconds: float, supervisor: Supervisor | None = None
     ) -> None:
         self._backend = backend
         self._supervisor = supervisor or Supervisor()
         self._buffer_bytes = buffer_bytes
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._dirty: dict[StreamKey, LiveMessage] = {}
         self._work = WakeUp()
         self._progress = WakeUp()
@@ -173,11 +173,11 @@ class Flusher:
         return message.unflushed <= self._buffer_bytes
 
     async def wait_for_room(self, message: LiveMessage) -> None:
-        """Wait until the backend accepted enough deltas; raise its error after `patience` seconds.
+        """Wait until the backend accepted enough deltas; raise its error after `retry_seconds`.
 
         Return at once for a message that has ended or is lost: nothing of it is flushed any more.
         """
-        deadline = asyncio.get_running_loop().time() + self._patience
+        deadline = asyncio.get_running_loop().time() + self._retry_seconds
         while not self.has_room(message) and message.is_flushed:
             left = deadline - asyncio.get_running_loop().time()
             if left > 0 and await self._progress.wait(self._progress.version, timeout=left):
@@ -189,7 +189,7 @@ class Flusher:
                     "the lease of the message cannot be extended, and its chunks are held back until it is; "
                     "try again in a moment"
                 ) from None
-            deadline += self._patience
+            deadline += self._retry_seconds
 
     async def drain(self, messages: Iterable[LiveMessage], *, seconds: float) -> None:
         """Wait at most `seconds` until the backend has all deltas of some messages."""

@@ -444,7 +444,7 @@ class SignalSubscription:
         task.add_done_callback(lambda done: self._end(thread_id, done))
 
     async def _follow(self, thread_id: UUID) -> None:
-        """Follow a context until it is deleted. If the database lost events, begin again and tell the reader so."""
+        """Follow a context until it is deleted. If the database lost events, restart its signals."""
         while True:
             try:
                 await self._followed[thread_id].run()
